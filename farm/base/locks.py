@@ -37,7 +37,7 @@ if sys.platform == "win32":
             if number != _TAKEN:
                 raise ctypes.WinError(number)
             if not wait:
-                raise BlockingIOError("somebody else holds the lock")
+                raise BlockingIOError("another process holds the lock")
             time.sleep(_POLL_S)
 
 else:

@@ -8,7 +8,7 @@ from typing import cast
 from farm.cli.main import Command
 
 COMMANDS: Mapping[str, str] = {
-    "probe": "try out whether a store keeps conditional writes, which publishing needs, also with many writers at once",
+    "probe": "check that the store honours conditional writes",
     "check": "read the whole index as a client does, hash every wheel, and report what is broken or unfinished",
     "reconcile": "write every page anew from the records and events, and sign everything again where there is a key",
     "yank": "have installers skip a wheel unless its exact version is asked for (PEP 592)",

@@ -19,7 +19,7 @@ def add_index(parser: argparse.ArgumentParser) -> None:
 
 
 def add_single_writer(parser: argparse.ArgumentParser) -> None:
-    text = "accept a store that ignores conditions: you promise that nobody else writes there at the same time"
+    text = "accept a store that ignores conditions: you promise to be the only writer"
     parser.add_argument("--single-writer", action="store_true", help=text)
 
 

@@ -27,7 +27,7 @@ from farm.engines.reach import ERRORS
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
 CRASHED = 255
-"""What Docker notes for a container that ran when the engine itself was killed."""
+"""Docker's exit code of a container that ran when the engine itself was killed."""
 TERMINATED = 143
 """SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
 IN_USE = 409
@@ -97,7 +97,7 @@ class DockerEngine:
 
     @guard
     def image_environment(self, image: str) -> dict[str, str]:
-        """What an image sets in the environment of its containers."""
+        """The environment that an image gives its containers."""
         entries = self.client.images.get(image).attrs["Config"]["Env"] or []
         return dict(entry.split("=", 1) for entry in entries)
 

@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the job must check a certificate."""
+        """True if the job must check a certificate."""
         return self._store.url("").startswith("https://")
 
     def put_url(self, key: str, seconds: int) -> str:

@@ -137,7 +137,7 @@ class GithubApi:
         return self._setting(path, Approval, Approval(approval_policy="")).approval_policy or None
 
     def pins_actions(self) -> bool:
-        """Whether only actions run that are pinned to a commit."""
+        """True if only actions run that are pinned to a commit."""
         return self._setting("/actions/permissions", Permissions, Permissions()).sha_pinning_required
 
     def environment(self, name: str) -> Environment | None:

@@ -38,7 +38,7 @@ END_S = 10
 CHUNK = 1 << 20
 TOP = "/farm"
 JOB = "job.json"
-"""What was submitted; a folder without it is no job."""
+"""The submitted job; a folder without it is no job."""
 
 
 def _here() -> frozenset[str]:

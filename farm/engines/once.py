@@ -108,5 +108,5 @@ def name(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
         client.images.get(made).tag(repository, version)
         return made
     if first != made:
-        note(f"{tag} was made by somebody else meanwhile; this one is removed")
+        note(f"{tag} was made by another run meanwhile; this one is removed")
     return first

@@ -19,7 +19,7 @@ class LocalDiskError(InfrastructureError):
 
 
 _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-"""What a file's name can cause; every other error is the disk's."""
+"""Errors that a file's name can cause; every other one is the disk's."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a swarm says of its nodes and tasks, in the farm's words. Pure: from the API's JSON to values.
+"""Nodes and tasks of a swarm in the farm's terms. Pure: from the API's JSON to values.
 
 The states of a task are those of the Engine API 1.41; how each is mapped was measured on Engine 20.10.24.
 """

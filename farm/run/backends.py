@@ -248,7 +248,7 @@ class EngineKind:
         return runner if runner in names else LOCAL if LOCAL in names else names[0]
 
     def queued(self, workspace: Workspace) -> bool:
-        """Whether a build always goes through the queue, which chooses among several runners."""
+        """True if a build always goes through the queue, which chooses among several runners."""
         return self.traits.places or self.machines(workspace) != [LOCAL]
 
 
@@ -300,7 +300,7 @@ ENGINES: dict[str, EngineKind] = {
         GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
     ),
 }
-"""What `--on` takes. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
+"""Values of `--on`. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
 
 
 def _bytes(gigabytes: float | None) -> int | None:
@@ -410,7 +410,7 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
 
 
 def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
-    """Whether the registry had it not yet, and what went wrong.
+    """True if the registry had it not yet, and what went wrong.
 
     Runs that push the same image at the same time give it the same name, and the first that is done removes it.
     """

@@ -29,7 +29,7 @@ ADVICE = {
     "memory_gb of the runner in ci/runners.yaml",
     Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
 }
-"""What to do about an end that the engine itself explains."""
+"""Hints for ends that the engine itself explains."""
 NOTED = ("+ ", "farm: step")
 """How build.sh marks what it does: the shell's trace of its commands, and its own steps."""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
@@ -45,12 +45,12 @@ def tree_volume(digest: str) -> str:
 
 
 def kept(plan: Plan) -> dict[str, str]:
-    """What outlives an attempt: the plan's own build tree, and the compiler cache of all."""
+    """Volumes that outlive an attempt: the plan's own build tree, and the compiler cache of all."""
     return {TREE: tree_volume(plan.digest), CACHE: CACHE_VOLUME}
 
 
 def uses_cache(plan: Plan) -> bool:
-    """Whether the recipe compiles through the compiler cache."""
+    """True if the recipe compiles through the compiler cache."""
     return "ccache" in plan.apt
 
 

@@ -1,4 +1,4 @@
-"""What a build had beside its plan, for the provenance of its wheel.
+"""Inputs of a build beside its plan, for the provenance of its wheel.
 
 Whoever runs a build knows it: the journal of this machine, or the farm on a runner, whose `farm build` leaves it beside
 the wheel (`built/inputs.json`). A container cannot say it: the file is written after its output was taken.

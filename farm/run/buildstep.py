@@ -61,7 +61,7 @@ class BuildStep:
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 for attempt in job.attempts:  # its controller ended between taking the wheel and writing that down
                     context.journal.set_state(attempt.id, "done", "success")
-                step.result = "taken up: the wheel was collected before"
+                step.result = "resumed: the wheel was collected before"
                 context.outcomes.wheel = str(build.the_wheel(self._built / "wheel"))
         elif self.pieces is not None:
             self._join_pieces(self.pieces, context.journal.create_attempt(job.id, "bundle", LOCAL))
@@ -75,7 +75,7 @@ class BuildStep:
         if last is not None and last.handle:
             engine = context.backend(last.runner).engine
             with context.outcomes.timed("build", context.workspace.watcher) as step, self._ended_with_us(engine, last):
-                step.result = "taken up"
+                step.result = "resumed"
                 self._finish(engine, last, last.handle)
                 step.result += "; "
                 self._note_wheel(step)
@@ -92,7 +92,7 @@ class BuildStep:
                 self._note_wheel(step)
 
     def _fetch(self) -> None:
-        """What comes from elsewhere, before the minutes that an image takes: a wrong name or hash is said at once."""
+        """Fetch sources before the minutes that an image takes: a wrong name or hash is reported at once."""
         context, plan = self.context, self.context.plan
         workspace = context.workspace
         if plan.source.kind == "path" and not plan.parts and not plan.build_requires:

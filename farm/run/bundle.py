@@ -46,7 +46,7 @@ CARRIED = (
     "farm/engines/output.py",
     "farm/engines/supervise.py",
 )
-"""What of the farm goes along in `run`: the host engine, which needs the standard library alone."""
+"""Modules of the farm in `run`: the host engine, which needs the standard library alone."""
 RUNNER = "farm.run.standalone.bundle.main:main"
 
 

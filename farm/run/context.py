@@ -24,7 +24,7 @@ class CancelledError(FarmError):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the steps of one run share.
+    """Common state of the steps of one run.
 
     Attributes:
         open: The open engine of a runner.

@@ -77,7 +77,7 @@ def predicate(
 
 
 def _source(name: str, source: SourcePlan) -> dict[str, Any]:
-    """What was fetched, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
+    """Fetched sources, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
     if source.kind == "git":
         uri, digest = f"git+{source.url}@{source.tag}", {"gitCommit": source.commit}
     elif source.kind == "path":

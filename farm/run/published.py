@@ -89,7 +89,7 @@ def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
-    """What a run would have given; the smoke test is run where `test` is set and it never passed here.
+    """The result of a run; the smoke test is run where `test` is set and it never passed here.
 
     Raises:
         SmokeFailedError: It failed.

@@ -97,7 +97,7 @@ def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detache
 
 
 def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
-    """What went wrong, into the journal."""
+    """Record an error in the journal."""
     journal.event(run_id, EventKind.ERROR, text=str(error)[:KEPT_TEXT], hint=error.hint)
 
 

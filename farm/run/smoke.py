@@ -125,7 +125,7 @@ def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -
 
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
-    """What the installed wheel must say of itself: what the plan promises, and the version of the file in hand."""
+    """Expectations of the installed wheel: the plan's promises, and the version of the file in hand."""
     archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
     quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
@@ -183,7 +183,7 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
 
 
 def _is_of(file: File, plan: Plan) -> bool:
-    """Whether this is the plan's wheel: its version, for its Python and system."""
+    """True if this is the plan's wheel: its version, for its Python and system."""
     _, version, _, tags = parse_wheel_filename(file.filename)
     if version != Version(plan.version):
         return False

@@ -47,7 +47,7 @@ class Workspace:
 
     @property
     def signer(self) -> "Signer | None":
-        """What signs wheels and pages; None when no key is configured.
+        """The signer of wheels and pages; None when no key is configured.
 
         Raises:
             UsageError: The key cannot be read, or is none.

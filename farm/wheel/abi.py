@@ -65,7 +65,7 @@ def _suffix(match: re.Match[str] | None, library: Library, pairs: set[tuple[str,
 
 
 def _importable(match: re.Match[str], python: str, abi: str) -> bool:
-    """Whether the interpreter of a tag looks for this suffix.
+    """True if the interpreter of a tag looks for this suffix.
 
     A wheel for any Python (`py3-none`) may hold modules for some: its package chooses.
     """

@@ -16,7 +16,7 @@ def order(arch: int | str) -> tuple[int, str]:
 
 
 def runs_on(gpu: int | str, code: int | str) -> bool:
-    """Whether machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
+    """True if machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
     from farm.catalog.binary import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
 
     if isinstance(gpu, str):
@@ -25,5 +25,5 @@ def runs_on(gpu: int | str, code: int | str) -> bool:
 
 
 def is_code_for(promised: int | str, code: int | str) -> bool:
-    """Whether `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone for `90a`."""
+    """True if `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone for `90a`."""
     return promised == code or (isinstance(promised, int) and number(code) == promised)

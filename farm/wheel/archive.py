@@ -35,7 +35,7 @@ _MAX_LINK = 4096
 
 
 class Limits(NamedTuple):
-    """What a wheel may ask of this machine: members, bytes of one and of all, unpacked to packed."""
+    """Limits of a wheel: members, bytes of one and of all, ratio of unpacked to packed."""
 
     members: int = 200_000
     member_bytes: int = 8 << 30
@@ -191,7 +191,7 @@ class Archive:
                     yield sha.hexdigest(), view
 
     def starts_with(self, name: str, magics: tuple[bytes, ...]) -> bool:
-        """Whether a member begins so; reads no more of it than that takes."""
+        """True if a member begins so; reads no more of it than that takes."""
         entry = self.entry(name)
         first = b""
         with closing(self.inflate(entry, 64) if entry.method == DEFLATED else self.raw(entry)) as chunks:

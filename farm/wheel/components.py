@@ -45,7 +45,7 @@ def components(libraries: Iterable[Library]) -> tuple[Component, ...]:
 
 
 def is_part(library: Library, patterns: str) -> bool:
-    """Whether a library's file name fits the list of `verify_defaults.yaml` with this key."""
+    """True if a library's file name fits the list of `verify_defaults.yaml` with this key."""
     name = posixpath.basename(library.path)
     return any(fnmatchcase(name, pattern) for pattern in defaults(patterns))
 

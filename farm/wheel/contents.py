@@ -72,7 +72,7 @@ def read_contents(
 
 
 def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Contents:
-    """What repair has to know: the hash of every file, and what the libraries need of one another.
+    """Facts for repair: the hash of every file, and the libraries' needs of one another.
 
     Where `hashes` (by member) give the true length, the hash is believed and the file not read. Libraries are not
     searched for device code; `Library.fatbins` and `instructions` are empty.

@@ -36,7 +36,7 @@ def architecture(cubin: bytes) -> int | None:
 
 
 def is_specific(cubin: bytes) -> bool:
-    """Whether it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
+    """True if it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
 
     By ELF's flags (LLVM: EF_CUDA_ACCELERATORS_V1 and, for ABI 8, EF_CUDA_ACCELERATORS); CUDA 13 has it in the first
     attribute of `.nv.compat` (ISA_CLASS) instead.
@@ -48,7 +48,7 @@ def is_specific(cubin: bytes) -> bool:
 
 
 def has_kernel(cubin: bytes) -> bool:
-    """Whether the symbol table names a function; False for what is not a cubin."""
+    """True if the symbol table names a function; False for what is not a cubin."""
     if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
         return False
     for kind, offset, length in _sections(cubin):

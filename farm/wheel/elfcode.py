@@ -32,7 +32,7 @@ _PROGBITS = 1
 
 
 def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
-    """What the CPU may run, with the (offset, end) of its bytes: what lies in executable segments.
+    """Executable segments, with the (offset, end) of their bytes.
 
     The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
     data between the code, and are believed only where they name it. Without a section table all of an executable

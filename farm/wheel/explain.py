@@ -1,4 +1,4 @@
-"""What a loader's message means: the cause, who is to blame for it, and what to do.
+"""Explanations of loaders' messages: the cause, the culprit, the cure.
 
 Loaders name the file that they were asked for, seldom the one that is wrong. What is wrong is looked for in the files:
 in the wheel, or in the folder of the installed package. Where nothing is wrong there, it is the machine, and the

@@ -1,4 +1,4 @@
-"""What the errors of Windows' loader mean; 193 also where Linux says it in words of its own."""
+"""Explanations of the errors of Windows' loader; 193 also in Linux' words."""
 
 import re
 from collections import Counter
@@ -128,7 +128,7 @@ def error_998(files: Files, match: re.Match[str]) -> Explanation:
 
 
 def _runtimes(files: Files, message: str) -> tuple[tuple[str, ...], str]:
-    """What asks most of the Visual C++ runtime and of OpenMP, and the runtime that is new enough."""
+    """Libraries with the highest needs of the Visual C++ runtime and of OpenMP, and a runtime that is new enough."""
     dlls = [each for each in files.libraries if each.format == "pe"]
     named = [each for each in dlls if _file_name(each) in message.lower()] or dlls
     linked = [each for each in named if each.linker and _needs(each, "msvcp140*")]

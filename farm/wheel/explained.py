@@ -1,4 +1,4 @@
-"""What explanations of loaders' messages are made from: the files of a wheel or package, and what is known besides."""
+"""Facts for explanations of loaders' messages: the files of a wheel or package, and what is known besides."""
 
 import re
 from dataclasses import dataclass

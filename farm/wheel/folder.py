@@ -104,7 +104,7 @@ def read_folder(folder: Path, level: str | None) -> Contents:
 
 
 def _beside(folder: Path, libraries: list[Library]) -> list[tuple[Library, Symbols | DllSymbols | None]]:
-    """What lies where RUNPATHs lead, outside of the package."""
+    """Files outside of the package to which RUNPATHs lead."""
     site = next((each for each in folder.parents if each.name == "site-packages"), folder.parent)
     known = {library.path for library in libraries}
     found = []

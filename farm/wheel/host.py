@@ -65,7 +65,7 @@ def _not_built() -> Finding:
 
 
 def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None) -> Iterator[Finding]:
-    """What a platform tag promises and the libraries do not keep. `musl`: they are for that libc; None: for any."""
+    """Promises of a platform tag that the libraries do not keep. `musl`: they are for that libc; None: for any."""
     known = policy_of_tag(tag)
     if known is None or known[1] != machine:
         yield Finding(

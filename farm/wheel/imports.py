@@ -98,7 +98,7 @@ def _resolve(
 
 
 def is_musl(libraries: Iterable[Library]) -> bool:
-    """Whether a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
+    """True if a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
     return any(for_musl(library.path, library.needed) for library in libraries)
 
 
@@ -138,7 +138,7 @@ def search_folders(library: Library) -> list[str]:
 
 
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[SystemNeed]":
-    """What each library asks of the system: all that the wheel itself does not answer."""
+    """Needs of each library that the system must meet: all that the wheel itself does not."""
     from farm.wheel.manylinux import SystemNeed  # noqa: PLC0415 (reads auditwheel's policies)
 
     inside: dict[str, set[str]] = {}

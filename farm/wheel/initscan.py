@@ -66,7 +66,7 @@ _MAX_INSTRUCTIONS = 20_000_000
 
 @dataclass(frozen=True)
 class InitScan:
-    """What the code that runs on loading needs; `starts` functions were entered, `instructions` decoded."""
+    """Needs of the code that runs on loading; `starts` functions were entered, `instructions` decoded."""
 
     result: IsaResult
     starts: int = 0

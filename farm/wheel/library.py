@@ -86,14 +86,14 @@ class Library(NamedTuple):
 
     @property
     def is_loadable(self) -> bool:
-        """Whether the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
+        """True if the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
         if self.format == "pe":
             return self.kind == "shared"
         return self.kind in ("shared", "executable") and self.machine not in _GPUS
 
 
 def magics(name: str) -> tuple[bytes, ...]:
-    """What a file of this name begins with if it is a library."""
+    """The first bytes of a library with this name."""
     known = (ELF_MAGIC, FATBIN_MAGIC)
     return (*known, PE_MAGIC) if name.lower().endswith(_DLLS) else known
 

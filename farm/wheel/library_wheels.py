@@ -78,7 +78,7 @@ def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]
 
 
 def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
-    """What each library needs of its own wheel where the loader does not look: by its path, {name: member}.
+    """Needs of each library in its own wheel where the loader does not look: by its path, {name: member}.
 
     Packages that load such a library themselves first (torchaudio: `libctc_prefix_decoder.so`) link it without a
     RUNPATH, and CMake strips those that it wrote for the build.

@@ -1,4 +1,4 @@
-"""What libraries take from one another by name: do they find it?
+"""Symbols that libraries take from one another by name.
 
 A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
 `undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
@@ -39,7 +39,7 @@ _LISTED = 36  # the list is of glibc 2.36, which gives all that older ones gave
 
 
 def read_link(data: Buffer) -> Symbols | DllSymbols:
-    """What a library takes and gives, or why it cannot be read."""
+    """Symbols that a library takes and gives, or the reason why it cannot be read."""
     try:
         if data[:2] == PE_MAGIC:
             return read_dll_symbols(data, read_pe(data))
@@ -101,7 +101,7 @@ def _undefined(
 
 
 def _lacks_glibc(file: str, version: str, name: str) -> bool:
-    """Whether glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
+    """True if glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
     found = re.fullmatch(r"GLIBC_2\.([0-9]+)(\.[0-9]+)?", version)
     known = file in _GLIBC and found is not None and int(found[1]) <= _LISTED
     return known and name not in _listed("glibc_symbols.txt")
@@ -114,7 +114,7 @@ def _listed(file: str) -> frozenset[str]:
 
 
 def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
-    """Whether all that a library brings in, needs of needs too, is of the wheel or carries versions."""
+    """True if all that a library brings in, needs of needs too, is of the wheel or carries versions."""
     waiting, reached = [member], {member}
     while waiting:
         for need in needs.get(waiting.pop(), []):
@@ -150,7 +150,7 @@ def _not_exported(
 
 
 def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], machine: str) -> bool:
-    """Whether a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
+    """True if a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
     stem, _, name = target.rpartition(".")
     dll = f"{stem.lower()}.dll"
     for path, each in symbols.items():
@@ -160,7 +160,7 @@ def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], mac
 
 
 def _lacks(dll: str, name: str, machine: str) -> bool:
-    """Whether a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
+    """True if a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
     if machine != "amd64" or name.startswith("#"):
         return False
     if dll == "kernel32.dll":

@@ -48,7 +48,7 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
 
 
 def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
-    """What has a library's name and is none: damaged on its way, empty, or a link that was unpacked as a file."""
+    """Files with a library's name that are none: damaged, empty, or a link that was unpacked as a file."""
     if policy.platform is None:
         return []
     # On Linux only extension modules: other files called .so may be linker scripts, which nothing loads.

@@ -1,4 +1,4 @@
-"""What libraries begin with."""
+"""First bytes of libraries."""
 
 ELF_MAGIC = b"\x7fELF"
 PE_MAGIC = b"MZ"

@@ -49,12 +49,12 @@ def installed_path(member: str) -> str:
 
 
 def is_musl_library(name: str) -> bool:
-    """Whether this is musl itself: its library of C, or its loader."""
+    """True if this is musl itself: its library of C, or its loader."""
     return re.fullmatch(_MUSL, name) is not None
 
 
 def for_musl(member: str, needed: Iterable[str]) -> bool:
-    """Whether a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
+    """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
     names = list(needed)
     if any(map(is_musl_library, names)):
         return True

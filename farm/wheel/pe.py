@@ -104,7 +104,7 @@ def _damaged(what: str) -> VerificationFailedError:
 
 
 def place_in(sections: tuple[PeSection, ...], address: int) -> tuple[int, int]:
-    """As `Pe.place`."""
+    """The place of an address, like `Pe.place`."""
     for section in sections:
         if section.address <= address < section.address + section.end - section.offset:
             return section.offset + address - section.address, section.end

@@ -73,7 +73,7 @@ class _Image:
         ]
 
     def offset(self, address: int) -> tuple[int, int] | None:
-        """As `farm.wheel.initscan.Image` has it."""
+        """The interface of `farm.wheel.initscan.Image`."""
         for first, behind, start in self.code:
             if first <= address < behind:
                 return start + address - first, start + behind - first

@@ -1,4 +1,4 @@
-"""What a wheel is held to: the policy of `farm verify`, and the findings that somebody accepts.
+"""Policies of `farm verify`, and accepted findings.
 
 A policy comes from a plan, where it stands under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
 Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
@@ -18,7 +18,7 @@ from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.models import Frozen, Printable
 
 _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
-"""What a plan writes: a specifier by itself."""
+"""A specifier by itself, as plans write it."""
 
 
 @cache
@@ -46,7 +46,7 @@ Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=la
 
 
 class Rules(Frozen):
-    """What a package's wheels are held to whatever their variant. A recipe states it, a channel may replace it by key.
+    """Rules for a package's wheels of any variant. A recipe states it, a channel may replace it by key.
 
     All lists are patterns (`fnmatch`) of member names.
 
@@ -87,7 +87,7 @@ def _describe_levels(schema: dict[str, Any]) -> None:
 
 
 class Policy(Rules):
-    """What one wheel promises.
+    """The promises of one wheel.
 
     Attributes:
         name: Distribution name.

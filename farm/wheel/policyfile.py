@@ -7,7 +7,7 @@ from farm.wheel.policy import Policy, Waiver
 
 
 class PolicyFile(Policy):
-    """What a wheel is held to, and the findings that are accepted.
+    """A policy file: the promises, and the findings that are accepted.
 
     Attributes:
         waivers: Findings that are accepted, each with its reason.

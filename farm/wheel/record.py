@@ -187,7 +187,7 @@ def _needs_quotes(path: str) -> bool:
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
-    """What RECORD says against what the wheel holds.
+    """RECORD compared with the members of the wheel.
 
     Args:
         rows: The parsed RECORD (`read_record`).

@@ -73,7 +73,7 @@ def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:
 
 
 def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
-    """Whether pip heeds it where the wheel is for, without extras."""
+    """True if pip heeds it where the wheel is for, without extras."""
     if requirement.marker is None:
         return True
     digits = (policy.python or "cp311").removeprefix("cp").removesuffix("t")

@@ -44,7 +44,7 @@ _MAX_ROUNDS = 100
 
 
 class RepairOptions(NamedTuple):
-    """What repair is asked to do; the command line and a plan's recipe fill it.
+    """A request to repair; the command line and a plan's recipe fill it.
 
     Attributes:
         lib_dirs: Where to take libraries from, in this order. For DLLs case does not count.
@@ -77,7 +77,7 @@ class Vendored(NamedTuple):
 
 
 class RepairResult(NamedTuple):
-    """What repair made.
+    """The result of repair.
 
     Attributes:
         wheel: The new file.
@@ -111,7 +111,7 @@ def vendor(
     *,
     limits: Limits | None = None,
 ) -> RepairResult:
-    """As `farm.wheel.repair.repair`, with the libraries in the folder `into`; `opens` go in besides."""
+    """Repair with the libraries in the folder `into`; `opens` go in besides."""
     if not dest.is_dir():
         raise UsageError(f"{dest}: no such folder")
     folder = into.strip("/")

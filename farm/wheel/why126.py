@@ -45,7 +45,7 @@ class MissingDll(Frozen):
 
 
 class Diagnosis(Frozen):
-    """What a wheel or an installation lacks.
+    """DLLs that a wheel or an installation lacks.
 
     Attributes:
         where: Name of the file or folder.

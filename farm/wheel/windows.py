@@ -1,4 +1,4 @@
-"""What is known of Windows: which DLLs a machine has without the wheel, and which are loaded by name.
+"""Facts about Windows: the DLLs that a machine has without the wheel, and those that are loaded by name.
 
 Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 """
@@ -83,7 +83,7 @@ def of_the_machine() -> tuple[str, ...]:
 
 
 def is_brought_along(name: str) -> bool:
-    """Whether programs may bring their own of a DLL that Windows has too."""
+    """True if programs may bring their own of a DLL that Windows has too."""
     return fits(name, _lists().brought_along)
 
 
@@ -93,7 +93,7 @@ def added_folders() -> tuple[str, ...]:
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name fits one of the patterns, by Windows' rules: case does not count."""
+    """True if a name fits one of the patterns, by Windows' rules: case does not count."""
     low = name.lower()
     lows = [pattern.lower() for pattern in patterns]
     # Most are names: to make regular expressions of them takes longer than all the rest.

@@ -293,7 +293,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
 
 
 def _is_harmless(extra: bytes) -> bool:
-    """Whether all there is are Info-ZIP's fields of times and user numbers, which no installer reads."""
+    """True if all there is are Info-ZIP's fields of times and user numbers, which no installer reads."""
     position = 0
     while position + 4 <= len(extra) and extra[position : position + 2] in (b"UT", b"ux"):
         position += 4 + int.from_bytes(extra[position + 2 : position + 4], "little")
@@ -353,7 +353,7 @@ def central_header(entry: Entry) -> bytes:
 
 
 def end_records(count: int, start: int, length: int) -> bytes:
-    """What stands behind the directory: the end record, with the ZIP64 pair before it where needed."""
+    """The bytes behind the directory: the end record, with the ZIP64 pair before it where needed."""
     if count < LIMIT16 and not needs_zip64(start, length):
         return _END.pack(b"PK\5\6", 0, 0, count, count, length, start, 0)
     wide = _END64.pack(b"PK\6\6", _END64.size - 12, MADE_BY_UNIX | 45, 45, 0, 0, count, count, length, start)
