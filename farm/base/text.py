@@ -30,8 +30,8 @@ def plain(text: str) -> str:
 
 
 def short(text: object) -> str:
-    """One line of somebody else's text, without control characters and at most `MAX_SHORT` characters long."""
-    # Cut before it is cleaned: the length is somebody else's choice.
+    """One line of someone else's text, without control characters and at most `MAX_SHORT` characters long."""
+    # Cut before it is cleaned: the length is someone else's choice.
     cleaned = plain(" ".join(str(text)[: 4 * MAX_SHORT].split()))
     return cleaned if len(cleaned) <= MAX_SHORT else cleaned[: MAX_SHORT - 1] + "…"
 

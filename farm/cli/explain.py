@@ -12,7 +12,7 @@ from farm.wheel.explained import Explanation
 
 
 def message_of(argument: str) -> str:
-    """The message: the argument itself, or with `-` what stands on the input.
+    """The message: the argument itself, or with `-` what is on the input.
 
     Raises:
         UsageError: Nothing is there.

@@ -79,7 +79,7 @@ def listed_as(name: str, found: Listed | None) -> Reported:
     if found is None:
         return Reported(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
-    # GitHub sets `read-only` labels itself, from the machine; custom ones say what somebody typed.
+    # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone typed.
     own = {label.name.lower() for label in found.labels if label.type != "custom"}
     platform = named(found.os)
     spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels

@@ -64,7 +64,7 @@ def _seconds(state: dict[str, Any]) -> float:
 
 
 def _remove(container: Container) -> None:
-    """Removes a container, whatever runs in it, with its nameless volumes; somebody else may be at that as well."""
+    """Removes a container, whatever runs in it, with its nameless volumes; someone else may be at that as well."""
     try:
         container.remove(force=True, v=True)
     except docker.errors.NotFound:
@@ -108,7 +108,7 @@ class DockerEngine:
             _remove(old)
         container = self.client.containers.create(
             job.image,
-            # The limit also holds when nobody is left to watch.
+            # The limit also holds when no one is left to watch.
             ["timeout", "-k", "30", str(job.timeout_s), *job.command],
             labels={"farm.job": job.name, "farm.output": job.output, "farm.limit": str(job.timeout_s), **job.labels},
             environment=job.environment,

@@ -77,7 +77,7 @@ class GithubEngine:
         return self._capacity
 
     def submit(self, job: Job) -> str:
-        """Dispatch the job once; a run of the same labels and plan that has not ended is taken up instead.
+        """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
 
         GitHub chooses the runner by labels alone. So `job.runner` is given the job where it carries its own name as a
         label; elsewhere any runner with the labels takes it.

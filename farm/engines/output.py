@@ -27,7 +27,7 @@ def storing(name: str, path: Path) -> Iterator[None]:
     """Tells apart whose fault it is that a file of a job's output cannot be written.
 
     Raises:
-        RefusedOutputError: Its name's: it stands twice, is too long, lies below another file.
+        RefusedOutputError: Its name's: it stands twice, is too long, is below another file.
         LocalDiskError: This machine's.
     """
     try:

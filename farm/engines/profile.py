@@ -1,7 +1,7 @@
 """The rights of every build container, on the `docker` and the `swarm` engine alike.
 
 No capabilities, no new privileges, Docker's own seccomp profile, a bound on processes, memory without swap, a bound on
-what the engine keeps of its output. What one of them cannot do stands in its engine's module and in docs/dispatch.md.
+what the engine keeps of its output. What one of them cannot do is in its engine's module and in docs/dispatch.md.
 """
 
 PIDS = 4096

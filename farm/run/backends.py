@@ -105,7 +105,7 @@ def engine_for(plan: Plan, asked: str | None = None) -> str:
 
 
 def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
-    """Refuses a plan that the engine called `name` cannot carry out. Asks nobody, writes nothing.
+    """Refuses a plan that the engine called `name` cannot carry out. Asks no one, writes nothing.
 
     Raises:
         UsageError: There is no such engine, or its configuration is missing.
@@ -231,7 +231,7 @@ class EngineKind:
     """An engine by its name, before it is opened.
 
     Attributes:
-        check: Raises UsageError where its configuration is missing; asks nobody.
+        check: Raises UsageError where its configuration is missing; asks no one.
         labels: Gives a function from variant and platform of a build to what its runner must carry.
         machines: The entries of ci/runners.yaml with an engine of their own.
     """

@@ -70,7 +70,7 @@ def _text(path: Path) -> str:
 
 
 def noted(context: RunContext, built: Path) -> BuildInputs:
-    """The inputs of a run's build, which lie beside its wheel afterwards.
+    """The inputs of a run's build, which are beside its wheel afterwards.
 
     Raises:
         BuildFailedError: A runner left a file that is none.

@@ -48,7 +48,7 @@ class BuildStep:
 
         Raises:
             BuildFailedError: The build's own fault.
-            CancelledError: Somebody asked for the end.
+            CancelledError: Someone asked for the end.
             StillRunningError: The build may still be there; the next call takes it up.
             InfrastructureError: It was lost.
         """
@@ -208,7 +208,7 @@ class BuildStep:
                     handle = engine.submit(job)
                     try:
                         context.journal.set_handle(attempt.id, handle)
-                    except BaseException:  # nobody else knows the container
+                    except BaseException:  # no one else knows the container
                         engine.release(handle)
                         raise
             except CancelledError as error:
@@ -217,7 +217,7 @@ class BuildStep:
             except FarmError as error:  # also a host that runs another job
                 context.journal.set_state(attempt.id, "lost", "infra", why=str(error))
                 raise
-        # Somebody may have asked for the end during the submit.
+        # Someone may have asked for the end during the submit.
         if context.journal.happened(context.run.id, EventKind.CANCEL):
             engine.cancel(handle)  # whoever asked for it did not know the handle yet
         return handle

@@ -40,7 +40,7 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
     if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
         with open_journal(workspace.project, workspace.settings) as journal:
             if journal.unfinished(plan.digest, of_same_form(plan)):
-                return None  # a run whose controller was killed is taken up and ended first
+                return None  # a run whose controller was killed is resumed and ended first
     store = open_store(workspace.index_url)
     for filename in listed(store, plan):
         key = record_key(filename)

@@ -47,7 +47,7 @@ def publish_wheel(
         run: The run that built it, likewise.
         policy: What the index takes beyond PyPI's rules.
         progress: Gets how many bytes of the wheel are stored.
-        single_writer: Nobody else writes to this index.
+        single_writer: No one else writes to this index.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.

@@ -163,7 +163,7 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
     """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
 
-    Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
+    Without what was printed: that may name what is no one's business. Returns why it could not be kept, None if it was.
     """
     try:
         store = open_store(workspace.index_url)

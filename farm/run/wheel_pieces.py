@@ -33,7 +33,7 @@ class Result(Model):
 
 
 def join(plan: Plan, pieces: Path, dest: Path) -> Path:
-    """The wheel; it lies in `wheel/` of the new folder `dest`, its libraries in `lib/`.
+    """The wheel; it is in `wheel/` of the new folder `dest`, its libraries in `lib/`.
 
     `pieces` holds `result.json` and `piece-00`, `piece-01`, …
 

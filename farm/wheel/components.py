@@ -17,7 +17,7 @@ _COMPONENTS = {"cuDNN": "cudnn", "cuBLAS": "cublas"}  # to lists of `verify_defa
 
 
 class Component(Frozen):
-    """One of NVIDIA's components as it lies in a wheel (not one that is linked into another library).
+    """One of NVIDIA's components as it is in a wheel (not one that is linked into another library).
 
     Attributes:
         name: `cuDNN` or `cuBLAS`.

@@ -1,7 +1,7 @@
 """Is there a kernel in a cubin? Compressed ones are unpacked: LZ4 (CUDA up to 12.x), zstd (12.x and newer).
 
 A cubin is an ELF file for machine 190. Its kernels are function symbols whose `st_other` says "entry"; device
-functions that other kernels call lie in `.text.` sections too, which relocatable code may have alone. Linkers put a
+functions that other kernels call are in `.text.` sections too, which relocatable code may have alone. Linkers put a
 cubin without either into every library. Read off files of CUDA 10.2 to 13.0.
 """
 
@@ -62,7 +62,7 @@ def has_kernel(cubin: bytes) -> bool:
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
-    """(type, offset, length) of each section that lies in the file, up to the first header that does not."""
+    """(type, offset, length) of each section that is in the file, up to the first header that does not."""
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
     table, size, count = (
         int.from_bytes(cubin[40:48], "little"),

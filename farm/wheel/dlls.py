@@ -53,7 +53,7 @@ def resolve_dlls(
             by = next((places[key] for key in keys if key in places), None)
             answer = Answer.DEPENDENCY if by in theirs else _answer(name, by, exclude)
             if answer is Answer.MISSING:
-                # In the wheel all the same? Then it lies where the loader does not look.
+                # In the wheel all the same? Then it is where the loader does not look.
                 by = names.get((name.lower(), library.machine))
                 answer = Answer.UNREACHABLE if by else Answer.MISSING
             needs.append(Need(who=library.path, name=name, answer=answer, by=by, when=when))

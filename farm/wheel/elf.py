@@ -115,7 +115,7 @@ class Elf:
         for segment in self.segments:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
-        raise damaged("a table lies outside what is loaded")
+        raise damaged("a table is outside what is loaded")
 
     @property
     def search_path(self) -> tuple[str, ...]:
@@ -243,7 +243,7 @@ class _Reader:
 
     def _string(self, offset: int) -> str:
         if offset >= len(self.data):
-            raise damaged("a name lies beyond the end")
+            raise damaged("a name is beyond the end")
         end = self.data.find(b"\0", offset, offset + _MAX_STRING)
         if end < 0:
             raise damaged("a name without end")
@@ -276,7 +276,7 @@ class _Reader:
         for segment in self.loads:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
-        raise damaged("a table lies outside what is loaded")
+        raise damaged("a table is outside what is loaded")
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
         layout = "QQ" if self.bits == 64 else "II"
@@ -331,7 +331,7 @@ class _Reader:
         layout = "IIQQQQI" if wide else "IIIIIII"
         if count == 0:  # gABI: more sections than the header can count
             count = self._at(layout, table)[5]
-        # SHN_XINDEX: the index stands in sh_link of section 0, as the count in its sh_size.
+        # SHN_XINDEX: the index is in sh_link of section 0, as the count in its sh_size.
         if names == 0xFFFF:
             names = self._at(layout, table)[6]
         if count > _MAX_SECTIONS:

@@ -39,7 +39,7 @@ def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
     segment counts as code.
 
     Raises:
-        VerificationFailedError: A section that is called code lies outside the file.
+        VerificationFailedError: A section that is called code is outside the file.
     """
     found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
     for segment in elf.segments if not elf.sections and elf.is_loadable else ():

@@ -57,14 +57,14 @@ def _missing_file(files: Files, match: re.Match[str]) -> Explanation:
     if unreachable:
         return Explanation(
             message="cannot open shared object file",
-            cause=f"{name} lies at {unreachable.by}, where the loader does not look for it",
+            cause=f"{name} is at {unreachable.by}, where the loader does not look for it",
             culprits=tuple(f"{need.who}: its RUNPATH does not lead there" for need in asking[:MOST]),
             cure="repair the wheel: farm repair --tools; on one machine, import the package that loads it first",
         )
     if inside:
         return Explanation(
             message="cannot open shared object file",
-            cause=f"{name} lies at {inside}; a library elsewhere opens it by name and does not look there",
+            cause=f"{name} is at {inside}; a library elsewhere opens it by name and does not look there",
             culprits=(inside,),
             cure="import this package before the one that fails; or start Python with that folder in LD_LIBRARY_PATH "
             "(PATH on Windows); give both packages the same major version of it",

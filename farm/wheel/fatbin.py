@@ -1,6 +1,6 @@
 """CUDA fat binaries: which GPU architectures a library carries code for.
 
-NVIDIA does not document the format. What stands here was read off files of CUDA 10.2 to 13.5 and agrees with
+NVIDIA does not document the format. What is here was read off files of CUDA 10.2 to 13.5 and agrees with
 `cuobjdump --list-elf --list-ptx` on them; see also the open parsers jiegec/fatbinary and
 n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` that holds containers back to back:
 
@@ -9,7 +9,7 @@ n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` 
                u32 compressed size, u32 place of its options, u16 minor, u16 major, u32 sm, u32, u32, u64 flags,
                u64, u64 uncompressed size; then the data
 
-Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers stand in its own:
+Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers are in its own:
 at the place that its sixth field names, u32 how many and u32 bytes with these eight, then each header as above, with
 the place of its data among the unpacked ones instead of a header size.
 
@@ -290,7 +290,7 @@ class _Search:
 
     def _by_blocks(self, position: int) -> int:
         while position < len(self._data):
-            whole = len(self._block) - len(_START) + 1  # places at which all of it lies in the block
+            whole = len(self._block) - len(_START) + 1  # places at which all of it is in the block
             if not self._at <= position < self._at + whole:
                 self._at, self._block = position, self._data[position : position + _BLOCK]
                 whole = max(len(self._block) - len(_START) + 1, 1)

@@ -176,7 +176,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
                 Finding(
                     check="imports",
                     where=need.who,
-                    what=f"needs {need.name}, which lies at {need.by}, {_elsewhere(policy)}",
+                    what=f"needs {need.name}, which is at {need.by}, {_elsewhere(policy)}",
                     why="it loads only if something else has loaded that library before",
                     fix="link it with an $ORIGIN-relative RUNPATH to that folder; a DLL belongs beside what needs it",
                 )

@@ -62,7 +62,7 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
 
 
 def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
-    """Where the loader looks for a needed file, from site-packages on: one with a path lies there or nowhere."""
+    """Where the loader looks for a needed file, from site-packages on: one with a path is there or nowhere."""
     if "/" not in name:
         return [posixpath.join(folder, name) for folder in folders]
     path = inside(library.path, name)

@@ -56,7 +56,7 @@ def _core_metadata(content: bytes) -> Iterator[str]:
     raw, unparsed = parse_email(content)
     known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
     for field in sorted(unparsed):
-        if field in known or f"{field}s" in known:  # others are of a newer version, or somebody's own
+        if field in known or f"{field}s" in known:  # others are of a newer version, or someone's own
             yield f"{field.title()} is there twice, or is malformed"
     if raw.get("metadata_version") in _BEFORE_LICENSES:
         raw.pop("license_files", None)

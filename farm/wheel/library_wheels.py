@@ -35,7 +35,7 @@ class LibraryWheel:
 
     Attributes:
         requirement: As METADATA names it, with its exact version.
-        folder: Where its libraries lie below site-packages, such as `nvidia/cublas/lib`.
+        folder: Where its libraries are below site-packages, such as `nvidia/cublas/lib`.
         libraries: Their names (`fnmatch`).
         requires: The wheels that it needs in turn, by package.
     """
@@ -110,7 +110,7 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
         found = needed(own, wheels, opens)
         beside = {library.path for library in _beside(own, found)}
-        # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file lies in the wheel alone.
+        # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel alone.
         inside = {who: list(names.values()) for who, names in neighbours(contents.libraries).items()}
         members = [
             _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)

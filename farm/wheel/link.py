@@ -3,7 +3,7 @@
 A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
 `undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
 library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
-asked besides. glibc's own names may be taken without a version, too: they stand in `glibc_symbols.txt`. Of Windows'
+asked besides. glibc's own names may be taken without a version, too: they are in `glibc_symbols.txt`. Of Windows'
 DLLs those are known that nearly every DLL takes from: kernel32 and the C runtime (`kernel32_symbols.txt`,
 `ucrt_symbols.txt`).
 """

@@ -68,7 +68,7 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
 
 
 def _paths(library: Library) -> list[Finding]:
-    why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
+    why = "the loader takes libraries from there: others than those that were tested, or someone else's"
     fix = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
     return [
         Finding(check="link", where=library.path, what=what, why=why, fix=fix)

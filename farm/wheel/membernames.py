@@ -91,7 +91,7 @@ def check_names(entries: list[Entry]) -> dict[str, Entry]:
             checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
-                refuse(f"lies below {above!r}, which is not a folder", name)
+                refuse(f"is below {above!r}, which is not a folder", name)
             parent = parent.rpartition("/")[0]  # noqa: PLW2901 upwards, folder by folder
     return {entry.name: entry for entry in entries}
 

@@ -41,7 +41,7 @@ class Need(NamedTuple):
 
 
 def installed_path(member: str) -> str:
-    """Where a member lies below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
+    """Where a member is below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
     parts = member.split("/", 2)
     if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
         return parts[2]

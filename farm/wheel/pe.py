@@ -74,7 +74,7 @@ class Pe(NamedTuple):
         """(file offset, end of its section in the file) of an address relative to the image base.
 
         Raises:
-            VerificationFailedError: No section's bytes in the file lie there.
+            VerificationFailedError: No section's bytes in the file are there.
         """
         return place_in(self.sections, address)
 
@@ -82,7 +82,7 @@ class Pe(NamedTuple):
         """So many bytes of the file from an address on.
 
         Raises:
-            VerificationFailedError: Not all of them lie in one section.
+            VerificationFailedError: Not all of them are in one section.
         """
         start, end = self.place(address)
         if start + size > end:
@@ -108,7 +108,7 @@ def place_in(sections: tuple[PeSection, ...], address: int) -> tuple[int, int]:
     for section in sections:
         if section.address <= address < section.address + section.end - section.offset:
             return section.offset + address - section.address, section.end
-    raise _damaged("a table lies outside its sections")
+    raise _damaged("a table is outside its sections")
 
 
 class _Reader:

@@ -60,7 +60,7 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
 
 
 class _Image:
-    """A DLL where it would like to lie in memory."""
+    """A DLL where it would like to be in memory."""
 
     slots: dict[int, int] = {}
 

@@ -25,7 +25,7 @@ class DllSymbols:
     Attributes:
         imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
         exports: The names and ordinals that it gives.
-        forwards: Exported name to `DLL.name`, for those that lie in another DLL.
+        forwards: Exported name to `DLL.name`, for those that are in another DLL.
     """
 
     imports: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
 
 
 def _texts(data: Buffer, pe: Pe, addresses: Sequence[int]) -> Iterator[str]:
-    """The names at many addresses: most lie in one section, which is looked up once."""
+    """The names at many addresses: most are in one section, which is looked up once."""
     low = high = shift = end = 0
     for address in addresses:
         if not low <= address < high:

@@ -1,6 +1,6 @@
 """Policies of `farm verify`, and accepted findings.
 
-A policy comes from a plan, where it stands under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
+A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
 Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
 """
 
@@ -140,9 +140,9 @@ class Policy(Rules):
 
 
 class Waiver(Frozen):
-    """A finding that somebody accepts, and why.
+    """A finding that someone accepts, and why.
 
-    What leaves other things unchecked (a damaged wheel or library) cannot be waived: nobody knows what it hides.
+    What leaves other things unchecked (a damaged wheel or library) cannot be waived: no one knows what it hides.
 
     Attributes:
         check: Which check.

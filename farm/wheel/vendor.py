@@ -366,7 +366,7 @@ def _declared(info: DistInfo) -> set[str]:
 
 
 def _renames(archive: Archive, info: DistInfo, version: str | None) -> dict[str, str]:
-    """Old to new names of what lies in the folders that carry the version in their name."""
+    """Old to new names of what is in the folders that carry the version in their name."""
     if version is None:
         return {}
     stem = info.stem

@@ -101,7 +101,7 @@ def fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
-    """DLLs that a file is known to load by name, as far as their names stand in it, sorted; in lower case.
+    """DLLs that a file is known to load by name, as far as their names are in it, sorted; in lower case.
 
     `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
     """

@@ -18,7 +18,7 @@ from farm.base.errors import VerificationFailedError
 
 STORED, DEFLATED = 0, 8
 LIMIT32 = 0xFFFFFFFF  # from here on a size or offset needs a ZIP64 field
-LIMIT32_FIELD = 0xFFFFFFFF  # what a 32-bit field says when the true value stands in the ZIP64 field
+LIMIT32_FIELD = 0xFFFFFFFF  # what a 32-bit field says when the true value is in the ZIP64 field
 LIMIT16 = 0xFFFF
 DOS_EPOCH = (0, (1 << 5) | 1)  # time, date of 1980-01-01 00:00:00
 MADE_BY_UNIX = 3 << 8

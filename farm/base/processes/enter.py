@@ -64,7 +64,7 @@ def enter(root: Path, binds: "list[tuple[Path, str]]") -> None:
 
 
 def _elsewhere(root: Path, binds: "list[tuple[Path, str]]") -> bool:
-    """Whether a folder that is to be bound lies elsewhere than where it is to be."""
+    """Whether a folder that is to be bound is elsewhere than where it is to be."""
     return any(root / place != source for source, place in binds)
 
 

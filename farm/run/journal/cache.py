@@ -12,7 +12,7 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import Model
 
 FILE = Path("built", "cache.json")
-"""Where it lies in the folder of a run."""
+"""Where it is in the folder of a run."""
 MAX_BYTES = 1 << 20
 
 Result = Literal["direct", "preprocessed", "miss", "other"]

@@ -61,7 +61,7 @@ class Journal(Database):
     # --- writing
 
     def create_run(self, plan_digest: str, request: Request, plan: Mapping[str, Any]) -> Run:
-        """A new run, owned by this process, or by nobody yet where a dispatcher is to carry it out.
+        """A new run, owned by this process, or by no one yet where a dispatcher is to carry it out.
 
         Its id sorts after every earlier one of this journal.
         """

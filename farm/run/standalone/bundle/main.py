@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = parser().parse_args()
-    here = Path(sys.argv[0]).resolve().parent  # of the packed file: the manifest and the parts lie beside it
+    here = Path(sys.argv[0]).resolve().parent  # of the packed file: the manifest and the parts are beside it
     manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
     refused = enter.refusal()
     if refused:
