@@ -30,7 +30,7 @@ def test_every_word_of_a_variant_is_explained():
 
 def test_every_command_key_and_exit_code_is_there():
     found = sections()
-    assert all(f"### farm {name}\n" in found["commands"] for name in COMMANDS)
+    assert all(f"| `farm {name}` |" in found["commands"] for name in COMMANDS)
     assert all(f"| `{key}` |" in found["configuration"] for key in Settings.model_fields)
     assert all(f"| {int(code)} |" in found["exit-codes"] for code in EXITS)
     assert set(ExitCode) <= set(EXITS)
