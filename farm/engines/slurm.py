@@ -1,6 +1,6 @@
 """The `slurm` engine: one batch job an attempt, on the nodes of a cluster, as an ordinary user and without Docker.
 
-Everything lies in a folder that the login node and the nodes share. The login node is this machine, or is reached by
+Everything is in a folder that the login node and the nodes share. The login node is this machine, or is reached by
 `ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs Python 3.6 and user namespaces, else
 bubblewrap, else apptainer: the job enters the toolchain's file system by the first of them that works, and runs there
 under the host engine's supervisor, which keeps its limits and notes its end.
@@ -60,7 +60,7 @@ ENDS: dict[str, Observation] = {
     "LAUNCH_FAILED": Observation("lost", why="its node could not start it"),
     "CANCELLED": Observation("cancelled", why="cancelled in Slurm's queue"),
 }
-"""What Slurm's own ends mean (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the supervisor says more."""
+"""Meanings of Slurm's own ends (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the supervisor says more."""
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 REFUSED = 125
 
@@ -138,7 +138,7 @@ COMMAND = ["/usr/bin/python3", "-I", "/run/run.py"]
 
 @dataclass(frozen=True)
 class Options:
-    """What `sbatch` is asked for beside a job's limits; None: Slurm's own default."""
+    """Options of `sbatch` beside a job's limits; None: Slurm's own default."""
 
     partition: str | None = None
     account: str | None = None
@@ -221,7 +221,7 @@ class SlurmEngine:
     # --- toolchains
 
     def has_toolchain(self, image: str) -> bool:
-        """Whether the file system of an image is in the shared folder."""
+        """True if the file system of an image is in the shared folder."""
         with contextlib.suppress(FileNotFoundError):
             self._run('[ -d "$1/toolchains/$2/root" ] || exit 44', self.folder, _file_name(image))
             return True
@@ -375,7 +375,7 @@ class SlurmEngine:
 
 
 def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
-    """What a job's line of squeue and its own files say together.
+    """The state of a job by its line of squeue and its own files.
 
     Args:
         listed: `number|STATE|nodes|reason`; empty where Slurm has forgotten the job, as it does after minutes.
@@ -410,7 +410,7 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
 
 
 def _report(text: str) -> Observation | None:
-    """What the supervisor wrote; None where it wrote nothing, or a job something else in its place."""
+    """The supervisor's report; None where it wrote none, or a job something else in its place."""
     try:
         data = json.loads(text)
         code, cause = data["code"], Cause[data["cause"]] if data["cause"] else None

@@ -39,7 +39,7 @@ _BASE = "index:"
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at, and what does not fit; no problems mean that the index is what was signed.
+    """The extent of a verification and its problems; none mean that the index is what was signed.
 
     Attributes:
         time: When it was signed; the signer's word.
@@ -128,7 +128,7 @@ def _followed(reader: Reader, root: bytes, folder: Path) -> tuple[Targets, tuple
 
 
 def _explained(error: Exception, folder: Path) -> FarmError:
-    """What a failure of TUF's client means for a user."""
+    """A failure of TUF's client in words for a user."""
     match error:
         case FarmError():
             return error

@@ -25,7 +25,7 @@ from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
 from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
-from farm.wheel.arch import order
+from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 

@@ -14,7 +14,6 @@ from farm.wheel.metadata import (
     normal_version,
     parse_headers,
     parse_wheel_name,
-    platform_machine,
     read_dist_info,
     same_version,
     with_build,
@@ -22,6 +21,7 @@ from farm.wheel.metadata import (
     with_requirements,
     with_version,
 )
+from farm.wheel.tags import platform_machine
 
 
 def test_file_names():

@@ -1,4 +1,4 @@
-"""The manylinux or musllinux tag that a set of libraries earns, by the policies that the auditwheel package ships.
+"""Platform tags: those that a wheel has, and the manylinux or musllinux tag that its libraries earn.
 
 PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
 the symbol versions that such systems have, and the libraries that a wheel may expect there. musl has no
@@ -9,19 +9,35 @@ musl 1.2, which auditwheel takes where it runs on glibc.
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from importlib import resources
+from typing import Any, NamedTuple
 
-from farm.base.errors import VerificationFailedError
-from farm.wheel.needs import LOADER, for_musl, is_musl_library
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
+
+_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
+# What the farm neither builds nor repairs, by how a tag of it begins or ends.
+_UNSUPPORTED = {
+    "PyPy": re.compile(r"pp\d"),
+    "GraalPy": re.compile(r"graalpy"),
+    "Android": re.compile(r".*-android_"),
+    "iOS": re.compile(r".*-ios_"),
+    "32-bit Windows": re.compile(r".*-win32$"),
+}
+# `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
+_MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
+LOADER = r"(?:ld-linux[-\w]*|ld64)\.so\.\d+"
+"""The names of glibc's loader, a regular expression: it is on every system, so no policy lists it."""
+_GLIBC = rf"libc\.so\.6|{LOADER}"
+_MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
+
 
 _IN_MUSL = re.compile(r"lib(?:c|m|pthread|rt|dl|util|xnet)\.")  # musl's loader answers these itself (ldso/dynlink.c)
 _LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """One manylinux level: `glibc` is its (major, minor)."""
 
     name: str
@@ -35,8 +51,7 @@ class Policy:
         return tuple(f"{name}_{machine}" for name in (self.name, *self.aliases))
 
 
-@dataclass(frozen=True)
-class SystemNeed:
+class SystemNeed(NamedTuple):
     """Needs of a library that the system must meet.
 
     Attributes:
@@ -65,11 +80,9 @@ def musl_policies() -> tuple[Policy, ...]:
 
 
 def _raw(kind: str) -> list[dict[str, Any]]:
-    from importlib import resources  # noqa: PLC0415 (slow to import, and not always needed)
-
     file = resources.files("auditwheel") / "policy" / f"{kind}-policy.json"
     # auditwheel also lists `linux`, which promises nothing.
-    return [raw for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != "linux"]
+    return [raw for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
 
 
 def _policy(raw: dict[str, Any]) -> Policy:
@@ -147,7 +160,7 @@ def _between(tag: str) -> tuple[Policy, str] | None:
         machine: {family: names | newer if family == "GLIBC" else names for family, names in families.items()}
         for machine, families in level.versions.items()
     }
-    return replace(level, name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions), match[2]
+    return level._replace(name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions), match[2]
 
 
 def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
@@ -163,3 +176,51 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
     known = policies()[-1].libraries
     missing += [name for name in need.libraries if name in known and name not in policy.libraries]
     return sorted(missing)
+
+
+def is_musl_library(name: str) -> bool:
+    """True if this is musl itself: its library of C, or its loader."""
+    return re.fullmatch(_MUSL, name) is not None
+
+
+def for_musl(member: str, needed: Iterable[str]) -> bool:
+    """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
+    names = list(needed)
+    if any(map(is_musl_library, names)):
+        return True
+    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)
+
+
+def check_supported(filename: str) -> None:
+    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass.
+
+    Raises:
+        UsageError: Every tag is for one of them.
+    """
+    tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
+    for system, pattern in _UNSUPPORTED.items():
+        if pattern.match(tags):
+            raise UsageError(f"{filename}: wheels for {system} are not supported")
+
+
+def platform_machine(tags: frozenset[str]) -> str | None:
+    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
+    found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
+    machines = {match[1] if match else "" for match in found}
+    return (machines.pop() or None) if len(machines) == 1 else None
+
+
+def windows_machine(tags: frozenset[str]) -> str | None:
+    """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
+    platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
+    tag = platforms.pop() if len(platforms) == 1 else ""
+    machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
+    return machine if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values() else None
+
+
+def platform_of(tags: frozenset[str]) -> str | None:
+    """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one machine of these."""
+    machine, windows = platform_machine(tags), windows_machine(tags)
+    if windows is not None:
+        return f"{WINDOWS}_{PLATFORMS[WINDOWS].machine(windows)}"
+    return None if machine is None else f"{DEFAULT}_{machine}"
