@@ -30,7 +30,7 @@ class Test(BaseModel):
 
 
 class Standing(BaseModel):
-    """The site's statement about a published wheel (`published, CPU part tested; GPU part not run`), and its smoke tests."""
+    """The site's word on a published wheel (`published, CPU part tested; GPU part not run`), and its smoke tests."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -138,7 +138,7 @@ def file_chunks(path: Path) -> Iterator[bytes]:
 
 
 class Prediction(NamedTuple):
-    """A guess of the current object, so that it need not be read first; `None` for nothing. A wrong one costs a request."""
+    """A guess of the current object, so that it need not be read first; `None`: nothing. A wrong one costs a request."""
 
     stored: Stored | None
 
@@ -185,7 +185,7 @@ def swap(
             # A wrong prediction is no lost race: read what is there and write at once, without a wait.
             if predicted is not None:
                 return attempt()
-            raise _LostRaceError(f"{store.url(key)}: {TRIES} times somebody else wrote first", hint="run it again")
+            raise _LostRaceError(f"{store.url(key)}: {TRIES} times another writer wrote first", hint="run it again")
         return Swapped(old, new, written=True)
 
     return Retrying(

@@ -1,4 +1,4 @@
-"""The build of a run: taken up where a dead controller left it, else started; followed to its end, collected, released.
+"""The build of a run: resumed where a dead controller left it, else started; followed to its end, collected, released.
 
 An attempt is written down before its job is submitted, and its end before the engine forgets it: whoever comes after a
 controller that was killed finds either the attempt or the job by its labels.
