@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
                 download(tool, archive)
                 unpack(tool, archive, folder)
             finally:
-                shutil.rmtree(stage, ignore_errors=True)  # a virus scanner may have it open; it is in C:\farm\t
+                shutil.rmtree(stage, ignore_errors=True)  # a virus scanner may have it open; it lies in C:\farm\t
             receipt.write_text(tool["sha256"])
             toolkit.say(f"{tool['name']}: {tool['version']}, sha256 as pinned")
     except toolkit.InstallError as error:

@@ -1,6 +1,6 @@
 """Runs a batch file and shows what it writes into its log, while it runs.
 
-Usage: follow_cmd.py BATCH LOG. Ends with the batch file's exit code. What that prints itself is in its log as
+Usage: follow_cmd.py BATCH LOG. Ends with the batch file's exit code. What that prints itself stands in its log as
 well, so it is shown only where no log came to be. The log must not be there before.
 """
 

@@ -4,7 +4,7 @@
     python3 install_python.py URL SHA256 VERSION PREFIX
 
 The image's own Python runs it, 3.9 or newer. FARM_ARCHIVES, a folder or the URL of one, is where the archive is looked
-for first, by its name. In the archive all is below `python/`. The compilers that its `sysconfig` names are those of
+for first, by its name. In the archive all lies below `python/`. The compilers that its `sysconfig` names are those of
 the machine that it was built on: they become `cc` and `c++`, which a build replaces by CC and CXX.
 
 Exit codes: 0 done, 6 the archive is not what was pinned, 9 network or disk.
@@ -35,7 +35,7 @@ OTHERS_COMPILERS = (
 
 
 def unpack(archive: Path, prefix: Path) -> None:
-    """What is below `python/` becomes the prefix.
+    """What lies below `python/` becomes the prefix.
 
     Raises:
         ArchiveError: It is no such archive.

@@ -461,7 +461,7 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
 
 @dataclass(frozen=True)
 class _Member:
-    """What is in an archive; `link` is a link's target as the archive writes it."""
+    """What stands in an archive; `link` is a link's target as the archive writes it."""
 
     name: str
     kind: str  # "dir", "file", "symlink", "hardlink"

@@ -18,7 +18,7 @@ def too_long(folder: str) -> Iterator[str]:
     beginning = "\\\\?\\" if os.name == "nt" else ""  # Windows opens longer ones by this name alone
     for where, folders, names in os.walk(beginning + str(Path(folder).absolute())):
         if ".git" in folders:
-            folders.remove(".git")  # no one but git reads it
+            folders.remove(".git")  # nobody but git reads it
         plain = where.removeprefix(beginning)
         if len(plain) + 1 + max(map(len, names), default=0) > LONGEST:
             yield from (path for name in names if len(path := os.path.join(plain, name)) > LONGEST)  # noqa: PTH118

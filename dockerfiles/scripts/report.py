@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 MAX_BYTES = 64 << 20
-SHORTEST = 6  # a shorter value is in texts by chance
+SHORTEST = 6  # a shorter value stands in texts by chance
 # Variables that every Windows has; SDKs and drivers add such paths too (CUDA_PATH), which a report needs.
 WINDOWS = re.compile(
     r"ALLUSERSPROFILE|APPDATA|COMMONPROGRAM.*|COMSPEC|CUDA_PATH.*|CHOCOLATEYINSTALL|DRIVERDATA|FARM_(PYTHON|JOBS|TAG|REPORT)"

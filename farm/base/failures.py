@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from farm.base.text import plain
+from farm.base.text import log_line
 from farm.base.yamlfile import Model, load
 
 CONTEXT = 6
@@ -73,7 +73,7 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
         log: Its lines.
         build: It is a build's, which has no network on purpose; else that of an image or a download.
     """
-    lines = [plain(line).rstrip() for line in log]
+    lines = [log_line(line).rstrip() for line in log]
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
     step = next((i for i in range(failed - 1, -1, -1) if _NINJA_STEP.match(lines[i])), failed)
     first = next((i for i in range(step, len(lines)) if _errors().search(lines[i])), None)

@@ -9,46 +9,46 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import timedelta
 
-# ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline, and the
-# characters that turn the direction of writing
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-)
+# ESC sequences: CSI, OSC, two characters
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
+_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 MAX_LINE = 2000
 MAX_SHORT = 400
 
 
-def plain(text: str) -> str:
-    """One line without terminal control, at most 2000 characters.
+def plain(text: str, limit: int = MAX_LINE) -> str:
+    """One line of printable text, at most `limit` characters: how all text from outside is shown.
 
-    What a carriage return had overwritten is left out, as a terminal would show it.
+    Line breaks inside become a space. What could steer a terminal or reorder a line is left out: escape sequences,
+    control and format characters. Tabs stay.
     """
-    line = text.rstrip("\r\n").rsplit("\r", 1)[-1]
-    line = _ESCAPES.sub("", line)
-    return line if len(line) <= MAX_LINE else line[:MAX_LINE] + " […]"
+    line = text.rstrip("\r\n")
+    if not line.isprintable():  # most are, and this takes a tenth of the time
+        line = _BREAKS.sub(" ", _ESCAPES.sub("", line))
+        line = "".join(c for c in line if c == "\t" or c.isprintable() or unicodedata.category(c) == "Zs")
+    return line if len(line) <= limit else line[:limit] + " […]"
+
+
+def log_line(text: str, limit: int = MAX_LINE) -> str:
+    """A line of a program's output as `plain`; what a carriage return had overwritten is left out."""
+    return plain(text.rstrip("\r\n").rsplit("\r", 1)[-1], limit)
+
+
+def plain_lines(text: str) -> str:
+    """A program's output, each line as `log_line`, of any length."""
+    return "\n".join(log_line(line, len(line)) for line in text.split("\n"))
 
 
 def short(text: object) -> str:
-    """One line of someone else's text, without control characters and at most `MAX_SHORT` characters long."""
+    """One printable line with runs of blanks as one, at most `MAX_SHORT` characters."""
     # Cut before it is cleaned: the length is someone else's choice.
     cleaned = plain(" ".join(str(text)[: 4 * MAX_SHORT].split()))
     return cleaned if len(cleaned) <= MAX_SHORT else cleaned[: MAX_SHORT - 1] + "…"
 
 
 def printable(text: str) -> str:
-    """`text`, or its escaped form where it holds what cannot be printed."""
+    """A name to be compared as well as shown: escaped where it holds what cannot be printed."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-
-
-def without_controls(text: str) -> str:
-    """The text without what could steer a terminal or reorder a line: control and format characters.
-
-    Newlines and tabs stay.
-    """
-    if text.isprintable():  # most are, and this takes a tenth of the time
-        return text
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
 def before_download(filename: str) -> str:

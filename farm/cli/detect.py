@@ -114,4 +114,5 @@ def _print(readings: Readings, found: Recommendation) -> None:
     lines += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]
     show.table("", ("the wheel for it", ""), lines)
     if found.pip:
-        print(f"\n{found.pip}")
+        print()
+        show.say(found.pip)

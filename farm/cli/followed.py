@@ -9,7 +9,6 @@ from pathlib import Path
 
 from farm.base import processes
 from farm.base.errors import ExitCode, FarmError, InfrastructureError
-from farm.base.text import plain
 from farm.cli import show
 from farm.cli.logs import POLL_S, lines
 from farm.cli.status import summary
@@ -67,7 +66,7 @@ def _wait_for(journal: Journal, run: Run, log: Path, dispatcher: subprocess.Pope
         text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
         if text != shown:
             shown = text
-            show.note(f"    {plain(text)}")
+            show.note(f"    {text}")
         # Exit code 0 is no failure: it ends so where another dispatcher is at work.
         if dispatcher is not None and dispatcher.poll():
             where = journal.path.with_name("dispatch.log")

@@ -3,8 +3,16 @@
 import argparse
 import json
 import os
+import re
 import shlex
+import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+WORKFLOW = Path(".github", "workflows", "wheels.yml")
+_REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
+"""An address that another machine can fetch, without a password in it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +39,11 @@ def run(args: argparse.Namespace) -> int:
         # All are looked at before the first is written: a half-made project would be the user's to clean up.
         if taken := _taken(args.folder / file):
             raise UsageError(f"{taken} is already there: nothing was written", hint="farm init DIR, with a new folder")
-    outputs.write(args.folder, {file: (shipped.EXAMPLE / file).read_bytes() for file in files})
+    contents = {file: (shipped.EXAMPLE / file).read_bytes() for file in files}
+    farm = _this_farm()
+    if farm:
+        contents[WORKFLOW] = contents[WORKFLOW].replace(b'FARM: ""', f"FARM: {json.dumps(farm)}".encode())
+    outputs.write(args.folder, contents)
     if args.json:
         print(
             json.dumps({"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}, indent=2)
@@ -40,8 +52,46 @@ def run(args: argparse.Namespace) -> int:
     for file in files:
         show.say(args.folder / file)
     enter = "" if args.folder == Path() else f"cd {shlex.quote(_for_cd(args.folder))} && "
-    show.say(f"\nnext: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello")
+    if not farm:
+        show.say(f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit or hash")
+    show.say("")
+    show.say(f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello")
     return 0
+
+
+def _this_farm() -> str | None:
+    """The requirement by which pip installs this very farm elsewhere; None where that is not known.
+
+    From PEP 610's record of the installation: a commit, an archive with its hash, or a clone without changes.
+    """
+    from importlib import metadata
+
+    try:
+        text = metadata.distribution("torch-farm").read_text("direct_url.json")
+        record = json.loads(text or "{}")
+        url, commit = record["url"], record.get("vcs_info", {}).get("commit_id")
+        sha256 = record.get("archive_info", {}).get("hashes", {}).get("sha256")
+        if "dir_info" in record:
+            url, commit = _clone(Path(url2pathname(urlsplit(url).path)))
+    except (metadata.PackageNotFoundError, ValueError, KeyError, OSError, subprocess.SubprocessError):
+        return None
+    if not _REACHABLE.fullmatch(url):
+        return None
+    if commit and re.fullmatch(r"[0-9a-f]{40}", commit):
+        return f"git+{url}@{commit}"
+    return f"torch-farm @ {url}#sha256={sha256}" if sha256 and re.fullmatch(r"[0-9a-f]{64}", sha256) else None
+
+
+def _clone(folder: Path) -> tuple[str, str]:
+    """The address that a clone came from and its commit; of one with changes of its own neither."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+    if not (folder / ".git").exists() or git("status", "--porcelain", "--untracked-files=no"):
+        return "", ""
+    return git("remote", "get-url", "origin"), git("rev-parse", "HEAD")
 
 
 def _taken(target: Path) -> str | None:

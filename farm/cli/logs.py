@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from farm.base.text import plain
+from farm.base.text import log_line
 from farm.cli import show
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
                 + (f"; the log of its image is {image}" if image.exists() else ""),
             )
         for line in lines(journal, found, log, follow=args.follow):
-            sys.stdout.write(plain(line) + "\n")
+            show.say(log_line(line))
             sys.stdout.flush()
     return 0
 

@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "smoke": "install a wheel into a fresh environment and test it there",
     },
     "Index": {
-        "index": "check, rebuild, yank, sign and verify the wheel index",
+        "index": "check, rebuild, yank, remove, prune, sign and verify the wheel index",
         "site": "write the web pages beside the index",
     },
     "Machines": {
@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if output.closed_by_reader():
             return output.CLOSED
-        print("farm: interrupted; nothing incomplete was published", file=sys.stderr)
+        print("farm: interrupted; nothing half-done was published", file=sys.stderr)
         return INTERRUPTED
     except output.OutputFailedError as error:
         return _failed(error)

@@ -152,7 +152,7 @@ def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner
     else:
         _print(reported, differing, without, waiting)
         for line in unsafe:
-            show.say(f"\nunsafe: {line}")
+            show.say(f"unsafe: {line}")
     fine = not (unsafe or without or waiting or any(differing.values())) and all(
         found.online for found in reported.values()
     )

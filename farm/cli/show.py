@@ -28,10 +28,12 @@ RIGHT = ("seconds", "took")
 def explain(error: FarmError) -> None:
     """Print an error: what happened, where, and the next step."""
     sys.stdout.flush()  # where both go to one log, what was printed stands before
-    for line in f"farm: {error}".splitlines():
-        print(plain(line), file=sys.stderr)
+    first, *more = str(error).split("\n")
+    note(f"farm: {first}")
+    for line in more:  # indented: only the farm's own words stand where its lines begin
+        note(line if line.startswith("    ") else f"    {line}")
     if error.hint:
-        print(f"  next: {plain(error.hint)}", file=sys.stderr)
+        note(f"  next: {error.hint}")
 
 
 def json_document(data: Mapping[str, Any] | list[Any]) -> None:
@@ -40,12 +42,12 @@ def json_document(data: Mapping[str, Any] | list[Any]) -> None:
 
 
 def say(text: object) -> None:
-    """A line on stdout, made safe to print."""
+    """One line on stdout, made safe to print."""
     print(plain(str(text)))
 
 
 def note(text: str) -> None:
-    """A line on stderr: what a command says beside its result."""
+    """One line on stderr: what a command says beside its result."""
     print(plain(text), file=sys.stderr, flush=True)
 
 
@@ -107,7 +109,8 @@ def outcomes(result: "Outcomes") -> None:
         [*rows, ("all", f"{total:.1f}", "", "")],
     )
     if result.wheel and not result.pip_line:
-        print(f"\n{result.wheel}")
+        print()
+        say(result.wheel)
     if result.pip_line:
         print()
         say(result.pip_line)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from farm.base import outputs
 from farm.base.errors import UsageError
+from farm.cli import show
 from farm.cli.project import project_of
 from farm.index.backends import open_store
 from farm.index.publish import check_store
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"files": len(made), "changed": changed, "where": where}, indent=2))
     else:
-        print(f"{len(made)} files, {len(changed)} changed: {where}")
+        show.say(f"{len(made)} files, {len(changed)} changed: {where}")
     return 0
 
 

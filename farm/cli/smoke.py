@@ -168,7 +168,8 @@ def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport]
         for report in reports:
             show.table(f"on {report.emulated or 'this machine'}", ("check", "status", "seen"), report.rows())
             for cause in report.causes:
-                show.say(f"why: {cause.what}\nfix: {cause.fix}")
+                show.say(f"why: {cause.what}")
+                show.say(f"fix: {cause.fix}")
         show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
 
 

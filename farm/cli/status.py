@@ -146,7 +146,7 @@ def _one(args: argparse.Namespace, journal: "Journal") -> None:
     if found.finished is None and reached:
         show.say(f"build: {reached}")
     for number, text in enumerate((line["why"] or "").splitlines()):
-        show.say(f"why: {plain(text)}" if number == 0 else plain(text))
+        show.say(f"why: {text}" if number == 0 else f"    {text}")
     attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
     show.table("", ("job", "engine", "runner", "state", "result", "why"), attempts)
     steps = [e.data for e in events if e.kind == EventKind.STEP]

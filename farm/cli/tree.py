@@ -1,6 +1,5 @@
 """`farm inspect --tree`: each library with its device code, its CPU features and, below it, what it needs."""
 
-from farm.base.text import plain
 from farm.cli import show
 from farm.cli.contents import components
 from farm.wheel.inspect import WheelContents
@@ -18,11 +17,11 @@ def print_tree(contents: WheelContents) -> None:
         by_who.setdefault(need.who, []).append(need)
     for index, library in enumerate(contents.libraries):
         last = index + 1 == len(contents.libraries)
-        print(plain(f"{'└── ' if last else '├── '}{library.path} ({library.size / 1e6:.2f} MB)"))
+        show.say(f"{'└── ' if last else '├── '}{library.path} ({library.size / 1e6:.2f} MB)")
         lines = [*_facts(library), *map(_need, by_who.get(library.path, []))]
         for number, line in enumerate(lines):
             stem = "    " if last else "│   "
-            print(plain(f"{stem}{'└── ' if number + 1 == len(lines) else '├── '}{line}"))
+            show.say(f"{stem}{'└── ' if number + 1 == len(lines) else '├── '}{line}")
 
 
 def _facts(library: Library) -> list[str]:

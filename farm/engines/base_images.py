@@ -20,7 +20,7 @@ from farm.base import failures
 from farm.base.errors import InfrastructureError
 from farm.base.heartbeat import Pulse, megabytes
 from farm.base.temporary import temporary_folder
-from farm.base.text import duration, plain
+from farm.base.text import duration, log_line
 from farm.catalog import DebianRelease
 from farm.engines import once
 from farm.engines.docker import guard
@@ -208,5 +208,5 @@ def _said(command: list[str], pulse: Pulse, progress: Progress) -> tuple[int, de
             if counted := counts.line(kept[-1]):
                 progress(*counted)
             number = f"package {counted[0]}: " if counted and not counted[1] else ""
-            pulse.passing(f"debootstrap: {number}{plain(text)}")
+            pulse.passing(f"debootstrap: {number}{log_line(text)}")
     return child.returncode, kept

@@ -23,13 +23,13 @@ def read(model: type[M], body: bytes) -> M:
 
 def unexpected_answer(error: Exception) -> InfrastructureError:
     """The error for an answer that GitHub does not document."""
-    lines = plain(str(error).replace("\n", " "))[:300]
+    lines = plain(str(error), 300)
     return InfrastructureError(f"GitHub's answer is not what its API documents: {lines}")
 
 
 def reason(error: Exception) -> str:
     """An error in one line."""
-    return plain(str(error).replace("\n", " ") or type(error).__name__)
+    return plain(str(error) or type(error).__name__)
 
 
 def message(answer: httpx.Response) -> str:
@@ -38,7 +38,7 @@ def message(answer: httpx.Response) -> str:
         message = answer.json()["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         message = answer.reason_phrase
-    return plain(str(message).replace("\n", " "))[:300]
+    return plain(str(message), 300)
 
 
 def parsed_date(text: str | None) -> datetime | None:

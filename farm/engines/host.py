@@ -29,7 +29,7 @@ from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock
 from farm.engines import supervise
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
-from farm.engines.output import RefusedOutputError, storing
+from farm.engines.output import RefusedOutputError, check_name, storing
 from farm.platforms.facts import here
 
 POLL_S = 0.2
@@ -286,6 +286,7 @@ class HostEngine:
             left -= status.st_size
             if left < 0:
                 raise RefusedOutputError("the job's output is larger than allowed")
+            check_name(path.name)
             target = dest / path.relative_to(source)
             with storing(path.name, target):
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,16 @@ class LocalDiskError(InfrastructureError):
     """This machine cannot store a job's output: no space, no file handles, a failing disk. The engine still has it."""
 
 
+def check_name(name: str) -> None:
+    """Refuse a file of a job's output whose name is more than a line of printable text: it is shown, and compared.
+
+    Raises:
+        RefusedOutputError: It holds a line break, terminal control or the like.
+    """
+    if not name.isprintable():
+        raise RefusedOutputError(f"{name!r} of the job's output has a name that cannot be printed")
+
+
 _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """Errors that a file's name can cause; every other one is the disk's."""
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from farm.base.errors import InfrastructureError
-from farm.engines.output import LocalDiskError, RefusedOutputError, storing
+from farm.engines.output import LocalDiskError, RefusedOutputError, check_name, storing
 
 MAX_MEMBERS = 10_000
 MAX_HEADER = 64 << 10
@@ -145,6 +145,7 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
             raise RefusedOutputError(
                 f"the job's output holds {member.name!r}, which is not a plain file below its folder"
             )
+        check_name(member.name)
         source = archive.extractfile(member)
         assert source is not None
         path = dest.joinpath(*parts)
@@ -190,6 +191,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                     raise RefusedOutputError(
                         f"{member.filename!r} of the job's output is compressed by method {member.compress_type}"
                     )
+                check_name(member.filename)
                 path = dest.joinpath(*parts)
                 with storing(member.filename, path):
                     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from farm.index.directory import DirectoryStore
 from farm.index.stores import Store, check_key
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
-"""Characters that botocore takes in a path, but for the names of folders. Which names may be made is the server's to say:
+"""Characters that botocore takes in a path, but for folders' names. Which names may be made is the server's to say:
 old buckets of AWS have capital letters and `_`, and other servers allow them."""
 
 

@@ -138,7 +138,7 @@ def file_chunks(path: Path) -> Iterator[bytes]:
 
 
 class Prediction(NamedTuple):
-    """A guess of the current object, so that it need not be read first; `None`: nothing. A wrong one costs a request."""
+    """A guess of the current object, which saves reading it; `None`: nothing is there. A wrong one costs a request."""
 
     stored: Stored | None
 

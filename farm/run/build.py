@@ -11,7 +11,7 @@ from pathlib import Path
 
 from farm.base import failures
 from farm.base.errors import BuildFailedError, InfrastructureError
-from farm.base.text import plain
+from farm.base.text import log_line
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
 from farm.engines.output import storing
 from farm.plan.file import Plan
@@ -29,14 +29,12 @@ ADVICE = {
     "memory_gb of the runner in ci/runners.yaml",
     Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
 }
-"""Hints for ends that the engine itself explains."""
+"""What to do about an end that the engine itself explains."""
 NOTED = ("+ ", "farm: step")
 """How build.sh marks what it does: the shell's trace of its commands, and its own steps."""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 TREE, CACHE = "/farm/src", "/farm/ccache"
-CACHE_VOLUME = "farm-ccache"
-"""The compiler cache that all builds on an engine share."""
 
 
 def tree_volume(digest: str) -> str:
@@ -44,14 +42,18 @@ def tree_volume(digest: str) -> str:
     return f"farm-tree-{digest[:24]}"
 
 
-def kept(plan: Plan) -> dict[str, str]:
-    """Volumes that outlive an attempt: the plan's own build tree, and the compiler cache of all."""
-    return {TREE: tree_volume(plan.digest), CACHE: CACHE_VOLUME}
+def cache_volume(plan: Plan, project: str) -> str | None:
+    """The compiler cache of one package of one project; None where the recipe compiles without.
+
+    A build may write anything into its cache, and believes what it finds there: no other package may find it.
+    """
+    return f"farm-ccache-{project}-{plan.package}" if "ccache" in plan.apt else None
 
 
-def uses_cache(plan: Plan) -> bool:
-    """True if the recipe compiles through the compiler cache."""
-    return "ccache" in plan.apt
+def kept(plan: Plan, project: str) -> dict[str, str]:
+    """Folders that outlive an attempt, and their volumes: the plan's own build tree, the package's compiler cache."""
+    cache = cache_volume(plan, project)
+    return {TREE: tree_volume(plan.digest), **({CACHE: cache} if cache else {})}
 
 
 def make_job(
@@ -114,7 +116,7 @@ def follow(
     # Closed where this machine's disk fails as well: else the engine's own stream would stay open.
     with stream, contextlib.closing(_lines(engine, handle, _bounded(stream, MAX_LOG))) as lines:
         for text in lines:
-            shown = plain(text)
+            shown = log_line(text)
             match = NINJA.match(shown)
             if match:
                 watcher.progress(int(match[1]), int(match[2]))
@@ -196,7 +198,7 @@ def log_end(log: Path) -> list[str]:
     size = log.stat().st_size
     with log.open("rb") as stream:
         stream.seek(max(0, size - LOG_TAIL))
-        return [plain(line) for line in stream.read().decode("utf-8", "replace").splitlines()]
+        return [log_line(line) for line in stream.read().decode("utf-8", "replace").splitlines()]
 
 
 def the_wheel(folder: Path) -> Path:

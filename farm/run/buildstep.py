@@ -194,11 +194,12 @@ class BuildStep:
                 inputs=inputs.folders,
                 capacity=engine.capacity(),
                 labels=labels,
-                volumes=build.kept(plan) if keeps else {},
+                volumes=build.kept(plan, context.workspace.id) if keeps else {},
                 runner=context.runner if places else None,
                 excluded=context.excluded if places else (),
             )
-            cache = engine.volume_id(build.CACHE_VOLUME) if keeps and build.uses_cache(plan) else None
+            volume = build.cache_volume(plan, context.workspace.id) if keeps else None
+            cache = engine.volume_id(volume) if volume else None
             # Before the submit: a later controller that takes the job up cannot find out what it was given.
             context.journal.event(context.run.id, EventKind.INPUTS, None, attempt.id, wheels=inputs.wheels, cache=cache)
             context.journal.set_state(attempt.id, "starting")
@@ -255,7 +256,7 @@ class BuildStep:
         engine.release(handle)
         if engine.traits.keeps_volumes:
             # After a success only: a build that failed goes on with what its tree holds.
-            engine.discard(build.kept(self.context.plan)[build.TREE])
+            engine.discard(build.tree_volume(self.context.plan.digest))
 
     def _follow(self, engine: Engine, attempt: Attempt, handle: str) -> Observation:
         context = self.context

@@ -19,7 +19,7 @@ from farm.plan.file import Plan
 from farm.plan.render import EPOCH, render
 from farm.run import needs
 from farm.run.backends import SCRIPTS, check_engine, open_backend, toolchain
-from farm.run.build import TREE, kept
+from farm.run.build import TREE, tree_volume
 from farm.run.report import Outcomes
 from farm.run.sources import gather
 from farm.run.toolchain_tree import pack_toolchain
@@ -87,7 +87,7 @@ def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], envir
             "output": "/farm/out",
             # What the image sets: `run` has the image's files, and no Docker to set it.
             "environment": environment,
-            "volumes": {TREE: kept(plan)[TREE]},
+            "volumes": {TREE: tree_volume(plan.digest)},
             "timeout_s": plan.timeout_minutes * 60,
             "memory_per_job_gb": plan.memory_per_job_gb,
         },

@@ -13,7 +13,7 @@ from farm.base.hashes import sha256_of
 from farm.base.retries import retry_while_open
 from farm.base.source_tree import read_tree
 from farm.base.temporary import temporary_folder
-from farm.base.text import plain
+from farm.base.text import log_line, plain
 from farm.plan.file import SourcePlan
 
 Line = Callable[[str], None]
@@ -81,7 +81,7 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
     except FileNotFoundError as error:
         raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
     if result.returncode:
-        tail = "\n".join(plain(text) for text in result.stderr.splitlines()[-5:])
+        tail = "\n".join(log_line(text) for text in result.stderr.splitlines()[-5:])
         if "not found in upstream" in result.stderr:
             raise BuildFailedError(f"{url} has no tag {tag}:\n{tail}", hint="correct the tag in the recipe")
         if "transport 'file' not allowed" in result.stderr:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from farm.base.errors import InfrastructureError
-from farm.base.text import plain
+from farm.base.text import plain_lines
 from farm.index.pages import catalogue_schema
 from farm.index.standing import KEY, Standing, Test, render
 from farm.index.stores import Store
@@ -105,7 +105,7 @@ def _texts(run: RunView, made: dict[str, bytes]) -> list[tuple[str, str]]:
         except OSError:
             continue  # it went away since it was listed
         cut = f"[the last {MAX_LOG >> 10} KiB of {size / 1e6:.1f} MB]\n" if size > MAX_LOG else ""
-        text = cut + "\n".join(plain(line) for line in raw.decode("utf-8", "replace").split("\n"))
+        text = cut + plain_lines(raw.decode("utf-8", "replace"))
         key = f"runs/{run.id}/{path.name}.txt"
         made[key] = text.encode()
         links.append((path.name, key))

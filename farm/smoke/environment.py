@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
 from farm.base.failures import line_that_says
 from farm.base.outputs import runs_nothing
-from farm.base.text import without_controls
+from farm.base.text import plain_lines
 from farm.wheel.metadata import parse_wheel_name
 
 TAIL_LINES = 15
@@ -138,15 +138,17 @@ def make_environment(dest: Path, python: Path, *, uv: str | None = None) -> Path
 
 _UV_FOLDERS = ("UV_CACHE_DIR", "UV_CREDENTIALS_DIR")
 """Where uv writes, for those whose home cannot be written; they choose no index."""
+_SECRET = re.compile(r"^(FARM|AWS|ACTIONS)_|TOKEN|SECRET|PASSWORD")
+"""Names of variables that an environment's own Python must not see: a wheel's `.pth` file runs when it starts."""
 
 
 def _environ() -> dict[str, str]:
-    """The environment without what tells pip and uv of other indexes or interpreters.
+    """The environment without credentials and what tells pip and uv of other indexes or interpreters.
 
     pip's `--isolated` leaves the machine's own pip.conf in force; this file name turns that off as well.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_") or name in _UV_FOLDERS}
-    kept.pop("VIRTUAL_ENV", None)
+    kept = {name: value for name, value in kept.items() if name != "VIRTUAL_ENV" and not _SECRET.search(name)}
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 
@@ -339,4 +341,4 @@ def _followed(
 
 
 def _last_lines(raw: bytes) -> str:
-    return "\n".join(without_controls(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])
+    return "\n".join(plain_lines(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.base.text import without_controls
+from farm.base.text import plain, plain_lines, short
 from farm.base.yamlfile import Model
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
@@ -21,8 +21,8 @@ TESTED_WHEEL = "sha256 of the wheel"
 Status = Literal["passed", "failed", "not_run"]
 
 
-Text = Annotated[str, Field(max_length=8000), AfterValidator(without_controls)]
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(without_controls)]
+Text = Annotated[str, Field(max_length=8000), AfterValidator(plain_lines)]
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(plain)]
 Facts = Annotated[dict[Name, Text], Field(max_length=50)]
 
 
@@ -105,7 +105,7 @@ class SmokeReport(Model):
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
     exit_code: int | None = None
     signal: Name | None = None
-    output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(without_controls)] = ""
+    output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(plain_lines)] = ""
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     dropped_variables: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
 
@@ -170,4 +170,4 @@ def read_document(path: Path) -> ProbeDocument | str:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return without_controls(f"the probe's report is not valid: {where}: {first['msg']}")[:500]
+        return short(f"the probe's report is not valid: {where}: {first['msg']}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from farm.base import outputs, processes
 from farm.base import zipapps as pack
 from farm.base.errors import UsageError
 from farm.base.temporary import temporary_folder
-from farm.base.text import short, without_controls
+from farm.base.text import plain_lines, short
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.probe.package import signal_name
@@ -38,7 +37,6 @@ MARK = "FARM_PROBE"
 _HUNG = "hung for more than"
 _CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MEANING = {
     "SIGILL": "the CPU lacks an instruction that the wheel uses",
     "SIGSEGV": "it used memory that is not its own",
@@ -265,8 +263,7 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
 
 def clean(text: str) -> str:
     """Output of a program without terminal escapes and control characters; of a progress line the last state."""
-    lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
-    return without_controls("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
+    return plain_lines(text)
 
 
 def _judge(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from farm.base.text import without_controls
+from farm.base.text import plain
 from farm.base.yamlfile import Model
 from farm.machine.detect.machine import CpuId, Machine, NoReadingError, Uname
 from farm.plan.variant import PYTHONS
@@ -15,7 +15,7 @@ from farm.platforms.facts import DEFAULT, PLATFORMS, Facts, named
 from farm.platforms.shape import PlatformName
 
 MAX_LENGTH = 300
-Text = Annotated[str, Field(max_length=MAX_LENGTH), AfterValidator(without_controls)]
+Text = Annotated[str, Field(max_length=MAX_LENGTH), AfterValidator(plain)]
 Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
 T = TypeVar("T")
 OTHER = "other"
@@ -98,7 +98,7 @@ def take(machine: Machine) -> Readings:
 
 def clean(text: str) -> str:
     """One line of text from outside: no control characters, no runs of spaces, bounded."""
-    return without_controls(" ".join(text[: 4 * MAX_LENGTH].split())).strip()[:MAX_LENGTH]
+    return plain(" ".join(text[: 4 * MAX_LENGTH].split())).strip()[:MAX_LENGTH]
 
 
 class _Taker:

@@ -45,17 +45,26 @@ def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, mem
     plan = plan.model_copy(update={"memory_per_job_gb": per_job, "timeout_minutes": 15})
     capacity = Capacity(cpus=cpus, memory=int(memory))
     inputs = {"/farm/job": tmp_path / "c", "/farm/source": tmp_path / "s"}
-    job = make_job(plan, image="i", inputs=inputs, capacity=capacity, labels={"a": "b"}, volumes=kept(plan))
+    job = make_job(plan, image="i", inputs=inputs, capacity=capacity, labels={"a": "b"}, volumes=kept(plan, "mine"))
     assert job.environment == {"FARM_JOBS": jobs}
     assert job.timeout_s == 900
     assert job.inputs == inputs
-    assert job.volumes == {"/farm/src": f"farm-tree-{plan.digest[:24]}", "/farm/ccache": "farm-ccache"}
+    assert job.volumes == {"/farm/src": f"farm-tree-{plan.digest[:24]}"}
     assert (job.name, job.output, job.limits, job.labels) == (
         "canary-sm35-avx-py311",
         "/farm/out",
         capacity,
         {"a": "b"},
     )
+
+
+def test_a_compiler_cache_is_one_package_s_of_one_project(plan):
+    """What a build writes into its cache, no build of another package finds."""
+    compiled = plan.model_copy(update={"apt": ["ccache", *plan.apt]})
+    other = compiled.model_copy(update={"package": "other"})
+    found = [kept(each, project)["/farm/ccache"] for each in (compiled, other) for project in ("a", "b")]
+    assert len(set(found)) == 4
+    assert "/farm/ccache" not in kept(plan, "a")
 
 
 # --- output ---------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def test_errors_are_explained_line_by_line(capsys):
     show.explain(UsageError(f"first\nsecond {HOSTILE}", hint=f"do\x1b[2J this {HOSTILE}"))
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "farm: first\nsecond red2J\n  next: do this red2J\n"
+    assert err == "farm: first\n    second red2J\n  next: do this red2J\n"
 
 
 def test_tables_show_cells_as_they_are(capsys):

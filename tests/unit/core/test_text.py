@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.base.text import MAX_LINE, json_lines, plain
+from farm.base.text import MAX_LINE, json_lines, log_line, plain
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,10 @@ from farm.base.text import MAX_LINE, json_lines, plain
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("a\x1b[2Jb\x1bcc", "abc"),
         ("\x9b31mred", "31mred"),
-        ("[1/2] x\r[2/2] y", "[2/2] y"),
+        ("x\nfarm: PUBLISHED y", "x farm: PUBLISHED y"),
+        ("x\rfarm: PUBLISHED y", "x farm: PUBLISHED y"),
+        ("x\u2028y\x85z", "x y z"),
+        ("zero\u200bwidth", "zerowidth"),
         ("line\r\n", "line"),
         ("gpj.\u202egnp", "gpj.gnp"),
         ("tab\tand ünïcode …", "tab\tand ünïcode …"),
@@ -33,11 +36,15 @@ def test_a_long_line_is_cut_with_a_mark():
     assert plain("x" * (MAX_LINE + 1)) == "x" * MAX_LINE + " […]"
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x1b[]m;0\x07\\\r\x9b")))
-def test_no_control_character_is_ever_left(text):
+def test_a_progress_line_of_a_log_is_shown_as_a_terminal_shows_it():
+    assert log_line("[1/2] x\r[2/2] y\r\n") == "[2/2] y"
+
+
+@given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[]m;0\x07\\\r\n\x9b")))
+def test_it_is_one_line_of_printable_text(text):
     left = plain(text)
-    assert not [c for c in left if unicodedata.category(c) == "Cc" and c not in "\t\n"]
-    assert "\u202e" not in left
+    assert len(left.splitlines()) <= 1
+    assert not [c for c in left if not c.isprintable() and c != "\t" and unicodedata.category(c) != "Zs"]
 
 
 JSON = st.recursive(

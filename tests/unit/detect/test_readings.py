@@ -132,8 +132,8 @@ def test_text_from_outside_is_bounded_and_plain(record, replay):
     found = replay(data)
     name = found.gpus[0].name
     assert len(found.gpus) == 64
-    assert name.startswith("Tesla[31m K80 xyyy")
-    assert len(name) == 300
+    assert name.startswith("Tesla K80 xyyy")
+    assert len(name) <= 300
     assert found.gpus[0].capability is None  # "3.7\n" is not a compute capability
     assert len(found.cpu.name) == 300
     assert len(found.cpu.features) == 2000

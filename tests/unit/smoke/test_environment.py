@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from packaging import tags
 
-from farm.base.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.smoke import environment
 from farm.smoke.environment import find_python, install, make_environment, other_platform
 
@@ -120,6 +120,22 @@ def test_a_disk_that_runs_nothing_is_no_failure_of_the_wheel(tmp_path, monkeypat
     assert str(tmp_path / "new/env") in str(caught.value)
     assert "artifacts" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installer_sees_no_credentials(tmp_path, monkeypatch):
+    """A wheel's `.pth` file runs whenever the environment's Python starts, also for pip."""
+    python = make_environment(tmp_path / "env", Path(sys.executable))
+    (site,) = (tmp_path / "env").rglob("site-packages")
+    seen = tmp_path / "seen"
+    (site / "a.pth").write_text(f"import os; open({str(seen)!r}, 'a').write(' '.join(os.environ))\n")
+    secret = ("FARM_SIGNING_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL")
+    for name in (*secret, "HARMLESS"):
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(SmokeFailedError):
+        install(python, "nothing==1", source=("--no-index",), log=tmp_path / "log", timeout_s=60)
+    found = seen.read_text().split()
+    assert "HARMLESS" in found
+    assert not {*secret} & {*found}
 
 
 def test_a_wheel_of_another_platform_is_known_before_it_is_installed():

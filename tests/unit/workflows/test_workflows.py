@@ -26,6 +26,14 @@ EXAMPLE = ROOT / "farm/cli/example"
 VALUES = {"PLATFORM": "linux", "VARIANT": "sm35-avx-py311", "PACKAGE": "canary", "CHANNEL": "kepler-2.0.1"}
 
 
+@pytest.fixture
+def starter(tmp_path):
+    """The workflow that `farm init` writes."""
+    assert main(["init", str(tmp_path / "starter")]) == 0
+    (made,) = (tmp_path / "starter/.github/workflows").iterdir()
+    return Workflow(made)
+
+
 def run(*command):
     return subprocess.run([*map(str, command)], capture_output=True, encoding="utf-8", timeout=120, check=False)
 
@@ -34,10 +42,11 @@ def zizmor(where):
     return run(BIN / "zizmor", "--offline", "--no-progress", "--persona", "auditor", "--format", "plain", where)
 
 
-def test_zizmor_finds_nothing():
-    done = zizmor(ROOT / ".github")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "No findings to report" in done.stdout
+def test_zizmor_finds_nothing(starter):
+    for where in (ROOT / ".github", starter.path):
+        done = zizmor(where)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "No findings to report" in done.stdout
 
 
 def test_zizmor_would_find_an_injection(tmp_path):
@@ -155,6 +164,93 @@ def test_rights_and_limits(workflow):
         for step in job["steps"]:
             if "actions/checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
+
+
+def test_a_secret_reaches_the_step_that_signs_alone(workflow):
+    """Not the whole job, which installs packages of the Python index as well."""
+    signs = re.compile(r"^ *farm index sign$", re.MULTILINE)
+    steps = [step for _, step in workflow.steps() if "secrets." in json.dumps(step)]
+    assert workflow.text.count("secrets.") == sum(json.dumps(step["env"]).count("secrets.") for step in steps)
+    for step in steps:
+        assert signs.search(step["run"]), step["name"]
+        assert re.findall(r"^ *(farm \w+ \w+)", step["run"], re.MULTILINE) == ["farm index sign"]
+
+
+def test_the_starter_has_limits_fences_and_no_rights(starter):
+    assert (starter.data["permissions"], starter.data["concurrency"]["group"]) == ({}, "wheels")
+    for job in starter.jobs.values():
+        assert job["timeout-minutes"] <= 360
+        assert job["permissions"] == {"contents": "read"}
+    (script,) = [step["run"] for _, step in starter.steps() if "farm submit" in step.get("run", "")]
+    assert 0 < script.index('echo "::stop-commands::$fence"') < script.index("farm submit")
+    assert starter.text.count("pipx install") == 2 == starter.text.count('pipx install "$FARM"')
+
+
+def installed(folder, monkeypatch, record):
+    """The farm as pip installs it: its metadata with PEP 610's record."""
+    info = folder / "torch_farm-9.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-farm\nVersion: 9.0\n")
+    if record is not None:
+        (info / "direct_url.json").write_text(record if isinstance(record, str) else json.dumps(record))
+    monkeypatch.syspath_prepend(str(folder))
+
+
+COMMIT, SHA256 = "c" * 40, "5" * 64
+GIT, WHEEL = "https://git.example.org/me/farm.git", "https://files.example.org/torch_farm-9.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("record", "written"),
+    [
+        ({"url": GIT, "vcs_info": {"vcs": "git", "commit_id": COMMIT}}, f"git+{GIT}@{COMMIT}"),
+        ({"url": "ssh://git@git.example.org/farm", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
+         f"git+ssh://git@git.example.org/farm@{COMMIT}"),
+        ({"url": WHEEL, "archive_info": {"hashes": {"sha256": SHA256}}}, f"torch-farm @ {WHEEL}#sha256={SHA256}"),
+        ({"url": WHEEL, "archive_info": {}}, ""),
+        ({"url": "https://me:password@example.org/farm", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}, ""),
+        ({"url": "file:///home/me/farm", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}, ""),
+        ({"url": GIT + '"\n  evil: "', "vcs_info": {"vcs": "git", "commit_id": COMMIT}}, ""),
+        ({"url": "file:///nowhere", "dir_info": {}}, ""),
+        ("[", ""),
+        (None, ""),  # from an index, whose wheel may be anybody's
+    ],
+)  # fmt: skip
+def test_the_starter_installs_the_farm_that_wrote_it(tmp_path, monkeypatch, capsys, record, written):
+    installed(tmp_path / "site", monkeypatch, record)
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    made = Workflow(tmp_path / "mine/.github/workflows/wheels.yml")
+    assert made.data["env"] == {"FARM": written}
+    assert ("write into FARM" in capsys.readouterr().out) == (not written)
+
+
+def test_the_starter_of_a_clone_installs_its_commit(tmp_path, monkeypatch):
+    clone = tmp_path / "clone"
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["remote", "add", "origin", GIT], ["commit", "-qm", "x", "--allow-empty"]):
+        clone.mkdir(exist_ok=True)
+        assert run(*git, *command).returncode == 0
+    installed(tmp_path / "site", monkeypatch, {"url": clone.as_uri(), "dir_info": {"editable": True}})
+    commit = run(*git, "rev-parse", "HEAD").stdout.strip()
+    assert main(["init", str(tmp_path / "a")]) == 0
+    assert Workflow(tmp_path / "a/.github/workflows/wheels.yml").data["env"] == {"FARM": f"git+{GIT}@{commit}"}
+    (clone / "changed").touch()
+    assert run(*git, "add", "changed").returncode == 0
+    assert main(["init", str(tmp_path / "b")]) == 0
+    assert Workflow(tmp_path / "b/.github/workflows/wheels.yml").data["env"] == {"FARM": ""}
+
+
+def test_a_starter_that_knows_no_farm_fails_with_what_to_fill_in(starter):
+    script = next(step["run"] for _, step in starter.steps() if "pipx install" in step.get("run", ""))
+    done = subprocess.run(
+        ["bash", "-e", "-c", script],
+        env={"PATH": "/usr/bin:/bin", "FARM": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith("::error::wheels.yml does not say which farm to install: write its repository")
 
 
 def test_strangers_never_reach_a_runner_of_the_farm(workflow):

@@ -13,9 +13,7 @@ export CXXFLAGS=-mavx
 export TORCH_CUDA_ARCH_LIST=3.5
 export USE_CUDA=1
 export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
-export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
-export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
-mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
+mkdir -p "$FARM_ROOT/src"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
@@ -42,9 +40,6 @@ echo "farm: step build"
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
 python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
-if [ -e "$CCACHE_STATSLOG" ]; then
-    python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
-fi
 echo "farm: step libraries"
 python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 echo "farm: done"
