@@ -53,12 +53,14 @@ def keys(model: type[Model], comments: Path | None = None) -> str:
     schema = model.model_json_schema()
     rows = []
     for name, field in schema["properties"].items():
-        default = "" if name in schema.get("required", []) else f"`{_yaml(field.get('default'))}`"
-        default = default if len(default) < MAX_DEFAULT else "see `farm/wheel/verify_defaults.yaml`"
+        default = "" if name in schema.get("required", []) else f"default `{_yaml(field.get('default'))}`"
+        default = default if len(default) < MAX_DEFAULT else "default in `farm/wheel/verify_defaults.yaml`"
         rows.append(
             (f"`{name}`", _type(field, schema), default or "needed", field.get("description", comment.get(name, "")))
         )
-    return table("| key | type | default | what |", rows)
+    return "".join(
+        f"- {key} ({kind}, {default})" + (f": {what}\n" if what else "\n") for key, kind, default, what in rows
+    )
 
 
 def _yaml(value: Any) -> str:
@@ -96,7 +98,7 @@ def commands() -> str:
     """Every command and subcommand with its line of help."""
     top = parser()
     found = [row for name in COMMANDS for row in _commands(command_parser(top, name), COMMANDS[name])]
-    return table("| command | what |", found)
+    return "".join(f"- {name}: {what}\n" for name, what in found)
 
 
 def _commands(one: argparse.ArgumentParser, text: str) -> Iterator[tuple[str, str]]:
