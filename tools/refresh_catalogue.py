@@ -410,6 +410,18 @@ def append(text: str, record: str) -> str:
     return text.replace("wheels: []\n", "wheels:\n").rstrip("\n") + "\n" + record
 
 
+def by_hand() -> Iterator[str]:
+    """Facts that no wheel of an index says and that the catalogue lacks or keeps by hand."""
+    nulls = [name for name, toolkit in catalog.toolkits().items() if toolkit.driver_linux is None]
+    if nulls:
+        yield f"cuda.yaml: the driver of CUDA {', '.join(nulls)}, from NVIDIA's release notes"
+    arm = {row.torch for row in catalog.official_wheels() if row.platform == "linux-aarch64" and row.cuda}
+    new = [name for name in catalog.torch_releases() if release_key(name) >= release_key("2.4.0")]
+    if missing := [name for name in new if not arm & {name, name.rpartition(".")[0]}]:
+        yield f"official.yaml: wheels with CUDA for linux-aarch64 of torch {', '.join(missing)}, if there are any"
+    yield "makers.yaml, gpus.yaml, paste.yaml: other makers, names of cards, what tools print"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a patch, or with --write applies it; writes nothing if anything fails."""
     parser = argparse.ArgumentParser(prog="refresh-catalogue", description=(__doc__ or "").splitlines()[0])
@@ -434,6 +446,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             path.write_text(after, encoding="utf-8", newline="\n")
     if notes.lines:
         print("to do by hand:", *notes.lines, sep="\n  ", file=sys.stderr)
+    print("kept by hand:", *by_hand(), sep="\n  ", file=sys.stderr)
     same = not notes.lines and all(before == after for _, before, after in done)
     if same:
         print("nothing new", file=sys.stderr)

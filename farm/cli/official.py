@@ -2,12 +2,13 @@
 
 import argparse
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import catalog
 from farm.base.errors import FarmError, UsageError
-from farm.catalog import gpus, makers
+from farm.catalog import gpus, makers, paste
 from farm.cli import show
 from farm.cli.cards import sm_of
 from farm.plan.compat import official
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NO = 3
 """The exit code for "no": nothing that upstream publishes runs on the cards."""
+MAX_PASTE = 100_000
 _BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 
 
@@ -31,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: A card, a release or an option is not known, or upstream has nothing for the platform.
     """
     _refuse_options(args)
+    if args.gpu == ["-"]:
+        _read_paste(args)
     if not args.gpu:
         raise UsageError("--official asks about a card: name it with --gpu", hint="an example: --gpu 'GTX 1080 Ti'")
     variant = Variant.parse(args.variant) if args.variant else None
@@ -54,6 +58,19 @@ def run(args: argparse.Namespace) -> int:
             show.say(f"  has {row.has}; lacks {row.lacks}; not confirmed: {row.unconfirmed}")
         _print_own(own, missing)
     return 0 if answer.runs else NO
+
+
+def _read_paste(args: argparse.Namespace) -> None:
+    """The cards and the driver in what `nvidia-smi` or `lspci` printed, from standard input.
+
+    Raises:
+        UsageError: The text names no card.
+    """
+    pasted = paste.read(sys.stdin.read(MAX_PASTE))
+    if not pasted.cards:
+        hint = "nvidia-smi -L | farm why --official --gpu -"
+        raise UsageError(pasted.said or "no card is named in the text on standard input", hint=hint)
+    args.gpu, args.driver = list(pasted.cards), args.driver or pasted.driver
 
 
 def _refuse_options(args: argparse.Namespace) -> None:

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         action="append",
         metavar="NAME",
-        help="a card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0; with --official may be repeated",
+        help="a card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0; with --official several, or - for what "
+        "nvidia-smi prints",
     )
     group.add_argument("--python", metavar="NAME", help="with --official, the Python that installs it: py312, py313t")
     group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")

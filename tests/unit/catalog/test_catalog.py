@@ -12,6 +12,7 @@ from farm.base.yamlfile import load
 from farm.catalog import models
 from farm.plan.compat.stack import number
 from farm.plan.variant import PYTHONS
+from tools import refresh_catalogue
 
 TABLES = {
     "architectures.yaml": models.Architectures,
@@ -225,3 +226,9 @@ def test_the_packages_files_pass_the_checks_that_are_left_out_when_they_are_read
     """`load` takes them without looking for aliases, duplicate keys and odd values: it is done here."""
     data, _ = yamlfile.document(path.read_text(encoding="utf-8"), path)
     assert data
+
+
+def test_what_stays_by_hand_is_said():
+    lines = list(refresh_catalogue.by_hand())
+    assert any("driver of CUDA 13.5" in line for line in lines)
+    assert any("2.4.1, 2.5.0, 2.5.1" in line for line in lines)

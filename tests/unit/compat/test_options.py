@@ -1,6 +1,7 @@
 """Every option that is given is used or refused: the option table, and every command."""
 
 import ast
+import io
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,21 @@ def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
 )
 def test_the_answers_about_upstreams_wheels(farm, given, code, says):
     got, said = farm("why", "--official", *given)
+    assert (got, says in said.out + said.err) == (code, True), said
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("GPU 0: Tesla V100-PCIE-16GB (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 5090 (UUID: GPU-2)", 0, "torch 2.10.0"),
+        ("Driver Version   : 470.256.02\n  Product Name   : NVIDIA A100-SXM4-40GB", 0, "torch 2.7.1 with CUDA 11.8"),
+        ("user@h100:~$ ls /opt/v100", 2, "no card is named"),
+        ("No devices were found", 2, "The driver sees no card"),
+    ],
+)
+def test_pasted_text_is_asked_about_with_its_driver(farm, monkeypatch, text, code, says):
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    got, said = farm("why", "--official", "--gpu", "-")
     assert (got, says in said.out + said.err) == (code, True), said
 
 
