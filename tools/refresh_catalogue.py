@@ -444,9 +444,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.writelines(patch)
         if arguments.write and before != after:
             path.write_text(after, encoding="utf-8", newline="\n")
+    print("kept by hand:", *by_hand(), sep="\n  ", file=sys.stderr)
     if notes.lines:
         print("to do by hand:", *notes.lines, sep="\n  ", file=sys.stderr)
-    print("kept by hand:", *by_hand(), sep="\n  ", file=sys.stderr)
     same = not notes.lines and all(before == after for _, before, after in done)
     if same:
         print("nothing new", file=sys.stderr)
