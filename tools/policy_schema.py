@@ -7,7 +7,7 @@ For maintainers: run it when the models in farm/wheel/policy.py change. A test s
 
 from pathlib import Path
 
-from farm.wheel.policyfile import PolicyFile
+from farm.wheel.policy import PolicyFile
 from tools.generated import schema_text, write
 
 OUT = Path(__file__).parent.parent / "farm" / "wheel" / "policy.schema.json"

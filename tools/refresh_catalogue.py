@@ -19,9 +19,8 @@ from pathlib import Path
 
 from farm import catalog
 from farm.base.errors import FarmError
-from farm.wheel import arch
+from farm.wheel import fatbin
 from farm.wheel.elf import read_elf
-from farm.wheel.fatbin import read_fatbins
 from tools import standalone_pythons, wheel_toolkits
 from tools.package_index import PYPI, RemoteWheel, Wheel, release_key, wheels
 
@@ -277,8 +276,8 @@ def cudnn_sms(wheel: RemoteWheel) -> tuple[int, int] | None:
             continue
         data = wheel.read(name)
         sections = [s for s in read_elf(data).sections if s.name == ".nv_fatbin" and s.size]
-        boxes = [box for s in sections for box in read_fatbins(data, s.offset, s.offset + s.size)]
-        sms = {arch.number(sm) for box in boxes for sm in box.sass}
+        boxes = [box for s in sections for box in fatbin.read_fatbins(data, s.offset, s.offset + s.size)]
+        sms = {fatbin.number(sm) for box in boxes for sm in box.sass}
         if sms:
             found.append((min(sms), max(sms)))
     # The highest of the lowest: a GPU needs code in every part of cuDNN.

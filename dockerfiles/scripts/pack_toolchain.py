@@ -1,10 +1,10 @@
 """Packs this image's file system as a toolchain that can be carried to a machine without network or Docker.
 
-Usage: pack_toolchain.py OUT. Runs in a toolchain image; writes OUT/tree.tar.xz and OUT/packed.json.
+Usage: pack_toolchain.py OUT [--whole]. Runs in a toolchain image; writes OUT/tree.tar.xz and OUT/packed.json.
 
 What compiles and links goes in, what is read by people stays out. Big libraries of the CUDA toolkit are replaced by
 stubs of the same soname, with the same names and versions in them: enough to link with; the real ones are taken from
-the image when the wheel is repaired.
+the image when the wheel is repaired. `--whole`: no stubs, for machines to which the libraries need not be carried.
 """
 
 import contextlib
@@ -255,7 +255,7 @@ def main() -> int:
         for name, status in walk("/"):
             path = "/" + name
             regular = stat.S_ISREG(status.st_mode)
-            if regular and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
+            if regular and "--whole" not in sys.argv and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
                 made = stub(path, folder)
                 if made:
                     stubs.append(path)

@@ -69,6 +69,28 @@ def cuda_majors_source() -> str:
 
 
 @cache
+def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
+    """The first driver with every feature of a toolkit, and why it is in doubt.
+
+    Where none is known, the highest that is known of this and older toolkits: a newer one may need more, never less.
+    """
+    known = toolkits()
+    if (own := known[cuda].driver(platform)) is not None:
+        return own, None
+    older = [name for name in known if _numbers(name) <= _numbers(cuda)]
+    # NVIDIA's table has had no column for Windows since 13.1: the branch of Linux is the same.
+    branches = [text.split(".")[0] for name in older if (text := known[name].driver_linux)]
+    found = [text for name in older if (text := known[name].driver(platform))]
+    floor = cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform)
+    best = max((*found, *branches, *filter(None, [floor])), key=_numbers, default=None)
+    return best, f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+@cache
 def _cpus() -> CpuLevels:
     return load_facts(FOLDER / "cpus.yaml", CpuLevels)
 

@@ -38,7 +38,8 @@ class TooOld(Model):
 class Gpus(Model):
     """`gpus.yaml`; the texts of `sources` are what `Group.source` names.
 
-    `others`: how names of other makers' cards begin, `chips`: how names of chips begin; in lower case.
+    `others`: how names of other makers' cards begin, `chips`: how names of chips begin; in lower case. `instead`: the
+    variant for a machine with such a card.
     """
 
     sources: dict[str, str]
@@ -47,6 +48,7 @@ class Gpus(Model):
     renamed: dict[Sm, Sm]
     renamed_source: str
     others: dict[str, list[str]]
+    instead: dict[str, str]
     chips: dict[str, Sm]
     chips_source: str
     arm: list[str]
@@ -90,6 +92,10 @@ def find(name: str) -> tuple[Card, ...]:
     (GT 730), or when words were left out that tell cards apart. A line of `lspci` names the chip, which
     decides between them.
     """
+    if "/" in name and (several := _PCI.search(name[:200].lower())):
+        # "GF117M [GeForce 610M/710M / GT 620M]": one chip under many names; the first that is known stands for them.
+        head = name[: several.start()]
+        return next((cards for each in several[1].split("/") if (cards := find(f"{head}[{each.strip()}]"))), ())
     for key, index in zip(KEYS, _indices(), strict=True):
         found = index.get(key(name))
         if found:
@@ -100,7 +106,7 @@ def find(name: str) -> tuple[Card, ...]:
 
 def _sm_of_chip(line: str) -> Sm | None:
     """The SM of the chip that a line of `lspci` names before the card's name in brackets."""
-    chip = re.search(r"\b(g[fkmp]\d{3})\w{0,4} \[", line[:200].lower(), re.ASCII)
+    chip = re.search(r"\b(g[fkmpv]\d{3})\w{0,4} \[", line[:200].lower(), re.ASCII)
     # The longest beginning: GK210 is another SM than the other GK2 chips.
     begun = [known for known in gpus().chips if chip and chip[1].startswith(known)]
     return gpus().chips[max(begun, key=len)] if begun else None
@@ -154,9 +160,9 @@ def nearest_names(name: str) -> list[str]:
 _MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
 _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
 _FORM = re.compile(r"(?<![a-z0-9])(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)(?![a-z0-9])|sxm\d")
-_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
+_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce)(?<!gtx))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
 """A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
-_LISTED = re.compile(r"^\s*gpu \d+:|\(uuid:.*")  # nvidia-smi -L: "GPU 0: Tesla K40m (UUID: GPU-…)"
+_LISTED = re.compile(r"^\s*(?:gpu \d+|product name\s*):|\(uuid:.*")  # nvidia-smi -L and -q
 _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
 
 

@@ -101,11 +101,21 @@ class Suffix(Model):
     cuda: str = Field(pattern=VERSION)
 
 
+class Jetson(Model):
+    """From which CUDA and system on wheels for Arm servers run on Jetson boards; `elsewhere`: who serves older ones."""
+
+    cuda: str = Field(pattern=VERSION)
+    system: str
+    elsewhere: str
+    source: str
+
+
 class Architectures(Table):
     RECORDS = ("architectures",)
     architectures: dict[str, Architecture]
     tegra: list[int]
     tegra_source: str
+    jetson: Jetson
     armv8_0: list[int]
     armv8_0_source: str
     suffixes: dict[str, Suffix]
@@ -400,10 +410,21 @@ class DroppedCards(Model):
     dropped: list[Dropped]
 
 
+class WheelGlibc(Model):
+    """The oldest glibc of the wheels from a release and a CUDA on."""
+
+    since: str = Field(pattern=VERSION)
+    cuda: str = Field(pattern=VERSION)
+    platforms: list[str]
+    glibc: str = Field(pattern=VERSION)
+
+
 class OfficialWheels(Model):
     """`official.yaml`."""
 
     sources: dict[str, str]
+    glibc_source: str
+    glibc: list[WheelGlibc]
     wheels: list[OfficialWheel]
 
     @model_validator(mode="after")

@@ -17,12 +17,14 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     word = sm_word(name.strip())
     if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
         return sm_number(word)
+    if word.removeprefix("sm").isdecimal() and sm_number(word) in _of_no_variant():
+        raise _no_variant(name, sm_number(word))
     # An SM may have another name in variants: sm_101 became sm_110.
     known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
     if not known and (company := gpus.maker(name)):
         raise UsageError(
             f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
-            hint="for its CPU: --variant cpu-avx2-py311",
+            hint=f"for that machine: --variant {gpus.gpus().instead[company]}",
         )
     family = name.strip().lower()
     chips = [sm for sm, one in catalog.architectures().architectures.items() if one.name.lower() == family]
@@ -37,6 +39,8 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
             hint=(f"nearest: {', '.join(near)}; or give" if near else "give")
             + " its SM, as `farm detect` on its machine says: --gpu sm_NN",
         )
+    if len(known) == 1 and (sm := sm_number(min(known))) in _of_no_variant():
+        raise _no_variant(name, sm)
     # All of its chips are too old: the newest stands for them, and the rules say so.
     if known <= set(gpus.gpus().too_old):
         return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
@@ -52,3 +56,17 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
 
 def _either(sms: Collection[str]) -> str:
     return " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sms)
+
+
+def _no_variant(name: str, sm: int) -> UsageError:
+    return UsageError(
+        f"{name!r} is sm_{sm}: nvcc can compile for it, and no PyTorch of the catalogue is built for it",
+        hint="newer releases: tools/refresh-catalogue torch official",
+    )
+
+
+def _of_no_variant() -> set[int]:
+    """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
+    known = {sm for toolkit in catalog.toolkits().values() for sm in toolkit.sm}
+    named = {*catalog.architectures().architectures, *gpus.gpus().too_old, *gpus.gpus().renamed}
+    return known - {sm_number(name) for name in named}

@@ -8,7 +8,7 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.smoke.causes import causes_of
 from farm.wheel import explain as loaders
-from farm.wheel.explained import Explanation
+from farm.wheel.explain import Explanation
 
 
 def message_of(argument: str) -> str:

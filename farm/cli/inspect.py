@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show, why126
     from farm.cli.contents import show_contents
     from farm.cli.tree import print_tree
+    from farm.wheel.explain import why_126
     from farm.wheel.inspect import DECODED, inspect
-    from farm.wheel.why126 import why_126
 
     if args.explain is not None:
         from farm.cli.explain import explain as print_explained

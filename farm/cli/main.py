@@ -184,6 +184,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     args, unknown = top.parse_known_args(given)
     if unknown:
         command_parser(top, name).error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.words = tuple(given)  # in their order: what was asked for last is kept longest
     return args
 
 

@@ -1,93 +1,132 @@
-"""`farm why --official`: does PyTorch's own wheel run on a card? If not, the farm's variant for it."""
+"""`farm why --official`: does PyTorch's own wheel run on the cards? If not, who else has one, and the farm's own."""
 
 import argparse
-import platform as system
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm import catalog
-from farm.base.errors import UsageError
-from farm.catalog import gpus
+from farm.base.errors import FarmError, UsageError
+from farm.catalog import gpus, makers
 from farm.cli import show
 from farm.cli.cards import sm_of
 from farm.plan.compat import official
-from farm.plan.compat.official import Answer
+from farm.plan.compat.official import Answer, Question
 from farm.plan.compat.stack import number
+from farm.plan.options import OPTIONS
 from farm.plan.variant import PYTHONS, Variant, python_word
 
+if TYPE_CHECKING:
+    from farm.plan.recommend import Own
+
+NO = 3
+"""The exit code for "no": nothing that upstream publishes runs on the cards."""
 NEWER_ARM = 90
 """The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
-TOO_OLD = 3
-"""The exit code for "no": nothing that upstream publishes runs on the card."""
+_BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer with a pip line, or with the variant to build.
+    """Answer with a pip line, or with who else has a wheel.
 
     Raises:
-        UsageError: The card or the release is not known, or upstream has nothing for the platform.
+        UsageError: A card, a release or an option is not known, or upstream has nothing for the platform.
     """
-    if args.gpu is None:
+    _refuse_options(args)
+    if not args.gpu:
         raise UsageError("--official asks about a card: name it with --gpu", hint="an example: --gpu 'GTX 1080 Ti'")
     variant = Variant.parse(args.variant) if args.variant else None
-    sm = sm_of(args.gpu, variant.architectures if variant else ())
-    machine = variant.machine if variant else gpus.machine(args.gpu, sm)
-    where = f"{args.platform}-{machine}"
-    known = catalog.torch_releases()
-    python = _python(args.python) or (variant.python if variant else None)
-    asked = catalog.find(known, args.torch) if args.torch else None
-    if args.torch and asked is None:
-        raise UsageError(
-            f"torch {args.torch} is not in the catalogue",
-            hint=f"known: {', '.join(known)}; newer ones: tools/refresh-catalogue torch official",
-        )
-    if not any(official.rows(torch, where) for torch in known):
-        raise UsageError(f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows")
-    newest = official.newest(sm, where, args.driver, python)
-    about = official.answer(asked, sm, where, args.driver, python) if asked else newest
-    cpu = variant.cpu if variant else "avx2" if machine == "x86_64" else "armv8_2" if sm < NEWER_ARM else "armv9"
-    missing = gpus.without_variant(sm)
-    ours = None if missing else f"sm{sm}-{cpu}-{_built_for(python)}"
+    question = _question(args, variant)
+    answer = official.best(question)
+    newest = answer
+    if question.torch or question.cuda:
+        newest = official.best(Question(question.sms, question.platform, question.driver, question.python))
+    others = [(row, official.install(row, question)) for row in official.others(question)]
+    missing = next((why for sm in question.sms if (why := gpus.without_variant(sm))), None)
+    own = [] if missing else _own(args, question, variant)
     if args.json:
-        show.json_document(
-            {
-                "gpu": args.gpu,
-                "sm": f"sm{sm}",
-                "answer": _to_json(about),
-                "newest": _to_json(newest),
-                "variant": ours,
-                "no_variant": missing,
-            }
-        )
+        show.json_document(_document(args, question, answer, newest, others, own, missing))
     else:
-        _explain(args, sm, about, newest)
-        if about is None or not about.runs:
-            if ours:
-                torch = f" --torch {about.torch}" if about else ""
-                show.say(f"a wheel of your own: farm why --variant {ours}{torch}")
-                for channel in _channels(args, Variant.parse(ours)):
-                    show.say(channel)
-            else:
-                show.say(f"no wheel of your own either: {missing}")
-    return 0 if about is not None and about.runs else TOO_OLD
+        _print(args, question, answer, newest)
+        # Beside a plain yes they would only hide it.
+        if answer.runs and not answer.without and not args.verbose:
+            return 0
+        for row, line in others:
+            show.say(f"{row.maker}: torch {row.torch}, CUDA {row.cuda}: {line}")
+            show.say(f"  has {row.has}; lacks {row.lacks}; not confirmed: {row.unconfirmed}")
+        _print_own(own, missing)
+    return 0 if answer.runs else NO
 
 
-def _channels(args: argparse.Namespace, variant: Variant) -> list[str]:
-    """The channels that offer the card a torch, newest torch first, as options of `farm why`."""
-    from farm.base.project import find_project
-    from farm.plan.matrix import load_matrix
+def _refuse_options(args: argparse.Namespace) -> None:
+    """Options that are about a build and not about wheels that others publish.
 
-    # By version as numbers: 2.10 comes after 2.9.
-    found = {
-        (number(str(channel.text.options["torch"])), channel.name): channel
-        for channel in load_matrix(find_project(args.project or Path.cwd())).channels.values()
-        if "torch" in channel.packages and args.platform in channel.platforms
-        if variant.gpu in channel.gpus and variant.cpu in channel.cpus
-    }
-    return [
-        f"  --channel {channel.name}: torch {channel.text.options['torch']}, CUDA {', '.join(channel.cuda)}"
-        for _, channel in sorted(found.items(), reverse=True)[:3]
-    ]
+    Raises:
+        UsageError: One is given.
+    """
+    names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
+    given = [name for name in names if getattr(args, name, None) is not None]
+    switches = [name.removeprefix("USE_").lower() for name in catalog.switches()]
+    given += [name for name in switches if getattr(args, name) is not None]
+    if args.package != "torch":
+        given.append("package")
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(
+            f"{flags}: about a build of your own, not about PyTorch's wheels",
+            hint="leave it out, or ask about a build: farm why --variant GPU-CPU-PYTHON …",
+        )
+
+
+def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
+    """What is asked, in the catalogue's words.
+
+    Raises:
+        UsageError: A word is not known.
+    """
+    sms = tuple(dict.fromkeys(sm_of(name, variant.architectures if variant else ()) for name in args.gpu))
+    machines = {gpus.machine(name, sm_of(name, ())) if not variant else variant.machine for name in args.gpu}
+    if len(machines) > 1:
+        raise UsageError(f"no machine has all of {', '.join(args.gpu)}: some sit beside Arm cores alone")
+    where = f"{args.platform}-{machines.pop()}"
+    if where not in official.PLATFORMS:
+        raise UsageError(f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows")
+    torch, cuda = _versions(args.torch, args.cuda)
+    return Question(sms, where, args.driver, _python(args.python) or (variant.python if variant else None), torch, cuda)
+
+
+def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
+    """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`.
+
+    Raises:
+        UsageError: One is not in the catalogue, or both name a CUDA and differ.
+    """
+    release, _, label = (torch or "").partition("+")
+    named = [text for text in (label, cuda) if text]
+    spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in named]
+    if "cpu" in spelled:
+        raise UsageError("a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}")
+    known = catalog.toolkits()
+    for text in spelled:
+        if text not in known:
+            raise UsageError(f"CUDA {text!r} is not in the catalogue", hint=_range("CUDA", text, list(known)))
+    if len(set(spelled)) > 1:
+        raise UsageError(f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them")
+    releases = catalog.torch_releases()
+    found = catalog.find(releases, release) if release else None
+    if release and found is None:
+        raise UsageError(f"torch {release} is not in the catalogue", hint=_range("torch", release, list(releases)))
+    return found, next(iter(spelled), None)
+
+
+def _range(what: str, asked: str, known: list[str]) -> str:
+    """Where the catalogue begins or ends, whichever is nearer to what was asked."""
+    if re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", asked):
+        if number(asked) < number(known[0]):
+            return f"it begins at {what} {known[0]}: older ones are in no table here; known: {', '.join(known)}"
+        if number(asked) > number(known[-1]):
+            return f"it ends at {what} {known[-1]}; newer ones: tools/refresh-catalogue"
+    return f"known: {', '.join(known)}"
 
 
 def _python(name: str | None) -> str | None:
@@ -107,61 +146,103 @@ def _python(name: str | None) -> str | None:
     )
 
 
-def _built_for(python: str | None) -> str:
-    """The Python of the farm's variant: the same, with the lock where the farm builds none without, else this one."""
-    wanted = (python or "").removesuffix("t")
-    return wanted if wanted in PYTHONS else f"py3{system.python_version_tuple()[1]}"
+def _own(args: argparse.Namespace, question: Question, variant: Variant | None) -> "list[Own]":
+    from farm.base.project import find_project
+    from farm.plan.recommend import Machine, own_builds
+
+    x86 = question.platform.endswith("x86_64")
+    cpus = ("avx2", "avx", "sse41") if x86 else ("armv9", "armv8_2") if min(question.sms) >= NEWER_ARM else ("armv8_2",)
+    pythons = tuple(sorted(PYTHONS, key=lambda word: (word.endswith("t"), -int(word[3:].removesuffix("t")))))
+    # A free-threaded Python that the farm builds nothing for counts as the one with the lock.
+    wanted = (question.python or "").removesuffix("t")
+    machine = Machine(
+        question.sms,
+        (variant.cpu,) if variant else cpus,
+        args.platform,
+        (wanted,) if wanted in PYTHONS else pythons,
+        question.driver,
+    )
+    try:
+        return own_builds(find_project(args.project or Path.cwd()), machine)
+    except FarmError:  # no project, or a matrix that cannot be read: the answer about upstream stands without it
+        return []
 
 
-def _to_json(answer: Answer | None) -> dict[str, Any] | None:
-    if answer is None:
-        return None
-    row = answer.row
+def _document(
+    args: argparse.Namespace,
+    question: Question,
+    answer: Answer,
+    newest: Answer,
+    others: list[tuple[makers.Maker, str]],
+    own: "list[Own]",
+    missing: str | None,
+) -> dict[str, Any]:
     return {
-        "torch": answer.torch,
-        "runs": answer.runs,
-        "cuda": row.cuda if row else None,
-        "sm": row.sm if row else [],
-        "driver": answer.driver,
-        "problem": answer.problem,
-        "pip": answer.pip,
-        "source": official.source(row) if row else None,
-        "sha256": row.sha256 if row else None,
-        "others": [{"cuda": each.cuda, "sm": each.sm} for each in answer.others],
+        "gpus": args.gpu,
+        "sms": [f"sm{sm}" for sm in question.sms],
+        "platform": question.platform,
+        "answer": answer.to_json() | {"source": official.source(answer.wheel) if answer.wheel else None},
+        "newest": newest.to_json(),
+        "others": [
+            {"maker": row.maker, "torch": row.torch, "cuda": row.cuda, "install": line, "has": row.has}
+            | {"lacks": row.lacks, "unconfirmed": row.unconfirmed, "source": makers.source(row)}
+            for row, line in others
+        ],
+        "own": [
+            {"words": each.words, "torch": each.torch, "cuda": each.cuda, "proved": each.proved or None} for each in own
+        ],
+        "no_variant": missing,
     }
 
 
-def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: Answer | None) -> None:
-    name = f"{args.gpu} (sm_{sm})"
-    if about is None:
-        show.say(f"no: none of PyTorch's own wheels in the catalogue has code for {name}")
-    elif about.runs and about.row:
-        show.say(f"yes: PyTorch's own wheel of torch {about.torch} runs on {name}")
-        show.say(f"it has CUDA {about.row.cuda} and code for sm {', '.join(map(str, about.row.sm))}")
-        if about.driver:
-            show.say(f"it needs driver {official.drivers(about.row, sm)}")
-        show.say(f"source: {official.source(about.row)}")
-        show.say(str(about.pip))
+def _print(args: argparse.Namespace, question: Question, answer: Answer, newest: Answer) -> None:
+    cards = " and ".join(_named(name, sm) for name, sm in zip(args.gpu, question.sms, strict=False))
+    wheel = answer.wheel
+    which = "".join(
+        [
+            f" of torch {question.torch}" if question.torch else "",
+            f" with CUDA {question.cuda}" if question.cuda else "",
+        ]
+    )
+    if wheel is None:
+        show.say(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
+    elif answer.runs:
+        show.say(f"yes: PyTorch's own wheel of torch {wheel.torch} with CUDA {wheel.cuda} runs on {cards}")
+    elif answer.lost:
+        lost = ", ".join(f"sm_{sm}" for sm in answer.lost)
+        show.say(f"no: no wheel{which} has code for all of {cards}; torch {wheel.torch} leaves out {lost}")
     else:
-        _refuse(name, about)
-    for row in about.others if about else ():
-        left = official.left_behind(about.torch, str(row.cuda), sm) if about else None
-        show.say(
-            f"not with CUDA {row.cuda}: code for sm {', '.join(map(str, row.sm))} alone"
-            + (f"; {left.text} ({left.source})" if left else "")
-        )
-    if (about is None or not about.runs) and newest is not None and newest.runs:
-        show.say(f"the newest that runs: torch {newest.torch}: {newest.pip}")
+        show.say(f"no: {answer.problem}")
+        if answer.update:
+            show.say(f"  another driver is enough: {answer.update}")
+    if wheel:
+        show.say(f"  {wheel.pip}")
+        glibc = f", glibc {wheel.glibc} or newer" if wheel.glibc else ""
+        pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
+        show.say(f"  {wheel.platform}{glibc}; Python {pythons}; driver {answer.drivers}")
+        for text in answer.without:
+            show.say(f"  without {text}")
+        if args.verbose:
+            show.say(f"  code for sm {', '.join(map(str, wheel.sm))}; source: {official.source(wheel)}")
+    for sm in question.sms:
+        left = official.left_behind(question.torch or "99", question.cuda, sm) if question.cuda else None
+        if left and not answer.runs:
+            show.say(f"  {left.text} ({left.source})")
+    if not answer.runs and newest.runs and newest.wheel:
+        show.say(f"the newest that runs: torch {newest.wheel.torch} with CUDA {newest.wheel.cuda}: {newest.wheel.pip}")
 
 
-def _refuse(name: str, about: Answer) -> None:
-    if about.problem:
-        show.say(f"no: {about.problem}")
-        if about.update:
-            show.say(f"another driver is enough: {about.update}, then {about.pip}")
-    elif about.others:
-        show.say(f"no: none of PyTorch's own wheels of torch {about.torch} has code for {name}")
-    else:
-        show.say(
-            f"no: PyTorch publishes no CUDA wheel of torch {about.torch} for this platform that is in the catalogue"
-        )
+def _named(name: str, sm: int) -> str:
+    """A card with its SM; with all of them where it was sold with several, all too old."""
+    chips = sorted({card.sm for card in gpus.find(name)})
+    either = " or ".join(chip.replace("sm", "sm_") for chip in chips)
+    return f"{name} ({either if len(chips) > 1 and f'sm{sm}' in gpus.gpus().too_old else f'sm_{sm}'})"
+
+
+def _print_own(own: "list[Own]", missing: str | None) -> None:
+    if missing:
+        show.say(f"no wheel of your own either: {missing}")
+    for each in own:
+        cuda = f", CUDA {each.cuda}" if each.cuda else ""
+        lost = "".join(f"; no code for sm_{sm}" for sm in each.lost)
+        show.say(f"of your own: torch {each.torch}{cuda} ({each.standing}{lost}): farm submit {each.words}")

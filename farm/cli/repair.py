@@ -8,7 +8,8 @@ from pathlib import Path
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions
 
 _MOST = 5  # lines about RECORD
 

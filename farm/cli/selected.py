@@ -20,7 +20,11 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
     In the place of a variant may stand an alias of the matrix: it names the package, channel and CUDA as well.
     """
     # The right-hand side of `|` wins: the file, then the environment, then the command line.
-    options = from_file(settings.options, "ci/farm.yaml") | from_environment(os.environ) | from_arguments(vars(args))
+    options = (
+        from_file(settings.options, "ci/farm.yaml")
+        | from_environment(os.environ)
+        | from_arguments(vars(args), getattr(args, "words", ()))
+    )
     # `main/pytorch-python313-cuda12_8-sm80-avx512`: every alias says `python`, and no variant does (`py313`).
     if "python" in args.variant.rpartition("-")[0]:
         build = load_matrix(project).named(args.variant, args.channel)

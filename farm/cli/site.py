@@ -9,7 +9,7 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.cli.project import project_of
 from farm.index.backends import open_store
-from farm.index.probe import prove
+from farm.index.publish import check_store
 from farm.run.release import pip_links, pip_source, public_url
 from farm.run.report import Silent
 from farm.run.workspace import Workspace, open_journal
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         changed, where = list(made), str(args.output)
     else:
         # Pages are replaced under conditions, like those of the index.
-        prove(store)
+        check_store(store)
         changed, where = list(build.write(store, made).changed), public_url(workspace, "index.html")
     if args.json:
         print(json.dumps({"files": len(made), "changed": changed, "where": where}, indent=2))

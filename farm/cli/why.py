@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 from farm.cli.options import add_selectors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from farm.plan.recommend import Own
+    from farm.plan.selectors import Selectors
     from farm.plan.variant import Variant
 
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
@@ -17,13 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--official", action="store_true", help="does PyTorch's own wheel run on --gpu? no --variant is needed"
     )
     group = parser.add_argument_group("what else to ask")
-    group.add_argument("--gpu", metavar="NAME", help="the card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0")
+    group.add_argument(
+        "--gpu",
+        action="append",
+        metavar="NAME",
+        help="a card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0; with --official may be repeated",
+    )
     group.add_argument("--python", metavar="NAME", help="with --official, the Python that installs it: py312, py313t")
     group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
     group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
     group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
     group.add_argument("--gcc", metavar="MAJOR", help="the host compiler on Linux")
     group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
+    group.add_argument("-v", "--verbose", action="store_true", help="facts and sources too")
     for name in SWITCHES:
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
 
@@ -50,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.variant is None:
         from farm.cli.cards import sm_of
 
-        hint = f"an example: --variant sm{sm_of(args.gpu) if args.gpu else 35}-avx-py311"
+        hint = f"an example: --variant sm{sm_of(args.gpu[0]) if args.gpu else 35}-avx-py311"
         official_too = "; about PyTorch's own wheels: --official" if args.gpu else ""
         raise UsageError("--variant GPU-CPU-PYTHON is missing", hint=hint + official_too)
     project, settings = project_of(args)
@@ -71,16 +81,33 @@ def run(args: argparse.Namespace) -> int:
         if judged.buildable and any(reason.severity == "unpinned" for reason in found):
             can = "goes together, but the farm has no pinned file for a part of it"
         show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
-        if found:
-            rows = [(r.severity, r.text, r.fact, r.source, r.nearest or "") for r in found]
-            show.table("", ("", "reason", "fact", "source", "nearest without it"), rows)
+        for reason in found:
+            show.say(
+                f"  {reason.severity}: {reason.text}" + (f" (without it: {reason.nearest})" if reason.nearest else "")
+            )
+            if args.verbose:
+                show.say(f"    {reason.fact} ({reason.source})")
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
         for text in floating:
             show.say(f"not pinned: {text}")
-        for what, text, source in evidence:
+        tested = [row for row in evidence if row[0] == "tested"]
+        for what, text, source in evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :]):
             show.say(f"{what}: {text} ({source})")
+        for own in _instead(args, project, selectors) if not judged.buildable else ():
+            show.say(f"of your own: torch {own.torch} ({own.standing}): farm submit {own.words}")
     return 0 if judged.buildable else 3
+
+
+def _instead(args: argparse.Namespace, project: "Path", selectors: "Selectors") -> "list[Own]":
+    """Builds of torch for the same cards and CPU, which can be planned."""
+    from farm.plan.recommend import Machine, own_builds
+
+    variant = selectors.variant
+    if selectors.package != "torch" or not variant.sms:
+        return []
+    machine = Machine(variant.sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver)
+    return own_builds(project, machine)
 
 
 def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
@@ -89,19 +116,45 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     Raises:
         UsageError: A card, a compiler or a version is not known.
     """
+    from farm.base.errors import UsageError
     from farm.cli.cards import sm_of
     from farm.plan.compat.host import parse_msvc
     from farm.plan.compat.stack import parse_gcc
 
+    _refuse_elsewhere(args, variant)
     asked: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
     asked["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
-        asked["gpu"] = sm_of(args.gpu, variant.architectures)
-        asked["gpu_name"] = args.gpu
+        if len(args.gpu) > 1:
+            raise UsageError(
+                "--gpu is given twice: a build is asked about one card",
+                hint="about PyTorch's own wheels for several cards: --official",
+            )
+        asked["gpu"] = sm_of(args.gpu[0], variant.architectures)
+        asked["gpu_name"] = args.gpu[0]
     # None where nothing was said, False for `--no-…`: both ask nothing.
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
     return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
+
+
+def _refuse_elsewhere(args: argparse.Namespace, variant: "Variant") -> None:
+    """Refuse questions about parts that the build has not.
+
+    Raises:
+        UsageError: One was asked.
+    """
+    from farm.base.errors import UsageError
+    from farm.platforms.facts import facts
+
+    compiler = facts(args.platform).compiler
+    about = {"gcc": compiler == "gcc", "msvc": compiler == "msvc"}
+    about |= dict.fromkeys(("gpu", "driver", "arch_list"), bool(variant.sms))
+    for name, has in about.items():
+        if getattr(args, name) is not None and not has:
+            raise UsageError(
+                f"--{name.replace('_', '-')} means nothing to {variant} on {args.platform}", hint="leave it out"
+            )
 
 
 def switch(name: str) -> str:

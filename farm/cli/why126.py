@@ -1,7 +1,7 @@
 """`farm inspect --why-126`: what is missing, in words."""
 
 from farm.cli import show
-from farm.wheel.why126 import Diagnosis
+from farm.wheel.explain import Diagnosis
 
 _WHEN = {
     "load": "importing fails with WinError 126",

@@ -36,6 +36,7 @@ class Traits:
             toolchain image there.
         in_container: A job runs in an image; else on the machine as it is, with the scripts that an image would hold.
         keeps_volumes: It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
+        unpacks: A job runs in the file system of an image that was unpacked where its runners find it.
         places: It has several runners, and takes the one that the scheduler chose.
         platforms: Of the plans that it can build.
     """
@@ -43,6 +44,7 @@ class Traits:
     gathers: bool = False
     in_container: bool = True
     keeps_volumes: bool = False
+    unpacks: bool = False
     places: bool = False
     platforms: frozenset[str] = frozenset({DEFAULT})
 

@@ -37,6 +37,24 @@ START_S = 30
 END_S = 10
 CHUNK = 1 << 20
 TOP = "/farm"
+CARRIED = (
+    "farm/__init__.py",
+    "farm/base/__init__.py",
+    "farm/base/errors.py",
+    "farm/base/locks.py",
+    "farm/base/processes/__init__.py",
+    "farm/base/processes/enter.py",
+    "farm/base/processes/posix.py",
+    "farm/base/text.py",
+    "farm/platforms/__init__.py",
+    "farm/platforms/facts.py",
+    "farm/engines/__init__.py",
+    "farm/engines/base.py",
+    "farm/engines/host.py",
+    "farm/engines/output.py",
+    "farm/engines/supervise.py",
+)
+"""The files of the farm that make this engine, for machines that have no farm."""
 JOB = "job.json"
 """What was submitted; a folder without it is no job."""
 

@@ -1,12 +1,10 @@
 """What a server answers to a request: its bytes without their content encoding, and never fewer than it promised."""
 
 import contextlib
-import re
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from http.client import HTTPException
 from typing import NamedTuple, TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
@@ -26,8 +24,7 @@ _T = TypeVar("_T")
 class Answer(NamedTuple):
     """Where something was found, which may be behind a redirect; its media type; and its bytes, piece by piece.
 
-    The bytes end with an InfrastructureError where the answer was cut off and cannot be read on, or is encoded in
-    another way than it says.
+    The bytes end with an InfrastructureError where the answer was cut off, or is encoded in another way than it says.
     """
 
     url: str
@@ -77,7 +74,7 @@ def ask(url: str, headers: Mapping[str, str] | None = None, hint: str = "run it 
                 return None
             raise
     found = answer.headers
-    chunks = _plain(url, found.get("Content-Encoding"), _read(url, headers or {}, answer))
+    chunks = _plain(url, found.get("Content-Encoding"), _read(url, answer))
     return Answer(answer.url, found.get_content_type(), chunks)
 
 
@@ -125,41 +122,15 @@ def _failures(url: str, hint: str) -> Iterator[None]:
         raise InfrastructureError(f"{url}: {said}", hint=hint) from error
 
 
-def _read(url: str, headers: Mapping[str, str], answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
-    """The bytes as they come. Where they are cut off, they are read on if the rest is surely the same object's."""
-    length, tag, done = answer.headers.get("Content-Length", ""), answer.headers.get("ETag", ""), 0
-    encoding = answer.headers.get("Content-Encoding")
-    for left in reversed(range(TRIES)):
-        with answer:
-            try:
-                while chunk := answer.read(CHUNK):
-                    done += len(chunk)
-                    yield chunk
-                if not length.isdigit() or done >= int(length):
-                    return
-                error: Exception | None = None  # http.client does not report this itself
-            except (OSError, ValueError, HTTPException) as raised:
-                error = raised
-        # A weak tag, W/"…", does not promise the same bytes.
-        if left and tag.startswith('"'):
-            part = {**headers, "Range": f"bytes={done}-", "If-Range": tag}
-            with _failures(url, "run it again"):
-                answer = again(partial(_opened, url, part), _may_pass)
-            goes_on = re.match(rf"bytes {done}-", answer.headers.get("Content-Range", ""))
-            # Some servers give the plain and the encoded page one tag.
-            same = answer.headers.get("ETag") == tag and answer.headers.get("Content-Encoding") == encoding
-            if answer.status == 206 and goes_on and same:
-                continue
-            answer.close()
-        what = f"cut off after {done} of {length} bytes" if length.isdigit() and error is None else error
-        raise InfrastructureError(f"{url}: {what}", hint="run it again") from error
-
-
-def _may_pass(error: BaseException) -> bool:
-    """May the same request work a moment later?"""
-    if isinstance(error, urllib.error.HTTPError):
-        return error.code == 429 or error.code >= 500
-    return isinstance(error, (OSError, HTTPException))
+def _read(url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
+    """The bytes as they come; an InfrastructureError where they are cut off."""
+    length, done = answer.headers.get("Content-Length", ""), 0
+    with answer, _failures(url, "run it again"):
+        while chunk := answer.read(CHUNK):
+            done += len(chunk)
+            yield chunk
+    if length.isdigit() and done < int(length):  # http.client does not report this itself
+        raise InfrastructureError(f"{url}: cut off after {done} of {length} bytes", hint="run it again")
 
 
 def _plain(url: str, encoding: str | None, chunks: Iterator[bytes]) -> Iterator[bytes]:

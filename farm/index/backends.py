@@ -20,9 +20,10 @@ def open_store(url: str) -> Store:
 
     Args:
         url: A path or `file://` URL of a directory (made by the first write; others may read its files, unless the
-            URL ends in `?modes=umask`), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash]`.
-            Credentials come from the usual AWS chain (environment, profile, instance role), never from the URL.
-            `pages`: see `farm.index.folders`.
+            URL ends in `?modes=umask`), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
+            encryption=aws:kms&kms_key=ARN]`. Credentials come from the usual AWS chain (environment, profile,
+            instance role), never from the URL. `pages=slash`: see `farm.index.layout.to_folder`. `encryption` and
+            `kms_key` are sent with each upload (ServerSideEncryption, SSEKMSKeyId), which some policies demand.
 
     Raises:
         UsageError: Anything else.
@@ -46,24 +47,36 @@ def open_store(url: str) -> Store:
     if parts.scheme == "s3":
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         prefix = parts.path.strip("/")
-        unknown = sorted(set(options) - {"endpoint_url", "region", "pages"})
+        unknown = sorted(set(options) - {"endpoint_url", "region", "pages", "encryption", "kms_key"})
         endpoint = options.get("endpoint_url")
-        slash = options.get("pages", "index")
-        if slash not in {"index", "slash"} or unknown or parts.fragment or not _BUCKET.fullmatch(parts.netloc):
+        slash, encryption = options.get("pages", "index"), options.get("encryption")
+        sound = slash in {"index", "slash"} and encryption in {None, "AES256", "aws:kms", "aws:kms:dsse"}
+        if not sound or unknown or parts.fragment or not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(
                 f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
-                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash]",
+                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash&"
+                "encryption=AES256|aws:kms&kms_key=ARN]",
             )
         if endpoint is not None and (
             parts_of(endpoint).scheme not in {"http", "https"} or not parts_of(endpoint).hostname or "@" in endpoint
         ):
             raise UsageError("endpoint_url is not http://host or https://host", hint="no credentials in it")
+        if options.get("kms_key") and not (encryption or "").startswith("aws:kms"):
+            raise UsageError("kms_key is for encryption=aws:kms", hint="add encryption=aws:kms to the store's URL")
         if prefix:
             check_key(prefix)
         from farm.index.s3 import S3Store  # noqa: PLC0415  boto3 costs half a second; only S3 users pay
 
         region = options.get("region") or None
-        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=region, slash=slash == "slash")
+        headers = {"ServerSideEncryption": encryption, "SSEKMSKeyId": options.get("kms_key")}
+        return S3Store(
+            parts.netloc,
+            prefix,
+            endpoint_url=endpoint,
+            region=region,
+            slash=slash == "slash",
+            encryption={name: value for name, value in headers.items() if value},
+        )
     raise UsageError(
         f"unknown kind of store {parts.scheme!r}: {url!r}",
         hint="use a path, file:///path/to/index or s3://bucket/prefix",

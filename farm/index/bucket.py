@@ -7,7 +7,7 @@ switched off and all retries are made here, bounded, with full jitter. `farm.ind
 import contextlib
 import http.client
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -18,9 +18,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.index.answers import again
-from farm.index.folders import to_folder
-from farm.index.stores import Stat, StoreTraits, check_key
+from farm.index.answers import TRIES, again
+from farm.index.layout import to_folder
+from farm.index.stores import Stat, check_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 _CONFIG = Config(
     s3={"addressing_style": "path"},  # servers other than AWS seldom answer to bucket.host
     retries={"total_max_attempts": 1},
-    max_pool_connections=16,  # the probe's writers
+    max_pool_connections=16,  # readers side by side
     connect_timeout=10,
     read_timeout=60,
     # the default adds trailers to every upload that several servers refuse, over https only
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
+# for uploads in parts, which have no conditions
+_PATIENT = Config(retries={"total_max_attempts": TRIES, "mode": "standard"})
 # S3's error codes (API reference, "Error responses"); the last set is worth another try, whatever the status.
 _CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
@@ -58,7 +60,8 @@ class Bucket:
         prefix: Where the index starts in the bucket; may be empty.
         endpoint_url: The server; None for AWS.
         region: None for the environment's, or us-east-1.
-        slash: Pages lie at keys that end in a slash (`farm.index.folders`).
+        slash: Pages are at keys that end in a slash (`farm.index.layout.to_folder`).
+        encryption: Headers for encryption at rest that each upload carries.
     """
 
     def __init__(
@@ -69,20 +72,21 @@ class Bucket:
         endpoint_url: str | None = None,
         region: str | None = None,
         slash: bool = False,
+        encryption: Mapping[str, str] | None = None,
     ) -> None:
         self.bucket = bucket
         self.slash = slash
+        self.encryption: dict[str, Any] = dict(encryption or {})
         self.prefix = f"{prefix}/" if prefix else ""
-        self.proved = False
-        self.traits = StoreTraits()
+        self.plain = False
         try:
             session = boto3.Session()
-            self.client: S3Client = session.client(
-                "s3",
-                endpoint_url=endpoint_url,
-                region_name=region or session.region_name or "us-east-1",
-                config=_CONFIG,
-            )
+            where: dict[str, Any] = {
+                "endpoint_url": endpoint_url,
+                "region_name": region or session.region_name or "us-east-1",
+            }
+            self.client: S3Client = session.client("s3", **where, config=_CONFIG)
+            self.patient: S3Client = session.client("s3", **where, config=_CONFIG.merge(_PATIENT))
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"no client for s3://{bucket}: {error}") from error
         # AWS redirects between its regions, which botocore follows. AWS_ENDPOINT_URL may name another store, too.

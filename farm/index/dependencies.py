@@ -22,13 +22,12 @@ from pydantic import AfterValidator
 
 from farm.base.errors import UsageError
 from farm.base.requirement import read_requirement
-from farm.index import naming, pages
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
-from farm.index.listing import derive_links
-from farm.index.pages import File, Meta, Model, ProjectPage
+from farm.index import layout, pages
+from farm.index.pages import File, Meta, ProjectPage
+from farm.index.publish import Made, Pages, Written, check_store
+from farm.index.records import Model
 from farm.index.simple import check_source, metadata_of, project_files
-from farm.index.stores import Store
-from farm.index.swap import swap
+from farm.index.stores import Store, swap
 
 
 def _specifier(text: str) -> str:
@@ -64,7 +63,7 @@ def stacks() -> tuple[Stack, ...]:
 def wanted(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
     """What a group's wheels need: project -> what may be taken, one set for each stack. Empty without torch."""
     releases = {
-        Version(naming.parse_wheel_name(file.filename)[1].public)
+        Version(layout.parse_wheel_name(file.filename)[1].public)
         for file in _own_files(store, group, "torch")
         if file.yanked is False
     }
@@ -117,20 +116,19 @@ def required(
         if files:
             found[project].append(need.specifier)
             # The newest speaks for the others: one METADATA is fetched for each project.
-            waiting += needs_of(metadata_of(max(files, key=lambda file: naming.parse_wheel_name(file.filename)[1])))
+            waiting += needs_of(metadata_of(max(files, key=lambda file: layout.parse_wheel_name(file.filename)[1])))
     return dict(found)
 
 
 def _own_needs(store: Store, group: str, project: str) -> list[Requirement]:
     """What the METADATA of a project's wheels requires, each requirement once."""
-    held = [store.get(pages.metadata_key(file.filename)) for file in _own_files(store, group, project)]
+    held = [store.get(layout.metadata_key(file.filename)) for file in _own_files(store, group, project)]
     return list({str(need): need for data in held if data for need in needs_of(data.data)}.values())
 
 
 def _own_files(store: Store, group: str, project: str) -> tuple[File, ...]:
-    key = pages.json_key(group, project)
-    page = store.get(key)
-    return pages.parse_page(page.data, key).files if page else ()
+    page = pages.read_page(store, group, project)
+    return page.files if page else ()
 
 
 def needs_of(metadata: bytes) -> list[Requirement]:
@@ -147,7 +145,7 @@ def needs_of(metadata: bytes) -> list[Requirement]:
     return found
 
 
-def link_dependencies(store: Store, source: str, *, group: str | None = None) -> dict[str, bytes]:
+def link_dependencies(store: Store, source: str, *, group: str | None = None) -> list[str]:
     """Writes the pages of what the wheels of a group, or of all groups, need.
 
     Args:
@@ -156,51 +154,36 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
         group: One group; None for all.
 
     Returns:
-        The pages, by key, as they are now.
+        The keys of the pages that were written.
 
     Raises:
         UsageError: The source is not a URL, or no page of the source has what is needed.
         InfrastructureError: The source or the store failed.
     """
     check_source(source)
-    found = store.get(CATALOGUE_KEY)
-    catalogue = parse_catalogue(found.data if found else None)
+    writer, done = Pages(store, check_store(store)), Written([], [], {}, {})
+    catalogue = writer.known
     read = cache(lambda project: project_files(source, project))
-    written: dict[str, bytes] = {}
-    linked: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for name in [group] if group else sorted(catalogue.groups):
         sections = catalogue.groups.get(name, {})
         channels = sorted({channel for built_by in sections.values() for channel in built_by})
         fits, pins = wanted(store, name), pinned(store, name)
         more = required(store, name, sections, fits, read)
-        for project in sorted({*fits, *pins, *more}):
-            if project in sections:
-                continue  # the farm's own wheels of it
+        made = {}
+        for project in sorted({*fits, *pins, *more} - sections.keys()):  # those are the farm's own wheels
             specifiers, exact = fits.get(project, []) + more.get(project, []), pins.get(project, [])
             files = _fitting(read(project), specifiers, exact)
             if not files:
                 text = " or ".join(dict.fromkeys(map(str, [*specifiers, *exact])))
                 raise UsageError(f"{source} has no wheel of {project} that fits {text}")
-            written |= _written(store, name, _page(source, project, files, tuple(channels)))
-            linked[name][project] = tuple(channels)
-    return written | _catalogued(store, linked)
+            made[project] = Made(_written(store, name, _page(project, files, tuple(channels)), done))
+        if made:
+            writer.derive(name, made, done)
+    return sorted(set(done.keys))
 
 
-def _catalogued(store: Store, linked: dict[str, dict[str, tuple[str, ...]]]) -> dict[str, bytes]:
-    """Lists the pages in the catalogue, so that a publisher knows without a look what the lists of projects hold."""
-    if not linked:
-        return {}
-
-    def new(old: bytes | None) -> bytes | None:
-        before = parse_catalogue(old)
-        after = before.with_links({group: {**before.links.get(group, {}), **has} for group, has in linked.items()})
-        return None if after is before else after.render()
-
-    return {CATALOGUE_KEY: swap(store, CATALOGUE_KEY, new, CATALOGUE_TYPE).data}
-
-
-def _written(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
-    key = pages.json_key(group, page.name)
+def _written(store: Store, group: str, page: ProjectPage, done: Written) -> ProjectPage:
+    key = layout.json_key(group, page.name)
 
     def change(old: bytes | None) -> bytes | None:
         if old is None:
@@ -212,24 +195,25 @@ def _written(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
             return None
         return page.model_copy(update={"meta": meta.model_copy(update={"generation": before.generation + 1})}).render()
 
-    done = swap(store, key, change, pages.JSON)
-    return {key: done.data} | derive_links(store, group, pages.parse_page(done.data, key))
+    swapped = swap(store, key, change, pages.JSON)
+    if swapped.written:
+        done.keys.append(key)
+    return pages.parse_page(swapped.data, key)
 
 
-def _page(source: str, project: str, files: list[File], channels: tuple[str, ...]) -> ProjectPage:
+def _page(project: str, files: list[File], channels: tuple[str, ...]) -> ProjectPage:
     """The first generation of a page of links."""
     sized = all(file.size is not None for file in files)
-    ordered = sorted(files, key=lambda each: (naming.parse_wheel_name(each.filename)[1], each.filename))
+    ordered = sorted(files, key=lambda each: (layout.parse_wheel_name(each.filename)[1], each.filename))
     return ProjectPage(
         meta=Meta(
             api_version=pages.API_VERSION if sized else "1.0",  # sizes came with 1.1 and must be there since
             generation=1,
             links=True,
             channels=channels,
-            tracks=(f"{source.rstrip('/')}/{project}/",) if source.startswith(("http://", "https://")) else None,
         ),
         name=project,
-        versions=tuple(dict.fromkeys(str(naming.parse_wheel_name(each.filename)[1]) for each in ordered)),
+        versions=pages.versions_of(ordered),
         files=tuple(ordered),
     )
 
@@ -239,7 +223,7 @@ def _fitting(files: list[File], specifiers: list[SpecifierSet], exact: list[Spec
     newest: dict[tuple[int, ...], Version] = {}
     by_version: dict[Version, list[File]] = defaultdict(list)
     for file in files:
-        version = naming.parse_wheel_name(file.filename)[1]
+        version = layout.parse_wheel_name(file.filename)[1]
         if any(specifier.contains(version) for specifier in exact):
             by_version[version].append(file)
         elif any(specifier.contains(version) for specifier in specifiers):  # leaves prereleases out

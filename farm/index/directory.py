@@ -29,11 +29,9 @@ from farm.base.temporary import to_its_end
 from farm.index.stores import (
     CHUNK,
     MAX_GET,
-    Finding,
     Progress,
     Stat,
     Stored,
-    StoreTraits,
     check_discardable,
     check_key,
     file_chunks,
@@ -59,8 +57,7 @@ class DirectoryStore:
     def __init__(self, root: Path, *, private: bool = False) -> None:
         self.root = root.absolute()
         self.private = private
-        self.proved = False
-        self.traits = StoreTraits()
+        self.plain = True
         self._swept = False
 
     def __repr__(self) -> str:
@@ -151,9 +148,6 @@ class DirectoryStore:
         path = self._own_path(check_discardable(key))
         with _failures(path):
             retry_while_open(path.unlink, missing_ok=True)
-
-    def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002  the Protocol's
-        return iter(())
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)

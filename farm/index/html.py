@@ -1,17 +1,17 @@
 """What a project's JSON page says, for clients that read HTML: its page, and one flat page a group. Lists of projects.
 
 Each page says which generation of the JSON page it shows, so that a slow writer cannot put an older one over a newer
-one. PEP 503, 592, 629, 714, 792.
+one. PEP 503, 592, 629, 714.
 """
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
-from farm.index.pages import API_VERSION, File, ProjectPage, foreign
+from farm.index.pages import API_VERSION, File, ProjectPage
+from farm.index.records import foreign
 
 
 class Section(NamedTuple):
@@ -24,18 +24,10 @@ class Section(NamedTuple):
 def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     """The HTML page that shows `page`: all of it, or the files of one channel as seen from that channel's root."""
     # Relative links: an index works at any URL, in a folder, and after a move.
-    up = "../" if channel else ""  # it lies one folder deeper
+    up = "../" if channel else ""  # it is one folder deeper
     files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
     anchors = [anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
     head = [f'<meta name="farm:generation" content="{page.generation_in(channel)}">']
-    head += [f'<meta name="pypi:tracks" content="{_quoted(url)}">' for url in page.meta.tracks or ()]
-    elsewhere = page.alternate_locations or ()
-    head += [f'<meta name="pypi:alternate-locations" content="{_quoted(url)}">' for url in elsewhere]
-    anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in page.labelled.values()]
-    status, reason = page.project_status.status, _quoted(page.project_status.reason or "")
-    if status != "active":  # PEP 792
-        head.append(f'<meta name="pypi:project-status" content="{status}">')
-        head.append(f'<meta name="pypi:project-status-reason" content="{reason}">')
     return document(f"Links for {page.name}", head, anchors)
 
 
@@ -51,52 +43,14 @@ def generation_of(html: bytes, key: str) -> int:
     return int(found[1])
 
 
-_SIGNATURE = re.compile(rb'^<script type="application/json" id="signature">(.*)</script>\n', re.MULTILINE)
-
-
-def with_signature(page: bytes, signature: Mapping[str, Any]) -> bytes:
-    """The page with a signature in its head, as data that browsers and installers skip; in place of any before."""
-    # `<` escaped: `</script>` inside the data would end the element early.
-    text = json.dumps(signature, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
-    line = f'<script type="application/json" id="signature">{text}</script>\n'.encode()
-    return without_signature(page).replace(b"<title>", line + b"<title>", 1)
-
-
-def without_signature(page: bytes) -> bytes:
-    """What a signature in the page is about: all but itself."""
-    return _SIGNATURE.sub(b"", page)
-
-
-def signature_of(page: bytes, key: str) -> dict[str, Any] | None:
-    """The signature in a page; None where there is none.
-
-    Raises:
-        ForeignObjectError: It is not a JSON object, or there are several.
-    """
-    found = _SIGNATURE.findall(page)
-    if not found:
-        return None
-    try:
-        signature = json.loads(found[0])
-    except (ValueError, RecursionError):
-        signature = None
-    if len(found) > 1 or not isinstance(signature, dict):
-        raise foreign(key, "no sound signature")
-    return signature
-
-
 def links_section(page: ProjectPage) -> Section:
-    """The section of `links.html` that shows `page`.
-
-    Without yanked wheels, since uv does not heed a yank on a flat page, and without labelled copies, since no flat page
-    says what a label stands for.
-    """
-    offered = [file for file in page.files if file.yanked is False and file.source is None]
+    """The section of `links.html` that shows `page`; without yanked wheels: uv does not heed a yank on a flat page."""
+    offered = [file for file in page.files if file.yanked is False]
     anchors = [anchor(file, f"../files/{quote(file.filename, safe='')}") for file in offered]
     return Section(page.generation, tuple(anchors))
 
 
-def links_html(group: str, sections: dict[str, Section]) -> bytes:
+def links_html(group: str, sections: Mapping[str, Section]) -> bytes:
     """The flat page of a group."""
     body = []
     for project, section in sorted(sections.items()):
@@ -125,14 +79,14 @@ def parse_links(html: bytes, key: str) -> dict[str, Section]:
     return {project: Section(generation, tuple(lines)) for project, (generation, lines) in found.items()}
 
 
-def root_html(title: str, names: set[str], folder: str = "") -> bytes:
+def list_html(title: str, names: Iterable[str], folder: str = "") -> bytes:
     """A list: of a group's projects (PEP 503), or of groups, whose own lists lie in `folder`."""
     anchors = [f'<a href="{quote(name, safe="")}/{folder}">{escape(name)}</a><br>' for name in sorted(names)]
     return document(title, [], anchors)
 
 
-def parse_root(html: bytes, key: str) -> set[str]:
-    """The names on a list, as `root_html` wrote it.
+def parse_list(html: bytes, key: str) -> set[str]:
+    """The names on a list, as `list_html` wrote it.
 
     Raises:
         ForeignObjectError: It is not one of ours.

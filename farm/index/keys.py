@@ -1,103 +1,148 @@
-"""Whose signatures count: the root role of The Update Framework, `whl/keys/<n>.root.json`, counted from 1.
+"""The keys that sign an index: ed25519 in PEM, and the root role of The Update Framework (TUF) that says which count.
 
-The root key is kept offline and signs little: which keys may publish ("online" keys, for TUF's roles targets, snapshot
-and timestamp alike), and its own successor. Each version is signed by the one before it too, so that a user who has an
-old root key is led to the newest. Files are written once; https://theupdateframework.github.io/specification has the
-format. `farm.index.roles` is what online keys sign.
+A key pair is two files, or the private one in an environment variable. The root key is kept offline and signs little,
+`tuf/<n>.root.json`, counted from 1: which keys may sign the index ("online" keys, for TUF's roles targets, snapshot and
+timestamp alike), and its own successor. Each version is signed by the one before it too, so that a user who has an old
+one is led to the newest. `farm.index.sign` is what online keys sign.
 """
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from securesystemslib.signer import SSlibKey
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from securesystemslib.signer import CryptoSigner, SSlibKey
 from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
 
-from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
-from farm.index.pages import foreign
-from farm.index.signing import Keys, Signer
+from farm.base.errors import PublishRefusedError, UsageError
+from farm.index.records import foreign
 from farm.index.stores import Store
-from farm.index.swap import swap
 
-ONLINE_ROLES = (Targets.type, Snapshot.type, Timestamp.type)
-
-ROOT_DAYS = 365
-"""How long a root counts; `farm index key renew` makes the next one."""
-
+MAX_PEM = 4096
 MAX_ROOTS = 256
 """As many rotations as TUF's client follows."""
-
+ROOT_DAYS = 365
+"""How long a root counts; `farm index key renew` makes the next one."""
+ONLINE_ROLES = (Targets.type, Snapshot.type, Timestamp.type)
 _REVOKED = "x-farm-revoked"
 """keyid -> reason, for what verify prints; a key counts no more because no role names it."""
 
-Read = Callable[[str], bytes | None]
-"""Gives an object of the index by its key; None where there is none."""
+
+class Signer:
+    """A private key. Its text is never shown: not in errors, not in `repr`."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self.signer = CryptoSigner(private)
+        self.public_pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        self.public = parse_public(self.public_pem, "the key")
+        self.keyid = self.public.keyid
+
+    def __repr__(self) -> str:
+        return f"Signer({self.keyid[:16]})"
+
+
+def new_key(private: Path) -> Path:
+    """Makes a key pair: `private` (mode 600) and `private` + `.pub`, and their folder; returns the public one's path.
+
+    Raises:
+        UsageError: One of the files exists, or cannot be written.
+    """
+    public = private.with_name(f"{private.name}.pub")
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path, data, mode in ((public, Signer(key).public_pem, 0o644), (private, secret, 0o600)):
+            # O_EXCL never writes over a key; the mode is set with the file, so that nobody can read it in between.
+            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:  # noqa: PTH123  a descriptor
+                file.write(data)
+    except FileExistsError as error:
+        raise UsageError(
+            f"{error.filename} exists; a key is never written over",
+            hint="what it signed could be checked no more; choose another name",
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or private}: {error.strerror}") from error
+    return public
+
+
+def load_signer(private: Path) -> Signer:
+    """Reads a private key; UsageError if the file holds none."""
+    return parse_signer(_read(private), str(private))
+
+
+def parse_signer(pem: bytes, where: str) -> Signer:
+    """A private key from its PEM text; UsageError, without that text, if it is none."""
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(
+            f"{where} holds no ed25519 private key in PEM without a password", hint="farm index key new FILE"
+        )
+    return Signer(key)
+
+
+def load_public(path: Path) -> SSlibKey:
+    """Reads a public key; UsageError if the file holds none."""
+    return parse_public(_read(path), str(path))
+
+
+def parse_public(pem: bytes, where: str) -> SSlibKey:
+    """A public key from its PEM text."""
+    try:
+        key = load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"{where} holds no ed25519 public key in PEM", hint="`farm index key new` writes FILE.pub")
+    return SSlibKey.from_crypto(key)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_PEM)
+    except OSError as error:
+        raise UsageError(f"cannot read the key {path}: {error.strerror}") from error
 
 
 def root_key(number: int) -> str:
-    return f"whl/keys/{number}.root.json"
+    return f"tuf/{number}.root.json"
 
 
-def parse_root(data: bytes, number: int) -> Metadata[Root]:
-    """Reads a root, whoever signed it; ForeignObjectError if it is none of that number."""
-    try:
-        found: Metadata[Root] = Metadata.from_bytes(data)
-        if found.signed.type == Root.type and found.signed.version == number:
-            return found
-        why = f"it is {found.signed.type!r:.40} {found.signed.version}"
-    except (DeserializationError, ValueError, RecursionError):
-        why = "no metadata of The Update Framework"
-    raise foreign(root_key(number), why)
-
-
-def first_trusted(read: Read, given: Keys) -> bytes:
-    """The first root that one of these keys signed as root: where a user's trust begins.
-
-    Raises:
-        VerificationFailedError: There is none.
-    """
-    publishers = False
+def newest_root(store: Store) -> Metadata[Root] | None:
+    """The newest root that is there; None for none. Not verified: for the owner of the index."""
+    found: Metadata[Root] | None = None
     for number in range(1, MAX_ROOTS):
-        data = read(root_key(number))
-        if data is None:
+        stored = store.get(root_key(number))
+        if stored is None:
             break
-        root = parse_root(data, number)
-        roles = root.signed.roles
-        for keyid, key in given.items():
-            if keyid in roles[Root.type].keyids and _signed_by(root, key):
-                return data
-            publishers = publishers or keyid in roles[Targets.type].keyids
-    else:
-        number = MAX_ROOTS
-    if number == 1:
-        raise VerificationFailedError(
-            f"there is no {root_key(1)}: this index is not signed, or not an index",
-            hint="what pip gets, without /whl/<group>/simple/ at its end, is the index",
-        )
-    raise VerificationFailedError(
-        "this index is not signed by a trusted key",
-        hint="that is a publisher's key: ask the owner for the root key's .pub" if publishers else None,
-    )
+        try:
+            found = Metadata[Root].from_bytes(stored.data)
+        except (DeserializationError, ValueError, RecursionError) as error:
+            raise foreign(root_key(number), "no metadata of The Update Framework") from error
+        if found.signed.type != Root.type or found.signed.version != number:
+            raise foreign(root_key(number), f"it is {found.signed.type!r:.40} {found.signed.version}")
+    return found
 
 
-def _signed_by(root: Metadata[Root], key: SSlibKey) -> bool:
-    signature = root.signatures.get(key.keyid)
-    if signature is None:
-        return False
-    # Whatever the library raises: a signature that it cannot verify counts as none.
-    try:
-        key.verify_signature(signature, root.signed_bytes)
-    except Exception:
-        return False
-    return True
-
-
-def online_keys(root: Root) -> dict[str, SSlibKey]:
-    """The keys that may publish, by keyid."""
-    keyids = root.roles[Targets.type].keyids
-    return {keyid: key for keyid in keyids if isinstance(key := root.keys[keyid], SSlibKey)}
+def online_keys(root: Root) -> frozenset[str]:
+    """The keyids that may sign."""
+    return frozenset(root.roles[Targets.type].keyids)
 
 
 def revoked_keys(root: Root) -> dict[str, str]:
@@ -106,49 +151,28 @@ def revoked_keys(root: Root) -> dict[str, str]:
     return {str(keyid): str(reason) for keyid, reason in found.items()} if isinstance(found, dict) else {}
 
 
-def remember_online(store: Store) -> None:
-    """Writes into the catalogue which keys may sign, so that publishers with another key are refused early."""
-    root = newest_root(store)
-    if root is None:
-        return
-    keyids = tuple(sorted(online_keys(root.signed)))
+def start(store: Store, signer: Signer, online: Iterable[SSlibKey]) -> bytes:
+    """Writes the first root; `signer` is the root key. A call that was killed may be repeated.
 
-    def change(old: bytes | None) -> bytes | None:
-        before = parse_catalogue(old)
-        return None if before.keys == keyids and old else before.model_copy(update={"keys": keyids}).render()
-
-    swap(store, CATALOGUE_KEY, change, CATALOGUE_TYPE)
-
-
-def newest_root(store: Store) -> Metadata[Root] | None:
-    """The newest root that is there; None for none. Not verified: for the owner of the index."""
-    found = None
-    for number in range(1, MAX_ROOTS):
-        stored = store.get(root_key(number))
-        if stored is None:
-            break
-        found = parse_root(stored.data, number)
-    return found
-
-
-def start(store: Store, signer: Signer, online: Iterable[SSlibKey] = ()) -> bool:
-    """Writes the first root; `signer` is the root key, and the online key where no other is named.
-
-    Returns:
-        False when there is another root already; nothing changed then. A call that was killed may be repeated.
+    Raises:
+        PublishRefusedError: There is another root already.
     """
-    root = Root(expires=_expiry(), consistent_snapshot=False)
+    root = Root(expires=_expiry(), consistent_snapshot=True)
     root.add_key(signer.public, Root.type)
-    for key in tuple(online) or (signer.public,):
+    for key in online:
         for role in ONLINE_ROLES:
             root.add_key(key, role)
     made = Metadata(root)
     made.sign(signer.signer)
     if store.create(root_key(1), _bytes(made), content_type="application/json"):
-        return True
+        return _bytes(made)
     # It may be our own, of a call that was killed before it had the answer.
     there = newest_root(store)
-    return there is not None and there.signed.version == 1 and there.signed.roles == root.roles
+    if there is None or there.signed.version != 1 or there.signed.roles != root.roles:
+        raise PublishRefusedError(
+            "this index has a root key already", hint="farm index key rotate changes which keys may sign"
+        )
+    return _bytes(there)
 
 
 def change(
@@ -159,10 +183,11 @@ def change(
     revoke: SSlibKey | None = None,
     reason: str = "",
     successor: Signer | None = None,
-) -> int:
-    """Writes the next root: other online keys, another root key, or only a later expiry; returns its number.
+) -> tuple[int, bool]:
+    """Writes the next root: other online keys, another root key, or only a later expiry.
 
-    What a call that was killed did already is not an error.
+    Returns:
+        The number of the newest root, and whether it was written now: what a killed call did is not done again.
 
     Raises:
         UsageError: There is no root, the key is not its root key, the reason is not a short line, or no online key
@@ -173,11 +198,13 @@ def change(
     if before is None:
         raise UsageError("this index has no root yet", hint="farm index key init")
     if successor is not None and successor.keyid in before.signed.roles[Root.type].keyids:
-        return before.signed.version
+        return before.signed.version, False
     if signer.keyid not in before.signed.roles[Root.type].keyids:
         raise UsageError(
             f"key {signer.keyid[:16]} is not the root key of this index", hint="name the root key: --root-key FILE"
         )
+    if revoke is not None and revoke.keyid in revoked_keys(before.signed):
+        return before.signed.version, False
     if len(reason) > 500 or not reason.isprintable():
         raise UsageError("the reason must be one line of at most 500 characters")
     # A copy: `before` stays as it was read.
@@ -202,12 +229,10 @@ def change(
     # The number is the name, and a name is created once: of two changes at the same time one is refused.
     if not store.create(root_key(root.version), _bytes(made), content_type="application/json"):
         raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
-    return root.version
+    return root.version, True
 
 
 def _revoke(root: Root, keyid: str, reason: str) -> None:
-    if keyid in revoked_keys(root):
-        return
     if keyid not in root.roles[Targets.type].keyids:
         raise UsageError(f"key {keyid[:16]} is not an online key of this index")
     for role in ONLINE_ROLES:

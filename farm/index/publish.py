@@ -1,36 +1,431 @@
-"""How a wheel gets into the index: in an order that never shows a client what is not there.
+"""Publishing, so that it may be killed anywhere and run any number of times at once.
 
-1. The record claims the name for these bytes, or the publish is refused. It holds the attestation when there is a key.
+The order is what keeps readers safe; nothing is shown to a client that is not there.
+
+1. The record claims the name for these bytes, or the publish is refused.
 2. The wheel and its `.metadata` are stored.
 3. The JSON page of the project takes the file in (compare and swap).
-4. Its HTML pages follow, the lists of projects if something is new, then its section of `links.html`, which also holds
-   the signed digests of all these pages when there is a key.
-5. The list of groups and the catalogue follow if something is new.
+4. Its HTML pages follow, its section of `links.html`, and the lists of projects if something is new.
+5. The list of groups and the catalogue follow if something is new: what they offer is on all pages by then.
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
-running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there; `docs/wheel-index.md` has it.
-A wheel that goes up in parts (`farm.index.multipart`) needs 5 more, and one for each part.
+running it again, and publishers of the same or other wheels may run at the same time. Each derived page says which
+generation of the JSON page it shows: a slow writer never puts an older state over a newer one, and any later publish
+of the project repairs what a killed one left behind. The number of requests does not depend on what is there;
+`docs/wheel-index.md` has it. A wheel that goes up in parts needs 5 more, and one for each part.
 """
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
-from farm.index import naming, pages
-from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
-from farm.index.events import list_wheels, state_of
-from farm.index.lifecycle import delete_bytes
-from farm.index.listing import Listed, Listing, Look
-from farm.index.probe import proved_catalogue
-from farm.index.provenance import attest, attested
-from farm.index.records import Record, describe, parse_record, record_key
-from farm.index.signing import Signer
-from farm.index.stores import Progress, Store
-from farm.index.swap import Prediction
+from farm.index import html, pages
+from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
+from farm.index.answers import unpacked
+from farm.index.layout import (
+    CATALOGUE,
+    GROUPS,
+    HOME,
+    check_group,
+    html_key,
+    json_key,
+    links_key,
+    metadata_key,
+    record_key,
+    simple_root,
+    wheel_key,
+)
+from farm.index.pages import Catalogue, ProjectNames, ProjectPage, TriedStore, parse_catalogue, parse_page
+from farm.index.records import (
+    GZIP,
+    ForeignObjectError,
+    Record,
+    Wheel,
+    parse,
+    parse_record,
+    read_state,
+    there,
+)
+from farm.index.stores import MAX_GET, SCRATCH, Prediction, Progress, Store, Stored, Swapped, predicted, swap
+
+HOME_PAGE = html.document(
+    "Wheels",
+    [],
+    ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>'],
+)
+"""What answers the root of the index until `farm site build` writes its own page."""
+
+Rest = Callable[[str, ProjectPage], Iterable[Wheel]]
+"""Group and page, to the wheels of entries that the caller has no record of; other entries go."""
+
+
+class NameTakenError(PublishRefusedError):
+    """The name stands for other bytes already."""
+
+
+class Seen(NamedTuple):
+    """What a group's `links.html` was, and a project's page there; each may have changed since."""
+
+    links: Stored | None
+    page: Stored | None
+
+
+class Written(NamedTuple):
+    """What came of a change of pages.
+
+    Attributes:
+        keys: The pages that were written.
+        shown: The pages that were looked at.
+        refused: Wheels that could not be listed, each with the reason.
+        made: The JSON pages as they are, by project.
+    """
+
+    keys: list[str]
+    shown: list[str]
+    refused: dict[str, str]
+    made: dict[str, ProjectPage]
+
+
+def check_store(store: Store) -> Prediction:
+    """Makes sure that something may be published here; gives the catalogue as it is, which costs one request.
+
+    At the first publish a page is created on a scratch key, created again and replaced by a stale tag: a store that
+    does either of the last two would lose wheels. A store that does not keep the header that says how a page is packed
+    gets plain pages.
+
+    Raises:
+        PublishRefusedError: The store does not keep conditional writes. Nothing was changed.
+    """
+    found = store.get(CATALOGUE)
+    name = hashlib.sha256(store.url("").encode()).hexdigest()
+    with contextlib.suppress(ForeignObjectError):  # whoever needs the catalogue reports it
+        tried = parse_catalogue(found.data if found else None).tried
+        # A bucket that was copied brings its catalogue along, but not the promises of the server it was on.
+        if tried is not None and tried.store == name:
+            store.plain = tried.plain
+            return Prediction(found)
+        seen = _try(store)
+        if seen:
+            raise PublishRefusedError(
+                f"{store.url('')} does not keep conditional writes: {seen}",
+                hint="publishing there would lose wheels; use a folder, or a server that honours If-Match and "
+                "If-None-Match (Ceph: in buckets without versioning and object lock)",
+            )
+
+        def note(old: bytes | None) -> bytes:
+            return parse_catalogue(old).model_copy(update={"tried": TriedStore(store=name, plain=store.plain)}).render()
+
+        swap(store, CATALOGUE, note, pages.CATALOGUE_TYPE, prediction=Prediction(found))
+        found = store.get(CATALOGUE)
+    return Prediction(found)
+
+
+def _try(store: Store) -> str:
+    """What a store does wrong; empty for nothing. Sets `store.plain`."""
+    key, page = f"{SCRATCH}{uuid.uuid4().hex}", b"a page that is long enough to be packed\n" * 40
+    try:
+        if not store.replace(key, page, None, content_type=pages.HTML):
+            return "a new object was refused as existing"
+        if store.create(key, b"second", content_type=pages.HTML):
+            return "an object that exists was created again (If-None-Match)"
+        if store.replace(key, b"third", store.likely_etag(b"never there"), content_type=pages.HTML):
+            return "an object was replaced by a tag that it does not have (If-Match)"
+        found = store.get(key)
+        if found is None:
+            return "an object that was just stored is not there"
+        if found.data != page:
+            store.plain = True
+        if not store.replace(key, b"fourth", found.etag, content_type=pages.HTML):
+            return "an object was not replaced by the tag that it has (If-Match)"
+    finally:
+        with contextlib.suppress(InfrastructureError):  # a policy may forbid deletes; a scratch object harms nobody
+            store.discard(key)
+    return ""
+
+
+class Pages:
+    """The pages of an index, in the hands of one writer.
+
+    Args:
+        store: Where.
+        catalogue: What is stored of the catalogue, where it was read already.
+        exact: Every page is compared with what it must be and not by its generation alone, and one that is none of
+            ours is written over. `farm.index.reconcile` then writes the lists of the whole index itself.
+    """
+
+    def __init__(self, store: Store, catalogue: Prediction | None = None, *, exact: bool = False) -> None:
+        self.store, self.exact = store, exact
+        self.stored: Prediction | None = catalogue or Prediction(store.get(CATALOGUE))
+        self.sample = self.stored.stored
+        self.known: Catalogue = self.ours(parse_catalogue, self.sample) or Catalogue()
+
+    def look(self, group: str, project: str) -> Seen:
+        """What there is of a project; that the catalogue does not have it is taken for a no, without a look."""
+        links = self.store.get(links_key(group)) if self.known.has(group) else None
+        new = links is None or project not in html.parse_links(links.data, links_key(group))
+        return Seen(links, None if new else self.store.get(json_key(group, project)))
+
+    def write(
+        self,
+        group: str,
+        projects: Mapping[str, Iterable[Wheel]],
+        *,
+        seen: Seen | None = None,
+        rest: Rest | None = None,
+        links: "Mapping[str, Made] | None" = None,
+        done: Written | None = None,
+    ) -> Written:
+        """Writes the pages of projects from their records: the one way in which a wheel gets onto a page or off it.
+
+        Args:
+            group: Whose pages.
+            projects: Some or all wheels of each project, as their records and events say.
+            seen: What `look` saw of the one project, which spares the reads if it is still so.
+            rest: What to do with further entries of these pages; None: they stay as they are.
+            links: Pages of links to another index, which are to be on the group's lists too.
+            done: What was written before.
+        """
+        done = done or Written([], [], {}, {})
+        made = {name: self._json(group, name, list(wheels), seen, rest, done) for name, wheels in projects.items()}
+        self.derive(group, {**made, **(links or {})}, done, flat=Prediction(seen.links) if seen else None)
+        return done._replace(made={name: each.page for name, each in {**made, **(links or {})}.items()})
+
+    def derive(self, group: str, made: Mapping[str, "Made"], done: Written, *, flat: Prediction | None = None) -> None:
+        """Brings all that follows from JSON pages to at least their generation.
+
+        Args:
+            group: Whose pages.
+            made: The JSON pages as they are, by project.
+            done: Gets what was written.
+            flat: What `links.html` most likely is.
+        """
+        for page, before in made.values():
+            for channel in (None, *sorted(page.channels)):
+                self._html(group, page, channel, before, done)
+        self._lists(group, made, done)
+        self._links(group, {name: page for name, (page, _) in made.items() if not page.meta.links}, flat, done)
+        if self.exact:
+            return
+        if not self.known.has(group):
+            self.add_groups({group}, done)
+        after = self.known.having(group, [page for page, _ in made.values()])
+        if after is not self.known:
+            self._catalogue(group, [page for page, _ in made.values()], done)
+
+    def swap(
+        self,
+        key: str,
+        change: Callable[[bytes | None], bytes | None],
+        content_type: str,
+        done: Written,
+        prediction: Prediction | None = None,
+    ) -> Swapped:
+        """Compare and swap of a page, which is noted in `done`; None from `change` leaves it."""
+        swapped = swap(self.store, key, change, content_type, prediction=prediction)
+        done.shown.append(key)
+        if swapped.written:
+            done.keys.append(key)
+        return swapped
+
+    def ours(self, parser: Callable[[bytes, str], Any], found: Stored | bytes | None, key: str = CATALOGUE) -> Any:
+        """What is there; of what is none of ours nothing where pages are written anew, else an error."""
+        data = found.data if isinstance(found, Stored) else found
+        if data is None:
+            return None
+        try:
+            # a copy of a bucket that something else made may hold packed pages, of which nothing says so
+            packed = self.exact and data.startswith(GZIP)
+            return parser(unpacked(key, data, MAX_GET) if packed else data, key)
+        except ForeignObjectError:
+            if self.exact:
+                return None
+            raise
+
+    def page(self, group: str, project: str) -> ProjectPage | None:
+        """A project's JSON page as it is now."""
+        key = json_key(group, project)
+        found: ProjectPage | None = self.ours(parse_page, self.store.get(key), key)
+        return found
+
+    def _json(
+        self, group: str, project: str, wheels: list[Wheel], seen: Seen | None, rest: Rest | None, done: Written
+    ) -> "Made":
+        key, known = json_key(group, project), {wheel.name for wheel in wheels}
+
+        def change(old: bytes | None) -> bytes | None:
+            page: ProjectPage | None = self.ours(parse_page, old, key)
+            if page is not None and page.meta.links and not self.exact:
+                raise PublishRefusedError(
+                    f"{project} is a dependency here: its page has links to another index",
+                    hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
+                )
+            if page is not None and (page.meta.links or page.name != project):
+                page = None
+            more = [] if rest is None or page is None else list(rest(group, page))
+            gone = set() if rest is None or page is None else page.entries.keys() - known - {each.name for each in more}
+            above = self._highest(group, project) if page is None and self.exact else 0
+            more += [self._again(each, page) for each in wheels] if self.exact and page is not None else wheels
+            new = pages.updated(page, project, more, drop=gone, above=above, force=self.exact)
+            done.refused.update(new.refused)
+            return None if old is not None and new.page is page and not self.exact else new.page.render()
+
+        swapped = self.swap(key, change, pages.JSON, done, Prediction(seen.page) if seen else None)
+        return Made(parse_page(swapped.data, key), swapped.before if swapped.written and not self.exact else ...)
+
+    def _again(self, wheel: Wheel, page: ProjectPage) -> Wheel:
+        """A wheel, whose events are read again where its page shows more."""
+        shown = page.entries.get(wheel.name)
+        gone = wheel.state.removed is None and any(file.filename == wheel.name for file in page.removed or ())
+        if not gone and (shown is None or (shown.event or 0) <= wheel.state.number):
+            return wheel
+        return wheel._replace(state=read_state(self.store, wheel.name))
+
+    def _highest(self, group: str, project: str) -> int:
+        """The highest generation that any page of the project shows; 0 for none."""
+        key, links = html_key(group, project), links_key(group)
+        shown: int = self.ours(html.generation_of, self.store.get(key), key) or 0
+        sections = self.ours(html.parse_links, self.store.get(links), links) or {}
+        return max(shown, sections[project].generation if project in sections else 0)
+
+    def _newest(self, group: str, page: ProjectPage, shown: int) -> ProjectPage:
+        """The JSON page; read again where a derived page shows a later generation: a publisher was there since."""
+        return page if shown <= page.generation else self.page(group, page.name) or page
+
+    def _html(self, group: str, page: ProjectPage, channel: str | None, before: Any, done: Written) -> None:
+        key, prediction = html_key(group, page.name, channel), None
+        if before is None:
+            prediction = Prediction(None)  # the JSON page is new, so nothing followed from it
+        elif before is not ...:
+            old = parse_page(before.data, key)
+            if channel and channel in old.channels and old.generation_in(channel) == page.generation_in(channel):
+                return  # nothing of this channel changed
+            there = channel is None or channel in old.channels
+            prediction = predicted(self.store, before, html.project_html(old, channel)) if there else Prediction(None)
+
+        def change(old: bytes | None) -> bytes | None:
+            shown = self.ours(html.generation_of, old, key) or 0
+            if self.exact:
+                return html.project_html(self._newest(group, page, shown), channel)
+            return None if shown >= page.generation_in(channel) else html.project_html(page, channel)
+
+        self.swap(key, change, pages.HTML, done, prediction)
+
+    def _lists(self, group: str, made: Mapping[str, "Made"], done: Written) -> None:
+        """Puts projects on the lists that the catalogue does not promise."""
+        new: dict[str, set[str]] = {}
+        both = {**self.known.groups.get(group, {}), **self.known.links.get(group, {})}
+        for name, (page, _) in made.items():
+            for channel in ("", *page.channels):
+                if self.exact or name not in both or (channel and channel not in both[name]):
+                    new.setdefault(channel, set()).add(name)
+        for channel, names in sorted(new.items()):
+            for each in lists_of(group, channel or None):
+                self._list(each, names, done)
+
+    def _list(self, each: "ProjectList", names: set[str], done: Written) -> None:
+        present, prediction = self.known.names(each.group, each.channel), None
+        if not self.exact:
+            prediction = predicted(self.store, self.sample, each.render(present)) if present and self.sample else None
+            prediction = prediction if present else Prediction(None)
+
+        def change(old: bytes | None) -> bytes | None:
+            shown = self.ours(each.parse, old, each.key) or set()
+            if self.exact:  # what a publisher added since stays
+                shown = {name for name in shown - names if self.store.get(html_key(each.group, name, each.channel))}
+            return None if names <= shown else each.render(shown | names)
+
+        self.swap(each.key, change, each.content_type, done, prediction)
+
+    def _links(self, group: str, own: Mapping[str, ProjectPage], prediction: Prediction | None, done: Written) -> None:
+        key = links_key(group)
+
+        def change(old: bytes | None) -> bytes | None:
+            shown: dict[str, html.Section] = self.ours(html.parse_links, old, key) or {}
+            generation = {name: shown[name].generation if name in shown else 0 for name in own}
+            if self.exact:
+                now = [self._newest(group, page, generation[name]) for name, page in own.items()]
+                now += [page for name in shown.keys() - own.keys() if (page := self.page(group, name)) is not None]
+                sections = {page.name: html.links_section(page) for page in now if not page.meta.links}
+                return html.links_html(group, sections)
+            late = {name: html.links_section(page) for name, page in own.items() if generation[name] < page.generation}
+            return html.links_html(group, shown | late) if late else None
+
+        if own or self.exact:
+            self.swap(key, change, pages.HTML, done, prediction)
+
+    def add_groups(self, groups: set[str], done: Written) -> None:
+        """Puts groups on the list of groups. The first one brings the index's root page."""
+        empty = not self.known.groups and not self.known.links
+        if (empty or self.exact) and self.store.create(HOME, HOME_PAGE, content_type=pages.HTML):
+            done.keys.append(HOME)
+
+        def change(old: bytes | None) -> bytes | None:
+            shown = self.ours(html.parse_list, old, GROUPS) or set()
+            if self.exact:
+                shown = {each for each in shown - groups if self.store.get(f"{simple_root(each)}index.html")}
+            # No installer reads it: which group is right depends on the machine.
+            return None if groups <= shown else html.list_html("Groups of wheels", shown | groups, folder="simple/")
+
+        self.swap(GROUPS, change, pages.HTML, done, Prediction(None) if empty and not self.exact else None)
+
+    def _catalogue(self, group: str, made: list[ProjectPage], done: Written) -> None:
+        def change(old: bytes | None) -> bytes | None:
+            known: Catalogue = self.ours(parse_catalogue, old) or Catalogue()
+            after = known.having(group, made)
+            return None if after is known and old is not None else after.render()
+
+        swapped = self.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, done, self.stored)
+        self.known, self.stored = parse_catalogue(swapped.data), None
+
+
+class Made(NamedTuple):
+    """A JSON page as it is, and what was there before we wrote it: None for nothing, `...` if it was not written."""
+
+    page: ProjectPage
+    before: Any = ...
+
+
+class ProjectList(NamedTuple):
+    """A list of projects, as HTML or JSON: of a group, or of a channel in it."""
+
+    key: str
+    group: str
+    channel: str | None
+
+    def render(self, names: Iterable[str]) -> bytes:
+        if self.key.endswith(".json"):
+            return ProjectNames.of(names).render()
+        return html.list_html(f"{self.channel}, {self.group}" if self.channel else self.group, names)
+
+    def parse(self, data: bytes, key: str) -> set[str]:
+        """The names on it; ForeignObjectError if it is not one of ours."""
+        if key.endswith(".json"):
+            return {each.name for each in parse(ProjectNames, data, key).projects}
+        return html.parse_list(data, key)
+
+    @property
+    def content_type(self) -> str:
+        return pages.JSON if self.key.endswith(".json") else pages.HTML
+
+
+def lists_of(group: str, channel: str | None) -> list[ProjectList]:
+    """The lists that have a project of the group, or of a channel in it."""
+    found = [ProjectList(f"{simple_root(group, channel)}index.html", group, channel)]
+    return found if channel else [*found, ProjectList(f"whl/{group}/v1-json/index.json", group, None)]
+
+
+class Claimed(NamedTuple):
+    """A wheel that has its name and is stored; `changed`: something of it was not there before."""
+
+    wheel: Wheel
+    changed: bool
+    fresh: bool
 
 
 @dataclass(frozen=True)
@@ -40,10 +435,9 @@ class PublishResult:
     Attributes:
         record: What the index holds about the wheel.
         changed: False when everything was in place before.
-        wheel_url: Where the wheel lies.
+        wheel_url: Where the wheel is.
         index_url: What to give to `pip --index-url`; a server must answer a folder with its index.html.
         pages: The keys of the pages that show it.
-        unsigned: The index is signed, and this was published without a key (`farm.index.roles.UNSIGNED`).
     """
 
     record: Record
@@ -51,11 +445,6 @@ class PublishResult:
     wheel_url: str
     index_url: str
     pages: tuple[str, ...]
-    unsigned: bool
-
-
-class NameTakenError(PublishRefusedError):
-    """The name stands for other bytes already."""
 
 
 def publish(
@@ -63,197 +452,113 @@ def publish(
     wheel: Path,
     *,
     group: str,
-    metadata: bytes,
     upload_time: datetime,
     provenance: Mapping[str, Any],
     channel: str | None = None,
-    signer: Signer | None = None,
     policy: Admission = PYPI_RULES,
     progress: Progress | None = None,
-    single_writer: bool = False,
 ) -> PublishResult:
     """Publishes a wheel, or completes what an earlier call began.
 
     Args:
-        store: Where to; it is proved first unless that was done on this object.
+        store: Where to.
         wheel: The file; its name is the name in the index.
         group: The root under which clients find it, `sm35-avx` for one.
-        metadata: The bytes of the wheel's METADATA.
         upload_time: With a time zone. The first publish of a file decides.
         provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
         channel: The channel that built it, if it is to be in that channel's root as well.
-        signer: Signs the attestation of the wheel and the pages.
         policy: What is taken beyond PyPI's rules.
         progress: Gets how many bytes of the wheel are stored.
-        single_writer: Nobody else writes there: see `farm.index.probe.prove`.
 
     Raises:
-        PublishRefusedError: The name stands for other bytes, or for another group; or the wheel's name, METADATA and
-            content disagree; or METADATA is unsound; or the project's name can be mistaken for another's; or the store
-            does not keep conditional writes. Nothing was changed.
+        PublishRefusedError: The name stands for other bytes, or for another group; or the wheel is not what
+            `farm.index.admission` asks for; or the project's name can be mistaken for another's; or the store does not
+            keep conditional writes. Nothing was changed.
         UsageError: A bad group or channel, an unreadable wheel, no credentials.
         InfrastructureError: The store failed; run it again.
     """
     ours = describe(
         wheel,
-        group=naming.check_group(group),
-        metadata=metadata,
+        group=check_group(group),
         upload_time=upload_time,
         provenance=provenance,
-        channel=None if channel is None else naming.check_group(channel),
+        channel=None if channel is None else check_group(channel),
         policy=policy,
     )
-    return put(
-        store, ours, wheel, metadata, signer=signer, policy=policy, progress=progress, single_writer=single_writer
-    )
-
-
-def put(
-    store: Store,
-    ours: Record,
-    wheel: Path,
-    metadata: bytes,
-    *,
-    signer: Signer | None = None,
-    policy: Admission = PYPI_RULES,
-    progress: Progress | None = None,
-    single_writer: bool = False,
-) -> PublishResult:
-    """Publishes a wheel that `describe` has read; arguments and errors are those of `publish`."""
-    (group,) = ours.groups
+    pages_ = Pages(store, check_store(store))
+    project = ours.record.project
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
-    catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
-    listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
-    check_name(ours.project, listing.known.names, policy)
-    look = listing.look(group, ours.project)
-    page = None if look.page is None else pages.parse_page(look.page.data, pages.json_key(group, ours.project))
-    check_place(page, ours.project, ours.filename)
-    record, claimed, stored = take(store, ours, wheel, metadata, signer=signer, progress=progress)
-    listed = list_taken(listing, record, look if claimed else None)
-    changed = claimed or stored or listed.changed
+    check_name(project, pages_.known.own_names, policy)
+    seen = pages_.look(group, project)
+    page = None if seen.page is None else parse_page(seen.page.data, json_key(group, project))
+    check_place(page, Wheel(ours.record))
+    claimed = claim(store, ours, progress)
+    shown = pages_.write(group, {project: [claimed.wheel]}, seen=seen if claimed.fresh else None)
+    take_back(store, shown.refused)
+    if shown.refused:
+        raise PublishRefusedError(shown.refused[ours.record.filename], hint=REBUILD)
     return PublishResult(
-        record=record,
-        changed=changed,
-        wheel_url=store.url(pages.wheel_key(record.filename)),
-        index_url=store.url(pages.root_key(group).removesuffix("index.html")),
-        pages=tuple(sorted(listed.pages)),
-        unsigned=changed and signer is None and listing.known.keys is not None,
+        record=claimed.wheel.record,
+        changed=claimed.changed or bool(shown.keys),
+        wheel_url=store.url(wheel_key(ours.record.filename)),
+        index_url=store.url(simple_root(group)),
+        pages=tuple(sorted(shown.shown)),
     )
 
 
-class Taken(NamedTuple):
-    """A wheel that has its name and lies in the store, and is on no page yet.
-
-    Attributes:
-        record: What the index holds about it.
-        claimed: Its name was free before.
-        stored: Something of it was not there before.
-    """
-
-    record: Record
-    claimed: bool
-    stored: bool
+REBUILD = "append .1 (.2 ...) to the local version: --rebuild 1"
 
 
-def take(
-    store: Store,
-    ours: Record,
-    wheel: Path,
-    metadata: bytes,
-    *,
-    signer: Signer | None = None,
-    progress: Progress | None = None,
-) -> Taken:
+def check_place(page: ProjectPage | None, wheel: Wheel) -> None:
+    """PublishRefusedError if the wheel cannot be on the page: it has the same one by another spelling, for one."""
+    if page is not None and page.meta.links:
+        raise PublishRefusedError(
+            f"{page.name} is a dependency here: its page has links to another index",
+            hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
+        )
+    if page is not None and (refused := pages.updated(page, page.name, [wheel]).refused):
+        raise PublishRefusedError(refused[wheel.name], hint=REBUILD)
+
+
+def claim(store: Store, ours: Checked, progress: Progress | None = None) -> Claimed:
     """Claims the name and stores the files. All that could refuse the wheel was asked before.
 
     Raises:
         PublishRefusedError: The name stands for other bytes, for another group, or was removed.
     """
-    if signer is not None:
-        ours = attested(ours, signer)
     # The first write. From here on a kill leaves a publish that the same call completes.
-    record, claimed = _claim(store, ours)
-    stored = [
-        _store_file(
-            store,
-            pages.wheel_key(record.filename),
-            wheel,
-            record.size,
-            record.sha256,
-            fresh=claimed,
-            progress=progress,
-        ),
-        _store_file(
-            store,
-            pages.metadata_key(record.filename),
-            metadata,
-            len(metadata),
-            record.metadata_sha256,
-            fresh=claimed,
-        ),
+    record, key = ours.record, record_key(ours.record.filename)
+    wheel, fresh = Wheel(record), store.create(key, record.render(), content_type="application/json")
+    if not fresh:
+        wheel = _claimed_before(store, parse_record(there(store, key).data, key), record)
+        record = wheel.record
+    files: list[tuple[str, bytes | Path, int, str]] = [
+        (wheel_key(record.filename), ours.path, record.size, record.sha256),
+        (metadata_key(record.filename), ours.metadata, len(ours.metadata), record.metadata_sha256),
     ]
-    if signer is not None:
-        stored.append(attest(store, record, signer))
-    return Taken(record, claimed, any(stored))
+    stored = [_store_file(store, *each, fresh=fresh, progress=progress) for each in files]
+    return Claimed(wheel, fresh or any(stored), fresh)
 
 
-def list_taken(listing: Listing, record: Record, look: Look | None = None) -> Listed:
-    """Puts a wheel that was taken on the pages of its group.
-
-    Raises:
-        PublishRefusedError: Somebody else removed it, or it cannot be on this page.
-    """
-    try:
-        return _list(listing, record, record.groups[0], look)
-    except PublishRefusedError:
-        # Whoever removed the wheel meanwhile may have deleted its bytes before they were stored.
-        if state_of(listing.store, record).removed is not None:
-            delete_bytes(listing.store, record.filename)
-        raise
-
-
-def _list(listing: Listing, record: Record, group: str, look: Look | None) -> Listed:
-    if record.source is None:
-        return list_wheels(listing, [record], group, look=look)
-    # Of the wheel that it is a copy of something may be said while nothing leads from it to the copy: so read again.
-    state = None
-    while state != (state := state_of(listing.store, record)):
-        listed = list_wheels(listing, [record], group, {record.filename: state}, look=look)
-    if state.removed is not None:
-        raise PublishRefusedError(f"{record.source} was removed")
-    return listed
-
-
-def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
-    """The record that holds the name, ours or the same wheel's from before, and whether it is new."""
-    key = record_key(ours.filename)
-    if store.create(key, ours.render(), content_type="application/json"):
-        return ours, True
-    there = store.get(key)
-    if there is None:
-        raise InfrastructureError(
-            f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
-        )
-    record = parse_record(there.data, key)
+def _claimed_before(store: Store, record: Record, ours: Record) -> Wheel:
+    """The wheel whose record holds the name, if it is this very one."""
     if record.sha256 != ours.sha256:
         raise NameTakenError(
             f"{ours.filename} is taken: the index holds sha256 {record.sha256}, this file has {ours.sha256}",
             hint="published names never change their bytes; append .1 (.2 ...) to the local version",
         )
-    if record.source != ours.source:
-        raise PublishRefusedError(f"{ours.filename} is a copy of {record.source}, not of {ours.source}")
-    # Same bytes, other root: a record is never rewritten, and `farm index promote` is the way into another group.
+    # Same bytes, other root: a record is never rewritten.
     if record.groups != ours.groups:
         raise PublishRefusedError(
-            f"{ours.filename} is published in {', '.join(record.groups)}, not in {', '.join(ours.groups)}"
+            f"{ours.filename} is published in {', '.join(record.groups)}, not in {', '.join(ours.groups)}",
+            hint=f"farm index promote {ours.filename} --to {ours.groups[0]} lists it there too",
         )
-    removed = state_of(store, record).removed
-    if removed is not None:
+    state = read_state(store, record.filename)
+    if state.removed is not None:
         raise PublishRefusedError(
-            f"{record.filename} was removed ({removed or 'no reason given'}); its name stays taken",
-            hint="append .1 (.2 ...) to the local version: --rebuild 1",
+            f"{record.filename} was removed ({state.removed or 'no reason given'}); its name stays taken", hint=REBUILD
         )
-    return record, False
+    return Wheel(record, state)
 
 
 def _store_file(
@@ -268,14 +573,27 @@ def _store_file(
 ) -> bool:
     """Stores a file of a claimed wheel; False when it was there. Looks first unless the claim is new."""
     # A new claim means that nobody stored the file yet: one request less in the usual case.
-    there = None if fresh else store.stat(key)
-    if there is None:
+    found = None if fresh else store.stat(key)
+    if found is None:
         if store.create(key, data, content_type="application/octet-stream", sha256=sha256, progress=progress):
             return True
-        there = store.stat(key)  # the same wheel's other publisher was faster
-    if there is None or there.size != size or there.sha256 not in {sha256, None}:
+        found = store.stat(key)  # the same wheel's other publisher was faster
+    if found is None or found.size != size or found.sha256 not in {sha256, None}:
         raise InfrastructureError(
             f"{store.url(key)} holds other bytes than its record says",
             hint="something other than the farm changed it; `farm index check` lists what else is broken",
         )
     return False
+
+
+def take_back(store: Store, filenames: Iterable[str]) -> None:
+    """Deletes the files of wheels that could not be listed since somebody removed them meanwhile."""
+    for filename in filenames:
+        if read_state(store, filename).removed is not None:
+            delete_files(store, filename)
+
+
+def delete_files(store: Store, filename: str) -> None:
+    """Deletes the files of a removed wheel, once no page leads to them."""
+    for key in (wheel_key(filename), metadata_key(filename)):
+        store.discard(key)

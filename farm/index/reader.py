@@ -8,7 +8,7 @@ from urllib.parse import quote
 from farm.base.errors import InfrastructureError, UsageError
 from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.backends import open_store
-from farm.index.pages import GZIP, foreign
+from farm.index.records import GZIP, foreign
 from farm.index.stores import MAX_GET, Store, check_key
 
 
@@ -20,6 +20,9 @@ class Reader(Protocol):
 
     def digest(self, key: str) -> str | None:
         """The sha256 of an object of any size; None where there is none."""
+
+    def keys(self) -> list[str] | None:
+        """All keys; None where nobody can say."""
 
 
 def open_reader(url: str) -> Reader:
@@ -41,6 +44,9 @@ class _Stored:
 
     def digest(self, key: str) -> str | None:
         return None if self.store.stat(key) is None else _digest(self.store.chunks(key))
+
+    def keys(self) -> list[str] | None:
+        return list(self.store.list(""))
 
 
 class _Http:
@@ -68,6 +74,9 @@ class _Http:
     def digest(self, key: str) -> str | None:
         chunks = self._chunks(key)
         return None if chunks is None else _digest(chunks)
+
+    def keys(self) -> list[str] | None:
+        return None
 
     def _chunks(self, key: str) -> Iterator[bytes] | None:
         """The object's bytes; None for 404. Where pages lie at keys that end in a slash, they are found there."""

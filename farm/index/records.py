@@ -1,46 +1,59 @@
-"""The claim on a wheel's name: one small immutable object, from which its place on all pages follows."""
+"""What never changes, and from which all pages follow: records claim names, events say what happened later.
+
+A record is created once and says for ever which bytes a name stands for. `events/<wheel>/<n>.json` are counted from 1;
+the state of a wheel is the fold of its events. Pages say which event they show, so that a slow writer never puts an
+older state over a newer one.
+"""
 
 import hashlib
 import json
-import re
-import zipfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from farm.base.errors import PublishRefusedError, UsageError
-from farm.base.hashes import sha256_and_size
-from farm.index.admission import PYPI_RULES, Admission, check_metadata
-from farm.index.naming import parse_wheel_name, wheel_identity
-from farm.index.pages import File, ForeignObjectError, Hashes, Named, Properties, Sha256, page_url
+from farm.base.errors import InfrastructureError, UsageError
+from farm.index.layout import WheelName, check_group, event_key, parse_wheel_name, record_key
+from farm.index.stores import Store, Stored
 
-MAX_METADATA = 1024 * 1024
-MAX_PROVENANCE = 64 * 1024
+Kind = Literal["yank", "unyank", "remove", "promote"]
+
+READERS = 16
+"""Records are small and many, and each costs a round trip."""
+MAX_EVENTS = 1000
+"""About one wheel; more is a mistake in a script."""
+PREDICATE = "slsa"
+"""The key of a record's provenance that holds a SLSA predicate: how the wheel was built."""
+GZIP = b"\x1f\x8b"
+"""How a gzip file begins, and no page does."""
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_Model = TypeVar("_Model", bound="Model")
 
 
-_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
-_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+class ForeignObjectError(InfrastructureError):
+    """An object in the index was not written by this farm."""
 
 
-class Record(Named):
-    """What was claimed: which bytes a name stands for, for ever.
+class Model(BaseModel):
+    """What is read from a store is checked; a key that we do not know is refused: writing would lose it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Record(Model):
+    """The claim on a name.
 
     Attributes:
         groups: Where the wheel is listed, `sm35-avx` for one.
         channel: The channel that built it; its own root lists the wheel too.
         provenance: Where the wheel comes from: digests of its plan and reports, small.
-        attestation: A signed envelope about the wheel (`farm.index.provenance`), by whoever published it first.
-        source: The wheel that it is a labelled copy of (`farm.index.variants`), whose events hold for it too.
-        properties: What the label of a copy stands for.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
+    filename: WheelName
     project: str
     version: str
     sha256: Sha256
@@ -51,141 +64,214 @@ class Record(Named):
     channel: str | None = None
     upload_time: str = Field(alias="upload-time")
     provenance: dict[str, Any]
-    attestation: dict[str, Any] | None = None
 
     def render(self) -> bytes:
-        return _json(self.model_dump(by_alias=True, exclude_none=True))
+        return rendered(self)
 
-    def file(self) -> File:
-        """The entry on pages."""
-        return File(
-            filename=self.filename,
-            url=page_url(self.filename),
-            hashes=Hashes(sha256=self.sha256),
-            size=self.size,
-            upload_time=self.upload_time,
-            requires_python=self.requires_python,
-            core_metadata=Hashes(sha256=self.metadata_sha256),
-            channel=self.channel,
-            source=self.source,
-            properties=self.properties,
-            record=hashlib.sha256(self.render()).hexdigest(),
-        )
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.render()).hexdigest()
 
 
-def record_key(filename: str) -> str:
-    return f"records/{filename}.json"
+class Event(Model):
+    """One thing that happened to a wheel. `group` is a promotion's."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    number: int = Field(ge=1, le=MAX_EVENTS)
+    kind: Kind
+    target: WheelName
+    reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    time: str
+    group: Annotated[str, AfterValidator(check_group)] | None = None
 
 
-def parse_record(data: bytes, key: str) -> Record:
-    """Reads a record; ForeignObjectError when it is not one of ours."""
-    try:
-        return Record.model_validate_json(data)
-    except ValidationError as error:
-        raise ForeignObjectError(
-            f"{key} in the index is not a record of this farm: {error.errors()[0]['msg']}"
-        ) from error
+class State(NamedTuple):
+    """After all events: how many there were, and what they come to.
 
-
-def describe(
-    wheel: Path,
-    *,
-    group: str,
-    metadata: bytes,
-    upload_time: datetime,
-    provenance: Mapping[str, Any],
-    channel: str | None = None,
-    policy: Admission = PYPI_RULES,
-    copy_of: tuple[str, Properties] | None = None,
-) -> Record:
-    """Reads a wheel and says what would be claimed; `copy_of` are source and properties of a labelled copy.
-
-    Raises:
-        PublishRefusedError: File name, METADATA and content do not agree, or METADATA is not what PyPI would take.
-        UsageError: The wheel cannot be read, or the provenance is not a small JSON object.
-        ValueError: `upload_time` has no time zone.
+    Attributes:
+        number: Of the newest event; 0 for none.
+        yanked: The reason, or False.
+        removed: The reason, or None; nothing comes after that.
+        groups: Those to which it was promoted.
     """
-    if upload_time.tzinfo is None:
-        raise ValueError("an upload time needs a time zone")
-    try:
-        project, version, _build, _tags, label = wheel_identity(wheel.name)
-    except ValueError as error:
-        raise PublishRefusedError(str(error)) from error
-    if label is not None and copy_of is None:
-        raise PublishRefusedError(f"{wheel.name} has a variant label: farm index variant makes such wheels")
-    source, properties = copy_of or (None, None)
-    requires_python = check_metadata(wheel.name, project, version, metadata, policy)
-    try:
-        digest, size = sha256_and_size(wheel)
-    except OSError as error:
-        raise UsageError(f"cannot read {wheel}: {error.strerror or error}") from error
-    # What installers read beside the wheel (PEP 658) must be what they find inside.
-    if metadata_inside(wheel) != metadata:
-        raise PublishRefusedError(f"{wheel.name}: the metadata to publish is not the METADATA in the wheel")
-    return Record(
-        filename=wheel.name,
-        project=project,
-        version=str(version),
-        sha256=digest,
-        size=size,
-        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
-        requires_python=requires_python,
-        groups=(group,),
-        channel=channel,
-        # The format of PEP 700.
-        upload_time=upload_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        provenance=_checked_provenance(provenance),
-        source=source,
-        properties=properties,
+
+    number: int = 0
+    yanked: bool | str = False
+    removed: str | None = None
+    groups: tuple[str, ...] = ()
+
+
+class Wheel(NamedTuple):
+    """All that is known of a wheel."""
+
+    record: Record
+    state: State = State()
+
+    @property
+    def name(self) -> str:
+        return self.record.filename
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Where it is listed: where it was published, and where it was promoted to."""
+        return tuple(dict.fromkeys((*self.record.groups, *self.state.groups)))
+
+
+def rendered(model: Model) -> bytes:
+    return compact(model.model_dump(by_alias=True, exclude_none=True))
+
+
+def compact(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def foreign(key: str, why: str, data: bytes = b"") -> ForeignObjectError:
+    """The error for an object that is not of our making; or that is, and lost the header that says how it is packed."""
+    if data.startswith(GZIP):
+        return ForeignObjectError(
+            f"{key} in the index is gzip-encoded, and nothing says so",
+            hint="a copy of a bucket that something else made? farm index reconcile repairs it",
+        )
+    return ForeignObjectError(
+        f"{key} in the index is not of this farm ({why})",
+        hint="nothing was written over it; if an older farm made it: farm index reconcile; else find out who did",
     )
 
 
-def metadata_inside(wheel: Path) -> bytes:
-    """The bytes of a wheel's METADATA; PublishRefusedError if there is not just one of a sensible size."""
+def parse(model: type[_Model], data: bytes, key: str) -> _Model:
+    """An object of the index as one of our models; ForeignObjectError if it is none."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            found = [each for each in archive.infolist() if _METADATA.fullmatch(each.filename)]
-            if len(found) != 1 or found[0].file_size > MAX_METADATA or found[0].compress_type not in _METHODS:
-                raise PublishRefusedError(
-                    f"{wheel.name} does not have one METADATA, stored or deflated, up to {MAX_METADATA} bytes"
-                )
-            _check_info(wheel.name, found[0].filename.removesuffix("/METADATA"), archive.namelist())
-            with archive.open(found[0]) as member:
-                # Bounded here too: `file_size` is only what the archive says.
-                return member.read(MAX_METADATA + 1)
-    # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise PublishRefusedError(f"{wheel.name} is not a valid zip file: {error}") from error
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}", data) from error
 
 
-def _check_info(filename: str, folder: str, names: list[str]) -> None:
-    """Is it the `.dist-info` that installers expect for this file name, with what they read in it?"""
-    name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+def parse_record(data: bytes, key: str) -> Record:
+    record = parse(Record, data, key)
+    if key != record_key(record.filename):
+        raise foreign(key, f"it is the record of {record.filename}")
+    return record
+
+
+def read_record(store: Store, filename: str) -> Record:
+    """The record of a wheel; UsageError if it is not in the index."""
     try:
-        fits = (canonicalize_name(name), Version(version)) == parse_wheel_name(filename)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise PublishRefusedError(f"{filename} has {folder[:200]}, which is another wheel's: installers refuse it")
-    for needed in ("WHEEL", "RECORD"):
-        if names.count(f"{folder}/{needed}") != 1:
-            raise PublishRefusedError(f"{filename} does not have one {folder}/{needed}: installers refuse it")
+        parse_wheel_name(filename)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    found = store.get(record_key(filename))
+    if found is None:
+        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
+    return parse_record(found.data, record_key(filename))
 
 
-def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        text = _json(dict(provenance))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the provenance is not JSON: {error}") from error
-    if len(text) > MAX_PROVENANCE:
-        raise UsageError(
-            f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",
-            hint="give digests of the reports, not the reports",
+def read_events(store: Store, target: str) -> list[Event]:
+    """All events about a wheel, the oldest first.
+
+    Raises:
+        ForeignObjectError: One of them is not ours, or is not about the target.
+    """
+    found: list[Event] = []
+    # Numbers have no gaps, since each is created only if it is free: the first that is missing ends the list.
+    while (stored := store.get(event_key(target, len(found) + 1))) is not None:
+        found.append(_event(stored, target, len(found) + 1))
+    return found
+
+
+def read_state(store: Store, filename: str) -> State:
+    return fold(read_events(store, filename))
+
+
+def read_wheel(store: Store, filename: str) -> Wheel:
+    return Wheel(read_record(store, filename), read_state(store, filename))
+
+
+def read_all(store: Store, present: Iterable[str]) -> tuple[dict[str, Wheel], set[str]]:
+    """Every wheel of which `present` has the record; and the targets of events that have no record.
+
+    Raises:
+        ForeignObjectError: A record or event is not ours: nothing follows from it.
+    """
+    keys = sorted(key for key in present if key.startswith("records/"))
+    targets = {key.split("/")[1] for key in present if key.startswith("events/")}
+    with ThreadPoolExecutor(READERS) as pool:
+        records = list(pool.map(lambda key: _listed_record(store, key), keys))
+        states = dict(zip(targets, pool.map(lambda target: read_state(store, target), targets), strict=True))
+    wheels = {each.filename: Wheel(each, states.get(each.filename, State())) for each in records}
+    return wheels, targets - wheels.keys()
+
+
+def _listed_record(store: Store, key: str) -> Record:
+    found = store.get(key)
+    if found is None:
+        raise ForeignObjectError(f"{key} is listed by the store but cannot be read")
+    return parse_record(found.data, key)
+
+
+def _event(stored: Stored, target: str, number: int) -> Event:
+    key = event_key(target, number)
+    event = parse(Event, stored.data, key)
+    if (event.target, event.number) != (target, number):
+        raise ForeignObjectError(f"{key} in the index is event {event.number} of {event.target:.200}")
+    return event
+
+
+def fold(events: Sequence[Event]) -> State:
+    """What the events come to."""
+    state = State()
+    for event in events:
+        state = state._replace(number=event.number)
+        match event.kind:
+            case "yank":
+                state = state._replace(yanked=event.reason or True)
+            case "unyank":
+                state = state._replace(yanked=False)
+            case "remove":
+                state = state._replace(removed=event.reason)
+            case "promote" if event.group is not None:
+                state = state._replace(groups=tuple(dict.fromkeys((*state.groups, event.group))))
+    return state
+
+
+def add_event(
+    store: Store,
+    target: str,
+    kind: Kind,
+    reason: str,
+    *,
+    group: str | None = None,
+    time: datetime | None = None,
+    unless: Callable[[State], bool] = lambda _state: False,
+) -> State:
+    """The state with the new event; without one if that is the state already, or `unless` says so of it.
+
+    Raises:
+        UsageError: The reason is not a short line of text.
+    """
+    events = read_events(store, target)
+    while len(events) < MAX_EVENTS:
+        number, at = len(events) + 1, (time or datetime.now(UTC)).isoformat()
+        try:
+            event = Event(number=number, kind=kind, target=target, reason=reason, time=at, group=group)
+        except ValidationError as error:
+            raise UsageError("the reason must be one line of at most 500 characters") from error
+        now, after = fold(events), fold([*events, event])
+        # The event would change nothing but the count; nothing comes after `remove`.
+        if after == now._replace(number=number) or now.removed is not None or unless(now):
+            return now
+        key = event_key(target, number)
+        # The number is a claim: of two writers one gets it, the other reads that event and decides anew.
+        if store.create(key, rendered(event), content_type="application/json"):
+            return after
+        events.append(_event(there(store, key), target, number))
+    raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
+
+
+def there(store: Store, key: str) -> Stored:
+    """What holds a key that could not be created: somebody else's, or ours with the answer lost."""
+    stored = store.get(key)
+    if stored is None:
+        raise InfrastructureError(
+            f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
         )
-    # As a reader of the record gets it: tuples have become lists.
-    plain: dict[str, Any] = json.loads(text)
-    return plain
-
-
-def _json(document: object) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return stored

@@ -1,7 +1,7 @@
 """A store in a bucket of AWS S3 or of a server that speaks its protocol.
 
-Conditions are S3's own: `If-None-Match: *` and `If-Match` on PutObject. A server may ignore them, so
-`farm.index.probe` must pass before anything is published.
+Conditions are S3's own: `If-None-Match: *` and `If-Match` on PutObject. A server may ignore them, so the first
+publish tries them out (`farm.index.publish.check_store`).
 
 A PUT may succeed and its answer be lost; the retry then gets 412 for our own object, so after a retry the object is
 read back and compared. The checksums that botocore adds by itself travel over https as a trailer that Ceph and others
@@ -15,52 +15,38 @@ import contextlib
 import gzip
 import hashlib
 import io
+import threading
 import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.hashes import sha256_and_size
-from farm.index import multipart, traits
 from farm.index.answers import TRIES
 from farm.index.bucket import SHA256, Bucket, absent, http_status, may_pass
-from farm.index.folders import from_folder
-from farm.index.pieces import Piece
-from farm.index.stores import (
-    CHUNK,
-    MAX_GET,
-    Finding,
-    Progress,
-    Stat,
-    Stored,
-    check_discardable,
-)
+from farm.index.layout import from_folder
+from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Stored, check_discardable
 
-MAX_PUT = 512 * 1024**2
-"""Bytes in one PutObject; larger files go in parts. S3's limit is 5 GiB, but what is sent again is sent whole."""
+MAX_PUT = 64 * 1024**2
+"""Bytes in one PutObject; larger files go in parts, each of which is sent again alone."""
 
+_PARTS = TransferConfig(multipart_threshold=MAX_PUT, multipart_chunksize=MAX_PUT, max_concurrency=4)
 GZIP_FROM = 1024
 """Bytes from which on a page is stored gzip-encoded."""
 
 
 class S3Store(Bucket):
-    """Objects below `prefix` in `bucket`.
-
-    Args:
-        bucket: The bucket; it must exist.
-        prefix: Where the index starts in the bucket; may be empty.
-        endpoint_url: The server; None for AWS.
-        region: None for the environment's, or us-east-1.
-        slash: Pages lie at keys that end in a slash (`farm.index.folders`).
-    """
+    """A store in a bucket; arguments are those of `Bucket`."""
 
     def __init__(self, *place: str, **options: Any) -> None:
         super().__init__(*place, **options)
-        self.client.meta.events.register("before-send.s3", _now_sending)
+        self._bare = False  # Ceph understands a tag in If-Match only without its quotes
 
     def get(self, key: str) -> Stored | None:
         def once() -> Stored | None:
@@ -110,30 +96,44 @@ class S3Store(Bucket):
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        if self.traits.reads_first and self.stat(key) is not None:
-            return False
         # Created objects never change, so caches may keep them for good; pages (`replace`) are asked for each time.
-        headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
+        headers = {**self.encryption, "ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
         if isinstance(data, Path) and (size := _size(data)) > MAX_PUT:
-            return multipart.put(self, key, data, size, sha256, headers, progress)
+            return self._put_parts(key, data, size, sha256, headers, progress or _silent)
         return self._put(key, data, sha256, {**headers, "IfNoneMatch": "*"}, progress)
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
-        if self.traits.reads_first and etag != getattr(self.get(key), "etag", None):
-            return False
-        headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "no-cache"}
+        headers = {**self.encryption, "ContentType": content_type, "CacheControl": "no-cache"}
         # Wheels and records are stored as they are: their size and hash are promised elsewhere.
-        packed = _packed(data)
+        packed = data if self.plain else _packed(data)
         if packed is not data:
             headers["ContentEncoding"] = "gzip"
         if etag is None:
             return self._put(key, packed, None, {**headers, "IfNoneMatch": "*"})
-        tag = etag.strip('"') if self.traits.bare_etags else etag
-        return self._put(key, packed, None, {**headers, "IfMatch": tag})
+        bare = etag.strip('"')
+        if self._put(key, packed, None, {**headers, "IfMatch": bare if self._bare else etag}):
+            return True
+        if self._bare or bare == etag or self._tag(key) != etag:
+            return False
+        # Nobody changed it, so the server did not understand the quotes.
+        self._bare = self._put(key, packed, None, {**headers, "IfMatch": bare})
+        return self._bare
+
+    def _tag(self, key: str) -> str | None:
+        def once() -> str | None:
+            try:
+                return self.client.head_object(Bucket=self.bucket, Key=self.full(key))["ETag"]
+            except ClientError as error:
+                if absent(error):
+                    return None
+                raise
+
+        return self.again(key, once)
 
     def likely_etag(self, data: bytes) -> str:
         # S3's tag of what was put in one piece, unless the bucket encrypts with a key of its own
-        return f'"{hashlib.md5(_packed(data), usedforsecurity=False).hexdigest()}"'
+        stored = data if self.plain else _packed(data)
+        return f'"{hashlib.md5(stored, usedforsecurity=False).hexdigest()}"'
 
     def list(self, prefix: str) -> Iterator[str]:
         options: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
@@ -148,8 +148,42 @@ class S3Store(Bucket):
     def discard(self, key: str) -> None:
         self.again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self.full(check_discardable(key))))
 
-    def examine(self, scratch: str) -> Iterator[Finding]:
-        return traits.examine(self, scratch)
+    def _put_parts(
+        self, key: str, path: Path, size: int, sha256: str | None, headers: dict[str, Any], progress: Progress
+    ) -> bool:
+        """Stores a large file in parts.
+
+        Without a condition, which not every server keeps at the end of such an upload: the record of the wheel makes
+        sure that the key stands for these bytes alone.
+        """
+        if self.stat(key) is not None:
+            return False
+        digest, _ = _measured(path)
+        if sha256 not in {None, digest}:
+            raise InfrastructureError(f"{path} changed while it was being stored")
+        lock, done = threading.Lock(), 0
+
+        def moved(count: int) -> None:
+            nonlocal done
+            with lock:
+                done += count
+                progress(done)
+
+        with self.failures(key):
+            try:
+                self.patient.upload_file(
+                    str(path),
+                    self.bucket,
+                    self.full(key),
+                    ExtraArgs={**headers, "Metadata": {SHA256: digest}},
+                    Callback=moved,
+                    Config=_PARTS,
+                )
+            except S3UploadFailedError as error:  # it hides which of S3's errors it was
+                raise error.__context__ or error from error
+        if self.stat(key) != Stat(size, digest):
+            raise InfrastructureError(f"{self.url(key)} was stored in parts and does not hold what was sent")
+        return True
 
     def _put(
         self,
@@ -168,11 +202,11 @@ class S3Store(Bucket):
             nonlocal tries
             tries += 1
             try:
-                with _opened(data, size, progress or _silent) as body:
+                with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as body:
                     self.client.put_object(
                         Bucket=self.bucket,
                         Key=self.full(key),
-                        Body=cast("IO[bytes]", body),
+                        Body=body,
                         ContentLength=size,
                         # a server that checks it refuses a body that was cut or a file that changed
                         ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),
@@ -185,6 +219,8 @@ class S3Store(Bucket):
                     # The first 412 is another's object. After a retry it may be our own, whose answer was lost.
                     return tries > 1 and self.stat(key) == Stat(size, digest)
                 raise
+            if progress is not None:
+                progress(size)
             return True
 
         return self.again(key, once)
@@ -224,15 +260,5 @@ def _size(path: Path) -> int:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _opened(data: bytes | Path, size: int, progress: Progress) -> Piece | io.BytesIO:
-    return io.BytesIO(data) if isinstance(data, bytes) else Piece(data, 0, size, progress)
-
-
 def _silent(_done: int) -> None:
     pass
-
-
-def _now_sending(request: Any, **_: object) -> None:
-    """A body is read to be signed, and read again to be sent: only the second is progress."""
-    if isinstance(request.body, Piece):
-        request.body.sending = True

@@ -6,18 +6,17 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
-from farm.index import naming, pages
+from farm.index import layout, pages
 from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.pages import File, Hashes
 from farm.index.stores import MAX_GET
@@ -26,9 +25,6 @@ from farm.index.stores import MAX_GET
 ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 _HTML = frozenset({"text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"})
-
-MAX_WHEEL = 32 * 1024**3
-"""Bytes that are read of a wheel whose page gives no size."""
 
 MAX_READ = 64 * 1024**2
 """Bytes of a wheel that is read for its METADATA alone."""
@@ -43,7 +39,7 @@ def check_source(source: str) -> str:
     if "@" in parts.netloc:
         raise UsageError(
             "the URL of the other index holds a user name or password",
-            hint="the farm reads other indexes without credentials; download the wheels and adopt their folder",
+            hint="the farm reads other indexes without credentials; download the wheels and publish their folder",
         )
     if parts.scheme not in _SCHEMES:
         raise UsageError(
@@ -52,7 +48,7 @@ def check_source(source: str) -> str:
     return source
 
 
-def project_files(source: str, project: str, unhashed: Callable[[str], None] = lambda _name: None) -> list[File]:
+def project_files(source: str, project: str) -> list[File]:
     """The project's wheels on its page that are not yanked and have a sha256; their URLs are absolute.
 
     Wheels of other projects there are passed over, as by pip; uv refuses them.
@@ -60,7 +56,6 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
     Args:
         source: The root of the other index's simple API.
         project: The name of the project, in any spelling.
-        unhashed: Gets the name of each wheel that is not yanked and has no sha256.
 
     Raises:
         UsageError: There is no such page.
@@ -87,8 +82,8 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
             entries = _json_entries(data)
         else:
             entries = _html_entries(answer.url, data.decode(errors="replace"))
-        own = (entry for entry in entries if naming.is_wheel_of(name, entry["filename"]))
-        return [file for entry in own if (file := _file(answer.url, entry, unhashed)) is not None]
+        own = (entry for entry in entries if layout.is_wheel_of(name, entry["filename"]))
+        return [file for entry in own if (file := _file(answer.url, entry)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(f"{url} is not a page of a simple index: {error!s:.200}") from error
 
@@ -132,32 +127,6 @@ def _metadata_inside(url: str, sha256: str) -> bytes:
         return b""  # an installer refuses it
 
 
-def download(file: File, target: Path) -> None:
-    """Stores a wheel that a page links to.
-
-    Raises:
-        VerificationFailedError: It has other bytes than its page says.
-        InfrastructureError: The other index or the disk failed.
-    """
-    url, digest, size = file.url or "", hashlib.sha256(), 0
-    limit = MAX_WHEEL if file.size is None else file.size
-    answer = ask(url)
-    if answer is None:
-        raise InfrastructureError(f"{url} is not there, and a page leads to it", hint="run it again")
-    try:
-        with target.open("wb") as out:
-            for chunk in answer.chunks:
-                size += len(chunk)
-                digest.update(chunk)
-                out.write(chunk)
-                if size > limit:
-                    break
-    except OSError as error:
-        raise InfrastructureError(f"{target}: {error.strerror or error}", hint="check free space") from error
-    if digest.hexdigest() != file.hashes.sha256:
-        raise VerificationFailedError(f"{url} has other bytes than its page says ({size} of them)")
-
-
 def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
     document = json.loads(data)
     _check_version(document.get("meta", {}).get("api-version", "1.0"))
@@ -173,16 +142,47 @@ def _check_version(version: str) -> None:
         raise ValueError(f"version {version:.20} of the simple API")
 
 
+class Anchor(NamedTuple):
+    """A link on a page, as a client reads it."""
+
+    href: str
+    text: str
+    attributes: dict[str, str | None]
+
+
+def anchors(page: bytes) -> list[Anchor]:
+    """All links on a page."""
+    return _parsed(page.decode(errors="replace")).found
+
+
+def _parsed(text: str) -> "_Anchors":
+    parser = _Anchors()
+    parser.feed(text)
+    parser.close()
+    return parser
+
+
 class _Anchors(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict[str, str | None]] = []
+        self.found: list[Anchor] = []
         self.base: str | None = None
         self.version = "1.0"
 
+    def handle_data(self, data: str) -> None:
+        if self.found:
+            last = self.found[-1]
+            self.found[-1] = last._replace(text=last.text + data) if self.inside else last
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "a"
+
+    inside = False
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
-            self.found.append(dict(attrs))
+            self.found.append(Anchor(dict(attrs).get("href") or "", "", dict(attrs)))
+            self.inside = True
         elif tag == "base" and self.base is None:  # only the first counts, in browsers and in pip
             self.base = dict(attrs).get("href")
         elif tag == "meta" and (one := dict(attrs)).get("name") == "pypi:repository-version":
@@ -190,30 +190,27 @@ class _Anchors(HTMLParser):
 
 
 def _html_entries(place: str, text: str) -> Iterator[dict[str, Any]]:
-    parser = _Anchors()
-    parser.feed(text)
+    parser = _parsed(text)
     _check_version(parser.version)
     base = urljoin(place, parser.base or "")
     for anchor in parser.found:
-        url, fragment = urldefrag(anchor.get("href") or "")
+        more = anchor.attributes
+        url, fragment = urldefrag(anchor.href)
         digest = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})", fragment)
-        metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
+        metadata = more.get("data-core-metadata") or more.get("data-dist-info-metadata") or ""
         yield {
             "filename": unquote(urlsplit(url).path.rsplit("/", 1)[-1]),
             "url": urljoin(base, url),
             "hashes": {"sha256": digest[1]} if digest else {},
-            "requires-python": anchor.get("data-requires-python"),
+            "requires-python": more.get("data-requires-python"),
             "core-metadata": metadata.removeprefix("sha256=") if metadata.startswith("sha256=") else None,
-            "yanked": "data-yanked" in anchor,
+            "yanked": "data-yanked" in more,
         }
 
 
-def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) -> File | None:
+def _file(place: str, entry: dict[str, Any]) -> File | None:
     digest, metadata = entry.get("hashes", {}).get("sha256"), entry["core-metadata"]
-    if entry.get("yanked"):
-        return None
-    if not digest:
-        unhashed(entry["filename"])
+    if entry.get("yanked") or not digest:
         return None
     # Relative to where the page was found, which may be behind a redirect.
     url = urljoin(place, entry["url"])

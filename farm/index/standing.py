@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from farm.base.errors import FarmError
 from farm.base.text import short
-from farm.index.pages import File, ProjectPage
+from farm.index.pages import File
 from farm.index.reader import Reader
 
 KEY = "catalog.wheels.json"
@@ -58,10 +58,8 @@ def standing(reader: Reader, filename: str) -> Standing | None:
         return None
 
 
-def withdrawn(file: File, page: ProjectPage) -> str | None:
-    """Why installers do not get a wheel: it was yanked, or it or its project is quarantined. None: they do."""
-    if file.quarantined is not None or file.url is None:
-        return short(f"quarantined: {file.quarantined or page.project_status.reason or 'no reason given'}")
+def withdrawn(file: File) -> str | None:
+    """Why installers do not get a wheel: it was yanked. None: they do."""
     if file.yanked is False:
         return None
     return short(f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked")

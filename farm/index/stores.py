@@ -1,4 +1,4 @@
-"""What the index asks of the place where its bytes lie.
+"""What the index asks of the place where its bytes are, and how several writers change one object.
 
 Two promises carry everything else: `create` stores only where nothing is, and `replace` stores only where
 nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except keys below a few prefixes.
@@ -6,58 +6,31 @@ nothing changed. A reader sees an object whole or not at all. Nothing here delet
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from farm.base.errors import UsageError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from farm.base.errors import InfrastructureError, UsageError
 
 SCRATCH = "probe/"
-DISCARDABLE = (SCRATCH, "whl/files/", "whl/attestations/")
-"""Only keys below these may be discarded: what the probe tried out, and the files of a wheel
-that was removed. Records and events stay for ever."""
+DISCARDABLE = re.compile(
+    rf"({SCRATCH}|whl/files/|whl/variant/(files|records)/).+|tuf/[0-9]+\.(targets|snapshot)\.json", re.ASCII
+)
+"""Only these keys may be discarded: what was tried out, the files of a wheel that was removed, and signatures that
+newer ones replaced. Records, events and root keys stay for ever."""
 
 MAX_GET = 64 * 1024 * 1024
 """The largest object, in bytes, that `Store.get` reads into memory: records and pages, never wheels."""
 
 CHUNK = 1024 * 1024
+TRIES = 60
+"""32 writers of one page needed 9 tries at most on three servers; this bounds what is surely broken."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*", re.ASCII)
 
-
 Progress = Callable[[int], None]
 """Gets how many bytes of an object are stored so far; it may go back when a piece is sent again."""
-
-
-@dataclass(frozen=True)
-class StoreTraits:
-    """What a store was found to need.
-
-    Attributes:
-        bare_etags: `If-Match` is understood only without the quotes around the ETag.
-        reads_first: Conditions are ignored. Each write looks first instead, which is safe for one writer at a
-            time and no more; only `--single-writer` asks for it.
-    """
-
-    bare_etags: bool = False
-    reads_first: bool = False
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was tried out on a store.
-
-    Attributes:
-        what: What was tried.
-        good: Did it come out as one would wish?
-        needed: May nothing be published where it did not?
-        seen: The evidence.
-    """
-
-    what: str
-    good: bool
-    needed: bool
-    seen: str
 
 
 class Stored(NamedTuple):
@@ -81,11 +54,8 @@ class Store(Protocol):
     refuses or a place that is configured wrongly. A failure is never reported as an absent object.
     """
 
-    proved: bool
-    """True once `farm.index.probe.prove` has passed on this object."""
-
-    traits: StoreTraits
-    """What the probe found; the store heeds it."""
+    plain: bool
+    """Pages are stored as they are, since the store does not keep the header that says how they are packed."""
 
     def get(self, key: str) -> Stored | None:
         """The object, or None where there is none. At most `MAX_GET` bytes."""
@@ -137,10 +107,7 @@ class Store(Protocol):
         """Where a client finds the key; a key may be empty or end in a slash here."""
 
     def discard(self, key: str) -> None:
-        """Removes a key below one of `DISCARDABLE`; ValueError for any other. An absent one is fine."""
-
-    def examine(self, scratch: str) -> Iterator[Finding]:
-        """Tries out what else is worth knowing about this kind of store, on keys that start with `scratch`."""
+        """Removes a key that is `DISCARDABLE`; ValueError for any other. An absent one is fine."""
 
 
 def check_key(key: str) -> str:
@@ -158,8 +125,8 @@ def check_key(key: str) -> str:
 
 def check_discardable(key: str) -> str:
     """Gives the key back if it may be discarded; ValueError if not."""
-    if not check_key(key).startswith(DISCARDABLE):
-        raise ValueError(f"only keys below {', '.join(DISCARDABLE)} are ever discarded, not {key!r}")
+    if not DISCARDABLE.fullmatch(check_key(key)):
+        raise ValueError(f"never discarded: {key!r}")
     return key
 
 
@@ -168,3 +135,75 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             yield chunk
+
+
+class Prediction(NamedTuple):
+    """What is probably there, so that it need not be read first; `None` for nothing. A wrong one costs a request."""
+
+    stored: Stored | None
+
+
+class Swapped(NamedTuple):
+    """What was there, what is there now, and whether we wrote it. The tag is of what was there."""
+
+    before: Stored | None
+    data: bytes
+    written: bool
+
+
+class _LostRaceError(InfrastructureError):
+    pass
+
+
+def swap(
+    store: Store,
+    key: str,
+    change: Callable[[bytes | None], bytes | None],
+    content_type: str,
+    *,
+    prediction: Prediction | None = None,
+) -> Swapped:
+    """Compare and swap: reads, changes, writes if nobody else wrote, again if somebody did.
+
+    Args:
+        store: Where.
+        key: What.
+        change: From the old content (None: absent) to the new (None: leave it). Called again after a lost race.
+        content_type: The media type.
+        prediction: Spares the first read if it is right.
+    """
+
+    def attempt() -> Swapped:
+        nonlocal prediction
+        predicted, prediction = prediction, None
+        old = store.get(key) if predicted is None else predicted.stored
+        new = change(None if old is None else old.data)
+        if new is None or (old is not None and new == old.data):
+            assert old is not None, "nothing can be left as it is where nothing is"
+            return Swapped(old, old.data, written=False)
+        if not store.replace(key, new, None if old is None else old.etag, content_type=content_type):
+            # A wrong prediction is no lost race: read what is there and write at once, without a wait.
+            if predicted is not None:
+                return attempt()
+            raise _LostRaceError(f"{store.url(key)}: {TRIES} times somebody else wrote first", hint="run it again")
+        return Swapped(old, new, written=True)
+
+    return Retrying(
+        stop=stop_after_attempt(TRIES),
+        wait=wait_random_exponential(multiplier=0.05, max=2),
+        retry=retry_if_exception_type(_LostRaceError),
+        reraise=True,
+    )(attempt)
+
+
+def predicted(store: Store, sample: Stored, data: bytes) -> Prediction | None:
+    """That `data` is there, with the tag it should have; None where the store's tags cannot be foretold.
+
+    `sample` shows whether they can: a bucket that encrypts with a key of its own makes other tags.
+    """
+    bare, likely = sample.etag.strip('"'), store.likely_etag(sample.data).strip('"')
+    if bare != likely:
+        return None
+    # Only the middle is replaced: the store's quotes, or none, stay.
+    tag = sample.etag.replace(bare, store.likely_etag(data).strip('"'))
+    return Prediction(Stored(data, tag))

@@ -1,26 +1,107 @@
 """`whl/variant/`: one root in which the installer finds the wheel for the machine (drafts of PEP 825 and 850).
 
-An extra for uv with `UV_PREVIEW_FEATURES=wheel-variants`, GPUs from sm_50 on. Its wheels are relabelled copies of
-published ones: a group like any other, but that what is said of a wheel holds for its copies too
-(`farm.index.events.state_of`).
+An extra for uv with `UV_PREVIEW_FEATURES=wheel-variants`, GPUs from sm_50 on. Its wheels are labelled copies of
+published ones, in a tree of their own (`whl/variant/files`, `records`, `simple`), of which no other module here knows:
+a page is written whole from the records of the copies and the events about their wheels. What changes wheels calls
+`follow`.
 """
 
-from datetime import UTC, datetime
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from pydantic import Field
 
 from farm.base.errors import PublishRefusedError, UsageError
-from farm.base.hashes import sha256_of
-from farm.index import naming
-from farm.index.catalogue import without_rebuild
-from farm.index.events import read_listed
-from farm.index.pages import Properties
-from farm.index.provenance import made_from
-from farm.index.publish import PublishResult, put
-from farm.index.records import Record, describe
-from farm.index.signing import Signer
-from farm.index.stores import Store
+from farm.base.hashes import sha256_and_size, sha256_of
+from farm.index import html
+from farm.index.layout import WheelName, without_rebuild
+from farm.index.pages import HTML, File, Hashes
+from farm.index.publish import NameTakenError, check_store
+from farm.index.records import Model, Record, Sha256, parse, read_state, read_wheel, rendered
+from farm.index.stores import Store, swap
 
-BUILD_TYPE = "urn:torch-farm:relabelled:v1"
+ROOT = "whl/variant/"
+LIST = f"{ROOT}simple/index.html"
+Properties = dict[str, dict[str, list[str]]]
+"""Namespace -> feature -> values, as the drafts have them."""
+
+
+class _Facts(Model):
+    """`variants.yaml`."""
+
+    sources: dict[str, str]
+    schema_url: str = Field(alias="schema")
+    namespaces: tuple[str, ...]
+    providers: dict[str, dict[str, Any]]
+    sm_min: int
+    levels: dict[str, str]
+
+
+class Copy(Model):
+    """A labelled copy of a wheel: the claim on its name."""
+
+    filename: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,235}-[0-9a-z_.]+\.whl$")
+    source: WheelName
+    label: str
+    properties: Properties
+    sha256: Sha256
+    metadata_sha256: Sha256
+    requires_python: str | None = None
+
+    @property
+    def project(self) -> str:
+        return canonicalize_name(self.filename.partition("-")[0])
+
+    @property
+    def version(self) -> str:
+        return str(Version(self.filename.split("-")[1]))
+
+
+@cache
+def _facts() -> _Facts:
+    text = (resources.files("farm.index") / "variants.yaml").read_text(encoding="utf-8")
+    return _Facts.model_validate(yaml.safe_load(text))
+
+
+def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]:
+    """Label and properties of a wheel: `sm61_v3` for the words sm61 and avx2.
+
+    Raises:
+        UsageError: The drafts, or uv, have no words for it.
+    """
+    known = _facts()
+    level = known.levels.get(cpu)
+    real = [f"{sm}_real" for sm in sms if sm >= known.sm_min]
+    if level is None or (sms and not real) or gpu == "mps":
+        raise UsageError(
+            f"wheel variants have no words for {gpu} and {cpu}",
+            hint=f"GPUs from sm_{known.sm_min} on, CPUs {', '.join(known.levels)}; else there is the root {gpu}-{cpu}",
+        )
+    found: Properties = {"x86_64": {"level": [level]}}
+    if real:
+        found["nvidia"] = {"sm_arch": real}
+    return f"{gpu}_{level}", found
+
+
+def variant_json(labels: Mapping[str, Properties]) -> dict[str, Any]:
+    """The content of `variant.json` for one label, and of `…-variants.json` for all of a version."""
+    known = _facts()
+    return {
+        "$schema": known.schema_url,
+        "default-priorities": {"namespace": list(known.namespaces)},
+        "providers": known.providers,
+        "variants": dict(sorted(labels.items())),
+    }
 
 
 def published(store: Store, wheel: Path) -> Record:
@@ -31,16 +112,18 @@ def published(store: Store, wheel: Path) -> Record:
             there.
         PublishRefusedError: The index has other bytes under its name.
     """
-    record, _state = read_listed(store, wheel.name)
+    found = read_wheel(store, wheel.name)
+    if found.state.removed is not None:
+        raise UsageError(f"{wheel.name} was removed: {found.state.removed}")
     try:
-        found = sha256_of(wheel)
+        digest = sha256_of(wheel)
     except OSError as error:
         raise UsageError(
             f"cannot read {wheel}: {error.strerror}", hint="give the path of the published wheel's file"
         ) from error
-    if found != record.sha256:
+    if digest != found.record.sha256:
         raise PublishRefusedError(f"{wheel.name} is not the wheel that the index has under this name")
-    return record
+    return found.record
 
 
 def build_of(source: Record) -> str:
@@ -49,28 +132,121 @@ def build_of(source: Record) -> str:
 
 
 def publish_variant(
-    store: Store, wheel: Path, source: Record, properties: Properties, metadata: bytes, signer: Signer | None = None
-) -> PublishResult:
-    """Publishes a labelled copy of a published wheel, or completes what an earlier call began.
-
-    Args:
-        store: The index.
-        wheel: The copy; its name ends in its label.
-        source: Of the wheel that it is a copy of.
-        properties: What the label stands for.
-        metadata: The bytes of the copy's METADATA.
-        signer: Signs its attestation and the pages.
+    store: Store, wheel: Path, source: Record, label: str, labelled: Properties, metadata: bytes
+) -> list[str]:
+    """Publishes a labelled copy of a published wheel, or completes what an earlier call began; gives the pages.
 
     Raises:
-        PublishRefusedError: The name stands for other bytes, or somebody removed the wheel meanwhile.
+        PublishRefusedError: The name stands for other bytes.
         InfrastructureError: The store failed; run it again.
     """
-    ours = describe(
-        wheel,
-        group=naming.VARIANTS,
-        metadata=metadata,
-        upload_time=datetime.now(UTC),
-        provenance=made_from(BUILD_TYPE, wheel.name, source.filename, source.sha256),
-        copy_of=(source.filename, properties),
+    check_store(store)
+    digest, _size = sha256_and_size(wheel)
+    beside = wheel.with_name("METADATA")
+    beside.write_bytes(metadata)
+    copy = Copy(
+        filename=wheel.name,
+        source=source.filename,
+        label=label,
+        properties=labelled,
+        sha256=digest,
+        metadata_sha256=sha256_of(beside),
+        requires_python=source.requires_python,
     )
-    return put(store, ours, wheel, metadata, signer=signer)
+    key = f"{ROOT}records/{wheel.name}.json"
+    if not store.create(key, rendered(copy), content_type="application/json"):
+        there = store.get(key)
+        if there is None or parse(Copy, there.data, key) != copy:
+            raise NameTakenError(f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes")
+    for place, data in ((f"{ROOT}files/{wheel.name}", wheel), (f"{ROOT}files/{wheel.name}.metadata", beside)):
+        store.create(place, data, content_type="application/octet-stream")
+    return follow(store, copy.project)
+
+
+def follow(store: Store, *projects: str) -> list[str]:
+    """Brings the tree to what the events about the copied wheels say: all of it, or these projects; gives the pages."""
+    listed = store.get(LIST)
+    if listed is None and not projects:
+        return []
+    written = []
+    for project in projects or sorted(html.parse_list(listed.data, LIST) if listed else ()):
+        for key, content_type in _places(project, _copies(store, project)):
+
+            def change(_old: bytes | None, key: str = key, project: str = project) -> bytes:
+                # Read after the page: whoever writes later has seen more.
+                return _expected(store, project, _copies(store, project))[key]
+
+            if swap(store, key, change, content_type).written:
+                written.append(key)
+
+    def add(old: bytes | None) -> bytes | None:
+        shown = html.parse_list(old, LIST) if old else set()
+        return None if old and shown >= set(projects) else html.list_html("variant", shown | set(projects))
+
+    if swap(store, LIST, add, HTML).written:
+        written.append(LIST)
+    for project in projects or sorted(html.parse_list(listed.data, LIST) if listed else ()):
+        for copy in _copies(store, project):
+            if read_state(store, copy.source).removed is not None:
+                store.discard(f"{ROOT}files/{copy.filename}")
+                store.discard(f"{ROOT}files/{copy.filename}.metadata")
+    return written
+
+
+def differing(store: Store) -> Iterator[str]:
+    """The pages of the tree that are not what records and events say."""
+    listed = store.get(LIST)
+    for project in sorted(html.parse_list(listed.data, LIST)) if listed else ():
+        for key, wanted in _expected(store, project, _copies(store, project)).items():
+            found = store.get(key)
+            if found is None or found.data != wanted:
+                yield key
+
+
+def _copies(store: Store, project: str) -> list[Copy]:
+    keys = sorted(store.list(f"{ROOT}records/"))
+    copies = [parse(Copy, found.data, key) for key in keys if (found := store.get(key)) is not None]
+    return [copy for copy in copies if copy.project == project]
+
+
+def _places(project: str, copies: list[Copy]) -> list[tuple[str, str]]:
+    """The pages of a project: what the labels stand for first, since the page leads to it."""
+    versions = sorted({copy.version for copy in copies})
+    labels = [(f"{ROOT}simple/{project}/{_labels_name(project, each)}", "application/json") for each in versions]
+    return [*labels, (f"{ROOT}simple/{project}/index.html", HTML)]
+
+
+def _labels_name(project: str, version: str) -> str:
+    return f"{project.replace('-', '_')}-{version}-variants.json"
+
+
+def _expected(store: Store, project: str, copies: list[Copy]) -> dict[str, bytes]:
+    """The pages of a project, by key."""
+    labels: dict[str, dict[str, Properties]] = defaultdict(dict)
+    anchors, offered = [], set()
+    for copy in copies:
+        labels[copy.version][copy.label] = copy.properties
+        state = read_state(store, copy.source)
+        if state.removed is None:
+            offered.add(copy.version)
+            anchors.append(html.anchor(_file(copy, state.yanked), f"../../files/{quote(copy.filename, safe='')}"))
+    names = [_labels_name(project, version) for version in sorted(offered)]
+    anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in names]
+    found = {
+        f"{ROOT}simple/{project}/{_labels_name(project, version)}": json.dumps(
+            variant_json(all_), sort_keys=True
+        ).encode()
+        for version, all_ in labels.items()
+    }
+    return {**found, f"{ROOT}simple/{project}/index.html": html.document(f"Links for {project}", [], anchors)}
+
+
+def _file(copy: Copy, yanked: bool | str) -> File:
+    return File.model_construct(
+        filename=copy.filename,
+        url=None,
+        hashes=Hashes(sha256=copy.sha256),
+        requires_python=copy.requires_python,
+        core_metadata=Hashes(sha256=copy.metadata_sha256),
+        yanked=yanked,
+    )

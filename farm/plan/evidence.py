@@ -76,6 +76,11 @@ class ProvedWheel(Model):
             return f"built and run on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"
         return "built and run without a card" if self.runs else "built, not run"
 
+    @property
+    def level(self) -> int:
+        """How far the proof goes: 3 on a card, 2 without one, 1 built alone."""
+        return 3 if any(run.card for run in self.runs) else 2 if self.runs else 1
+
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
         mine = (self.channel, self.package, self.platform, self.variant, self.version)

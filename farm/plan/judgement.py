@@ -1,5 +1,6 @@
 """Reasons against a candidate: its channel does not offer it, or the rules object to its stack."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from farm import catalog
@@ -12,12 +13,16 @@ from farm.plan.selectors import Candidate
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reasons against a build: `offer` are the channel's, `rules` those of the rules."""
+    """The reasons against a build: `offer` are the channel's, `rules` those of the rules.
+
+    `asked` are the fields of the stack that somebody asked for, in that order.
+    """
 
     what: str
     stack: Stack
     offer: list[Reason]
     rules: list[Reason]
+    asked: tuple[str, ...] = ()
 
     @property
     def buildable(self) -> bool:
@@ -36,11 +41,11 @@ class Judgement:
 
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
-        return [*self.offer, *advise(self.stack, self.rules)]
+        return [*self.offer, *advise(self.stack, self.rules, self.asked)]
 
     def nearest(self) -> str | None:
         """The options that would do away with all errors of the rules; None: they have none, or nothing was found."""
-        found = solve(self.stack)
+        found = solve(self.stack, self.asked)
         return difference(self.stack, found) or None if found else None
 
     def require_buildable(self) -> None:
@@ -69,8 +74,13 @@ def judgement(candidate: Candidate) -> Judgement:
     return Judgement(
         what=f"{selectors.package} for {selectors.variant}",
         stack=candidate.stack,
-        offer=[*_not_offered(candidate), *_no_source(candidate.recipe, candidate.stack.torch)],
+        offer=[
+            *_not_offered(candidate),
+            *_no_source(candidate.recipe, candidate.stack.torch),
+            *_turned_off(candidate),
+        ],
         rules=check(candidate.stack),
+        asked=tuple(candidate.selectors.options),
     )
 
 
@@ -92,6 +102,17 @@ def _not_offered(candidate: Candidate) -> list[Reason]:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
         found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))
     return found
+
+
+def _turned_off(candidate: Candidate) -> Iterator[Reason]:
+    """Switches of PyTorch that were asked for and that the recipe has off, whatever the rules say."""
+    recipe, platform = candidate.recipe, candidate.selectors.platform
+    own = recipe.env | recipe.env_platform.get(platform, {}) | (recipe.env_cuda if candidate.stack.cuda else {})
+    own |= {name: str(int(on)) for name, on in candidate.pins.switches.items()}
+    for name in sorted(candidate.stack.switches):
+        if own.get(name) == "0":
+            text = f"{name} is off in the recipe of {recipe.package} in channel {candidate.channel.name}"
+            yield Reason("switch-recipe", text, f"{name}: 0", f"farm/recipes/{candidate.pins.recipe}/recipe.yaml")
 
 
 def _no_source(recipe: Recipe, torch: str | None) -> list[Reason]:

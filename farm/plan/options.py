@@ -233,9 +233,11 @@ def from_file(values: Mapping[str, Value], path: str) -> dict[str, Choice]:
     return {name: Choice(value, path) for name, value in values.items()}
 
 
-def from_arguments(values: Mapping[str, Value]) -> dict[str, Choice]:
-    """Choices from a parsed command line (`vars(args)`); None means not given."""
-    return {name: Choice(value, one.flag) for name, one in OPTIONS.items() if (value := values.get(name)) is not None}
+def from_arguments(values: Mapping[str, Value], words: Sequence[str] = ()) -> dict[str, Choice]:
+    """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means not given."""
+    found = {name: Choice(value, one.flag) for name, one in OPTIONS.items() if (value := values.get(name)) is not None}
+    flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
+    return dict(sorted(found.items(), key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1))
 
 
 def markdown() -> str:

@@ -66,7 +66,8 @@ def candidate(
     `channel_name` is a channel to try in the place of the default one.
 
     Raises:
-        UsageError: A package, platform, channel, option or value is unknown; the nearest are given.
+        UsageError: A package, platform, channel, option or value is unknown, with the nearest; or an option of the
+            command line means nothing to the build.
     """
     variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
     for name, choice in options.items():
@@ -153,11 +154,13 @@ def _choose(
     one: Option, recipe_: Recipe, variant: Variant, given: Mapping[str, Choice], pins: Pins, channel: str
 ) -> Choice:
     """The explicit choice, else the channel's, else the default, also for an option that does not apply."""
-    # Not refused: options of ci/farm.yaml hold for all builds, those without a GPU too.
-    if one.needs_gpu and not variant.sms:
-        return Choice(one.default, f"variant {variant}")
-    if not one.applies(recipe_):
-        return Choice(one.default, f"recipe {recipe_.package}")
+    nothing = f"variant {variant}" if one.needs_gpu and not variant.sms else None
+    nothing = nothing or (None if one.applies(recipe_) else f"recipe {recipe_.package}")
+    if nothing:
+        # Options of ci/farm.yaml and of the environment hold for all builds, those of the command line for this one.
+        if one.name in given and given[one.name].origin == one.flag and given[one.name].value != one.default:
+            raise UsageError(f"{one.flag} means nothing to {nothing}", hint="leave it out")
+        return Choice(one.default, nothing)
     if one.name in given:
         return _completed(one, given[one.name])
     if one.name in pins.options:

@@ -24,6 +24,7 @@ _WEB = "the address of a folder, such as https://wheels.example.org"
 _MIRROR = "the address of a mirror as apt writes it, such as http://mirror.example.org/debian"
 
 JobKind = Literal["build", "smoke"]
+SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:=&|*+()\[\]-]{1,200}$")] | None
 
 
 class Swarm(Model):
@@ -41,6 +42,34 @@ class Swarm(Model):
     push: str | None = None
     cpus: float | None = Field(default=None, gt=0)
     memory_gb: float | None = Field(default=None, gt=0)
+
+
+class SlurmCard(Model):
+    """What `sbatch` is asked for: the options of the same names."""
+
+    partition: SlurmWord = None
+    account: SlurmWord = None
+    qos: SlurmWord = None
+    constraint: SlurmWord = None
+    gres: SlurmWord = None
+
+
+class Slurm(SlurmCard):
+    """How the `slurm` engine is reached.
+
+    `folder` is one that the login node and the nodes share, under the same path. `ssh` is the login node, as the
+    command `ssh` knows it (null: this machine). `cpus` and `memory_gb` are what one job gets; null: what the largest
+    node has. `minutes` is the longest time limit that the partition allows. `jobs` is how many are in Slurm's queue at
+    a time. `smoke` is asked for by smoke tests, which then run on a node; null: they run on this machine.
+    """
+
+    folder: Annotated[str, pattern(r"^/[A-Za-z0-9_.,+@/-]{1,200}$", "an absolute path, such as /scratch/me/farm")]
+    ssh: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@:-]{0,200}$")] | None = None
+    cpus: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+    minutes: int | None = Field(default=None, gt=0)
+    jobs: int = Field(default=16, ge=1, le=1000)
+    smoke: SlurmCard | None = None
 
 
 def _age(value: object) -> timedelta:
@@ -79,6 +108,7 @@ class Settings(Model):
     smoke_timeout_s: int = Field(default=300, gt=0, le=7200)
     options: dict[Annotated[str, word_of("option", lambda: list(OPTIONS))], str | bool | int] = {}
     swarm: Swarm | None = None
+    slurm: Slurm | None = None
     grace_s: int = Field(default=600, ge=0)
 
     def named(self, index: str) -> "Settings":

@@ -24,16 +24,18 @@ from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.reach import ERRORS, connect
+from farm.engines.slurm import Options, SlurmEngine
 from farm.engines.swarm import SwarmEngine
 from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
-from farm.plan.settings import Runner, Swarm, load_github, load_runners
+from farm.plan.settings import Runner, Slurm, SlurmCard, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
 from farm.platforms.facts import DEFAULT, facts
 from farm.run.host_toolchain import prove_host, this_machine
 from farm.run.queue import Worker
 from farm.run.report import Outcomes
 from farm.run.sources import fetch
+from farm.run.toolchain_tree import pack_toolchain
 from farm.run.workspace import Workspace
 
 # A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
@@ -54,6 +56,7 @@ class Backend:
         builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
         workers: The runners now, for the queue.
         swarm: Where images are pushed, if they are.
+        tests: Smoke tests run there as jobs; else on this machine.
         close: Lets go of what is open.
         lock: Held while an image is made and pushed, so that runs that start together do it once.
     """
@@ -62,6 +65,7 @@ class Backend:
     builder: docker.DockerClient | None
     workers: Callable[[], list[Worker]]
     swarm: Swarm | None = None
+    tests: bool = False
     close: Callable[[], object] = lambda: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -173,7 +177,7 @@ def _swarm(workspace: Workspace, _name: str, runner: Runner) -> Backend:
         client.close()
         builder.close()
 
-    return Backend(engine, builder, workers, swarm, close)
+    return Backend(engine, builder, workers, swarm, close=close)
 
 
 def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
@@ -184,6 +188,25 @@ def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
         return [Worker(name, platform=system.facts.name, machine=machine, memory=engine.capacity().memory)]
 
     return Backend(engine, None, workers)
+
+
+def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
+    slurm = _check_slurm(workspace)
+    card = slurm.smoke or SlurmCard()
+    engine = SlurmEngine(
+        slurm.folder,
+        slurm.ssh,
+        build=Options(**slurm.model_dump(include=set(SlurmCard.model_fields))),
+        card=Options(**card.model_dump()),
+        cpus=slurm.cpus,
+        memory=_bytes(slurm.memory_gb),
+        minutes=slurm.minutes,
+    )
+
+    def workers() -> list[Worker]:
+        return [Worker(name, memory=engine.capacity().memory, slots=slurm.jobs)]  # its own queue chooses the node
+
+    return Backend(engine, None, workers, tests=slurm.smoke is not None)
 
 
 def _github_api(workspace: Workspace) -> GithubApi:
@@ -272,6 +295,15 @@ def _docker_builders(workspace: Workspace) -> list[str]:
     return found
 
 
+def _check_slurm(workspace: Workspace) -> Slurm:
+    if workspace.settings.slurm is None:
+        raise UsageError(
+            "ci/farm.yaml does not say how Slurm is reached",
+            hint="slurm: {folder: /a/folder/that/login/node/and/nodes/share, cpus: 8, memory_gb: 32}",
+        )
+    return workspace.settings.slurm
+
+
 def _check_swarm(workspace: Workspace) -> Swarm:
     if workspace.settings.swarm is None:
         raise UsageError(
@@ -294,6 +326,7 @@ def _github_labels(workspace: Workspace) -> Labels:
 ENGINES: dict[str, EngineKind] = {
     "docker": EngineKind(DockerEngine.traits, _docker, check=_docker_builders, machines=_docker_builders),
     "host": EngineKind(HostEngine.traits, _host),
+    "slurm": EngineKind(SlurmEngine.traits, _slurm, check=_check_slurm),
     "swarm": EngineKind(SwarmEngine.traits, _swarm, check=_check_swarm),
     # `check`: opening a client looks at repository and token, and sends no request.
     "github": EngineKind(
@@ -334,6 +367,8 @@ def toolchain(
     client = backend.builder
     if backend.engine.traits.gathers:  # `farm build` on the runner makes it
         return ""
+    if backend.engine.traits.unpacks:
+        return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
     if client is None:
         prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
         return ""
@@ -376,6 +411,35 @@ def toolchain(
         step.result += f", {'pushed' if pushed else 'in the registry'}"
         # Nodes may know the registry under another address than the machine that pushes.
         return f"{backend.swarm.registry}/{image.tag}"
+
+
+def unpacked_toolchain(
+    workspace: Workspace, engine: Engine, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine.
+
+    Raises:
+        InfrastructureError: The image cannot be made, packed or unpacked.
+        NoRunnerError: There is no Docker engine to make it.
+    """
+    assert isinstance(engine, SlurmEngine)
+    image = f"toolchain-{rendered.image_digest[:24]}"
+    if engine.has_toolchain(image):
+        with outcomes.timed("image", workspace.watcher) as step:
+            step.result = f"{image}, in {engine.folder}"
+        return image
+    maker = open_backend(workspace, "docker")
+    try:
+        assert isinstance(maker.engine, DockerEngine)
+        made = toolchain(workspace, maker, plan, rendered, folder, outcomes)
+        with outcomes.timed("unpack", workspace.watcher) as step:
+            script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+            packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
+            engine.add_toolchain(image, packed, maker.engine.image_environment(made))
+            step.result = f"{image} into {engine.folder}"
+    finally:
+        maker.close()
+    return image
 
 
 def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:

@@ -11,75 +11,22 @@ from typing import Any
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
-from farm.base.retries import retry_while_open
 from farm.base.temporary import temporary_folder
 from farm.base.zipapps import pack
-from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
+from farm.engines.host import CARRIED
 from farm.plan.file import Plan
 from farm.plan.render import EPOCH, render
 from farm.run import needs
 from farm.run.backends import SCRIPTS, check_engine, open_backend, toolchain
 from farm.run.build import TREE, tree_volume
 from farm.run.report import Outcomes
-from farm.run.short_job import run_to_end
 from farm.run.sources import gather
+from farm.run.toolchain_tree import pack_toolchain
 from farm.run.workspace import Workspace
 
 PART_BYTES = 56 << 20
-MAX_TREE = 4 << 30
-PACK_TIMEOUT_S = 3600
-CARRIED = (
-    "farm/__init__.py",
-    "farm/base/__init__.py",
-    "farm/base/errors.py",
-    "farm/base/locks.py",
-    "farm/base/processes/__init__.py",
-    "farm/base/processes/enter.py",
-    "farm/base/processes/posix.py",
-    "farm/base/text.py",
-    "farm/platforms/__init__.py",
-    "farm/platforms/facts.py",
-    "farm/engines/__init__.py",
-    "farm/engines/base.py",
-    "farm/engines/host.py",
-    "farm/engines/output.py",
-    "farm/engines/supervise.py",
-)
-"""What of the farm goes along in `run`: the host engine, which needs the standard library alone."""
 RUNNER = "farm.run.standalone.bundle.main:main"
-
-
-def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Path:
-    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image and script.
-
-    Raises:
-        BuildFailedError: The image cannot be packed.
-    """
-    version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
-    packed = cache / f"{image.rpartition(':')[2]}-{version}.tar.xz"
-    if packed.exists():
-        return packed
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / f"{packed.stem}.job"
-    folder.mkdir(exist_ok=True)
-    (folder / script.name).write_bytes(script.read_bytes())
-    job = Job(
-        name=f"pack {image}",
-        image=image,
-        command=("python3", f"/farm/job/{script.name}", "/farm/out"),
-        inputs={"/farm/job": folder},
-        output="/farm/out",
-        environment={},
-        limits=engine.capacity(),
-        timeout_s=PACK_TIMEOUT_S,
-        labels={"farm.pack": packed.stem},
-    )
-    part = cache / f"{packed.stem}.part"
-    # It gets its name when it is whole: a bundle that was interrupted packs it again.
-    run_to_end(engine, job, part, MAX_TREE)
-    retry_while_open((part / "tree.tar.xz").replace, packed)
-    return packed
 
 
 def write_bundle(

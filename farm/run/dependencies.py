@@ -4,10 +4,9 @@ from packaging.utils import canonicalize_name
 
 from farm.base.errors import FarmError
 from farm.index.backends import open_store
-from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
 from farm.index.dependencies import link_dependencies, needs_of
-from farm.index.pages import metadata_key
-from farm.index.roles import sign_pages
+from farm.index.layout import metadata_key
+from farm.index.pages import read_catalogue
 from farm.index.stores import Store
 from farm.run.report import Outcomes
 from farm.run.sources import pip_index
@@ -26,9 +25,7 @@ def link_missing(workspace: Workspace, group: str, filename: str, outcomes: Outc
         return
     with outcomes.timed("dependencies", workspace.watcher) as step:
         try:
-            written = link_dependencies(store, pip_index(), group=group)
-            if workspace.signer is not None:
-                sign_pages(store, workspace.signer, written)
+            link_dependencies(store, pip_index(), group=group)
         except FarmError as error:
             step.outcome = "not run"
             step.result = f"not linked: {error}; farm index dependencies --group {group} links them"
@@ -37,7 +34,6 @@ def link_missing(workspace: Workspace, group: str, filename: str, outcomes: Outc
 
 
 def _lacking(store: Store, group: str, filename: str) -> list[str]:
-    metadata, found = store.get(metadata_key(filename)), store.get(CATALOGUE_KEY)
-    listed = parse_catalogue(found.data if found else None).listed(group)
+    metadata, listed = store.get(metadata_key(filename)), read_catalogue(store)[0].names(group)
     needs = needs_of(metadata.data) if metadata else []
     return sorted({canonicalize_name(need.name) for need in needs if need.marker is None} - listed)

@@ -3,20 +3,25 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, VerificationFailedError
 from farm.base.project import LOCAL
 from farm.plan.file import Plan
 from farm.run import build_inputs
+from farm.run.backends import engine_kind, toolchain, write_context
 from farm.run.buildstep import BuildStep
 from farm.run.check import check_wheel, summary
 from farm.run.context import RunContext
 from farm.run.dependencies import link_missing
 from farm.run.journal import Until
+from farm.run.journal.database import network_file_system
 from farm.run.library_wheels import library_wheels
 from farm.run.release import pip_line, pip_source, publish_wheel
 from farm.run.repair import repair_built
 from farm.run.smoke import SmokeOptions, smoke
+from farm.run.smoke_job import probe_job
+from farm.run.workspace import journal_path
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,12 @@ class MainJob(RunContext):
     def steps(self, until: Until) -> None:
         plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
+        journal = journal_path(self.workspace.project, self.workspace.settings)
+        if where := network_file_system(journal):
+            watcher.note(
+                f"the journal is on a network file system ({where}), where SQLite may lose it: "
+                "set artifacts: in ci/farm.yaml to a local folder"
+            )
         built = BuildStep(self, self.pieces).carry_out()
         self.built()
         # Also where the run ends with the build: its `built` may be published by another machine.
@@ -76,7 +87,8 @@ class MainJob(RunContext):
         attempt = self.journal.create_attempt(job.id, "host", LOCAL)
         self.journal.set_state(attempt.id, "running")
         try:
-            options = SmokeOptions(wheel=Path(self.outcomes.wheel) if self.outcomes.wheel else None)
+            wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
+            options = SmokeOptions(wheel=wheel, **self._elsewhere())
             failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
         except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
@@ -90,6 +102,22 @@ class MainJob(RunContext):
         self.journal.set_state(attempt.id, "done", "failure" if failed else "success", why="; ".join(failed) or None)
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
+
+    def _elsewhere(self) -> dict[str, Any]:
+        """How the test runs as a job of the engine, where it lends a machine with the card to tests."""
+        if self.pieces is not None or not engine_kind(self.run.request.on).traits.unpacks:
+            return {}
+        backend = self.backend()
+        if not backend.tests:
+            return {}
+        rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
+        image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
+        return {
+            "gpu": bool(self.plan.parsed_variant.sms),
+            "elsewhere": lambda python, expect: probe_job(
+                self.workspace, self.plan, backend, image, python, expect, self.run.id
+            ),
+        }
 
 
 def without_a_build(plan: Plan, wheel: Path) -> str:

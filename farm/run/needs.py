@@ -14,7 +14,8 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.retries import retry_while_open
 from farm.base.tags import serves
 from farm.index.backends import open_store
-from farm.index.pages import File, json_key, parse_page, wheel_key
+from farm.index.layout import json_key, wheel_key
+from farm.index.pages import File, parse_page
 from farm.index.stores import Store
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix

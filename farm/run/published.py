@@ -9,8 +9,9 @@ from packaging.version import Version
 
 from farm.base.errors import PublishRefusedError, SmokeFailedError
 from farm.index.backends import open_store
-from farm.index.pages import json_key, parse_page
-from farm.index.records import Record, parse_record, record_key
+from farm.index.layout import json_key, record_key
+from farm.index.pages import parse_page
+from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
 from farm.plan.variant import Variant
@@ -31,7 +32,7 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
     """The record of the wheel that was built by this very plan and verified, and that users can install now.
 
     None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
-    or where it is yanked or quarantined.
+    or where it is yanked.
 
     Raises:
         PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan needs NVIDIA's wheels

@@ -9,16 +9,13 @@ from farm.base.errors import PublishRefusedError
 from farm.base.hashes import sha256_of
 from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
-from farm.index.provenance import PREDICATE
 from farm.index.publish import NameTakenError, PublishResult, publish
-from farm.index.roles import UNSIGNED
+from farm.index.records import PREDICATE
 from farm.index.stores import Progress
 from farm.plan.file import Plan
 from farm.run.build_inputs import BuildInputs
 from farm.run.provenance import predicate
 from farm.run.workspace import Workspace
-from farm.wheel.archive import Archive
-from farm.wheel.metadata import read_dist_info
 from farm.wheel.report import Report
 
 NOTHING = BuildInputs()
@@ -34,9 +31,8 @@ def publish_wheel(
     run: str | None = None,
     policy: Admission = PYPI_RULES,
     progress: Progress | None = None,
-    single_writer: bool = False,
 ) -> PublishResult:
-    """Publish a verified wheel into the group of its variant and the root of its channel, signed if there is a key.
+    """Publish a verified wheel into the group of its variant and the root of its channel.
 
     Args:
         workspace: Names the index.
@@ -47,7 +43,6 @@ def publish_wheel(
         run: The run that built it, likewise.
         policy: What the index takes beyond PyPI's rules.
         progress: Gets how many bytes of the wheel are stored.
-        single_writer: Nobody else writes to this index.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
@@ -56,14 +51,11 @@ def publish_wheel(
     if not report.passed or report.sha256 != sha256_of(wheel):
         reason = "its report is of another file" if report.passed else "it failed verification"
         raise PublishRefusedError(f"{wheel.name} is not published: {reason}", hint=f"farm verify {wheel.name}")
-    with Archive(wheel) as archive:
-        metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
     try:
-        result = publish(
+        return publish(
             open_store(workspace.index_url),
             wheel,
             group=plan.parsed_variant.group,
-            metadata=metadata,
             upload_time=datetime.now(UTC),
             provenance={
                 "plan": plan.digest,
@@ -74,19 +66,14 @@ def publish_wheel(
                 **_waived(report),
             },
             channel=plan.channel,
-            signer=workspace.signer,
             policy=policy,
             progress=progress,
-            single_writer=single_writer,
         )
     except NameTakenError as error:
         # The name is taken by other bytes: a rebuild number gives a new name.
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise
-    if result.unsigned:
-        workspace.watcher.note(UNSIGNED)
-    return result
 
 
 def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:

@@ -12,7 +12,8 @@ from farm.plan.recipe import folder
 from farm.run.build import the_wheel
 from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import RepairOptions, RepairResult, repair
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions, RepairResult
 
 
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:

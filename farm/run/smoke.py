@@ -13,7 +13,8 @@ from packaging.version import Version
 from farm.base.errors import FarmError
 from farm.base.tags import serves
 from farm.index.backends import open_store
-from farm.index.pages import File, json_key, parse_page
+from farm.index.layout import json_key
+from farm.index.pages import File, parse_page
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
@@ -24,7 +25,7 @@ from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
 from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
-from farm.wheel.arch import order
+from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 
@@ -41,6 +42,7 @@ class SmokeOptions:
         junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
         keep: The index is the project's own: the reports are kept in it.
         passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
+        elsewhere: Runs the probe of an environment on a machine with the card; None: it runs here.
     """
 
     wheel: Path | None = None
@@ -50,6 +52,7 @@ class SmokeOptions:
     junit: Path | None = None
     keep: bool = True
     passed: tuple[str, ...] = ()
+    elsewhere: Callable[[Path, Expectation], SmokeReport] | None = None
 
 
 def smoke(
@@ -100,7 +103,8 @@ def smoke(
             if name != "smoke" and emulate is None:
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
-            report = with_device_code(run(emulate), options.wheel)
+            there = options.elsewhere if emulate is None else None
+            report = with_device_code(there(python, expect) if there else run(emulate), options.wheel)
             _write(report, f"-{emulate}" if emulate else "", folder, options.junit)
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":

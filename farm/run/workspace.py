@@ -14,7 +14,7 @@ from farm.run.journal import Journal
 from farm.run.report import Watcher
 
 if TYPE_CHECKING:
-    from farm.index.signing import Signer
+    from farm.index.keys import Signer
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,17 @@ class Workspace:
     def _place(self, place: str) -> str:
         return place if "://" in place else str(self.project / place)
 
-    @property
-    def signer(self) -> "Signer | None":
-        """What signs wheels and pages; None when no key is configured.
-
-        Raises:
-            UsageError: The key cannot be read, or is none.
-        """
-        return configured_signer(self.project, self.settings)
-
 
 def configured_signer(project: Path, settings: Settings) -> "Signer | None":
-    """The signer that `signing_key` of ci/farm.yaml names."""
+    """The signer that `signing_key` of ci/farm.yaml names; None for none.
+
+    Raises:
+        UsageError: The key cannot be read, or is none.
+    """
     where = settings.signing_key
     if where is None:
         return None
-    from farm.index.signing import load_signer, parse_signer  # noqa: PLC0415 heavy, and needed only with a key
+    from farm.index.keys import load_signer, parse_signer  # noqa: PLC0415 heavy, and needed only with a key
 
     if not where.startswith("env:"):
         return load_signer(project / where)
@@ -68,7 +63,7 @@ def configured_signer(project: Path, settings: Settings) -> "Signer | None":
     if not os.environ.get(name):
         raise UsageError(
             f"ci/farm.yaml takes the signing key from the variable {name}, and it is not set",
-            hint="set it to the text of the private key, or write signing_key: null to publish unsigned",
+            hint="set it to the text of the private key, or sign where it is set: publishing needs no key",
         )
     return parse_signer(os.environ[name].encode(), f"the variable {name}")
 

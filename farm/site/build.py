@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from farm.base.errors import InfrastructureError
 from farm.base.text import plain_lines
-from farm.index.catalogue import catalogue_schema
+from farm.index.pages import catalogue_schema
 from farm.index.standing import KEY, Standing, Test, render
 from farm.index.stores import Store
 from farm.site import charts, pages

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from farm.index.pages import wheel_key as wheel_place
-from farm.index.records import record_key
+from farm.index.layout import record_key
+from farm.index.layout import wheel_key as wheel_place
 from farm.run.journal import Phase
 from farm.site import charts
 from farm.site.offers import Offer

@@ -94,9 +94,9 @@ def _official(place: str) -> dict[str, list[str | None] | None]:
     """By GPU, PyTorch's own newest wheel that runs on it: release, CUDA, driver and pip line; None: none runs."""
     found: dict[str, list[str | None] | None] = {}
     for name in (*catalog.architectures().architectures, *gpus.gpus().too_old):
-        answer = official.newest(sm_number(name), place)
-        row = answer.row if answer else None
-        found[name] = [answer.torch, row.cuda, answer.driver, answer.pip] if answer and row else None
+        answer = official.best(official.Question((sm_number(name),), place))
+        wheel = answer.wheel
+        found[name] = [wheel.torch, wheel.cuda, answer.drivers, wheel.pip] if wheel else None
     return found
 
 

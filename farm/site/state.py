@@ -14,9 +14,8 @@ from packaging.version import Version
 from farm.base.errors import UsageError
 from farm.base.tags import python_of
 from farm.base.text import short
-from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
-from farm.index.naming import VARIANTS
-from farm.index.pages import File, ProjectPage, json_key, parse_page
+from farm.index.layout import json_key, without_rebuild
+from farm.index.pages import File, parse_page, read_catalogue
 from farm.index.standing import WITHDRAWN, withdrawn
 from farm.index.stores import Store
 from farm.platforms.facts import of_tag
@@ -52,7 +51,7 @@ ANY = "any"
 class Wheel:
     """A wheel in the index. `size` in bytes, `uploaded` ISO 8601; the number of a rebuild is not part of `key`.
 
-    `withdrawn` says why installers do not get it: it was yanked or quarantined. None: they do.
+    `withdrawn` says why installers do not get it: it was yanked. None: they do.
     """
 
     key: str
@@ -113,11 +112,8 @@ def wheels(store: Store) -> Iterator[Wheel]:
         InfrastructureError: The store failed, or holds a page that is not one of ours.
     """
     # The catalogue lists groups and projects, so that the store need not be listed.
-    stored = store.get(CATALOGUE_KEY)
-    catalogue = parse_catalogue(stored.data if stored else None)
-    # Not the copies of wheels: what is said of a wheel holds for them too.
-    groups = sorted(catalogue.groups.keys() - {VARIANTS})
-    keys = [json_key(group, project) for group in groups for project in catalogue.groups[group]]
+    catalogue, _ = read_catalogue(store)
+    keys = [json_key(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
     seen: dict[str, Wheel] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for key, page in zip(keys, pool.map(store.get, keys), strict=True):
@@ -126,12 +122,12 @@ def wheels(store: Store) -> Iterator[Wheel]:
             shown = parse_page(page.data, key)
             for name, file in shown.entries.items():
                 # A wheel may be in several groups, and withdrawn from one of them.
-                if (made := _wheel(file, shown)).withdrawn is None or name not in seen:
+                if (made := _wheel(file)).withdrawn is None or name not in seen:
                     seen[name] = made
     yield from seen.values()
 
 
-def _wheel(file: File, page: ProjectPage) -> Wheel:
+def _wheel(file: File) -> Wheel:
     name, version, _, tags = parse_wheel_filename(file.filename)
     # A wheel may have several tags. By name, so that the same one is taken each time.
     tag = min(tags, key=str)
@@ -149,7 +145,7 @@ def _wheel(file: File, page: ProjectPage) -> Wheel:
         size=file.size or 0,
         sha256=file.hashes.sha256,
         uploaded=file.upload_time or "",
-        withdrawn=withdrawn(file, page),
+        withdrawn=withdrawn(file),
     )
 
 

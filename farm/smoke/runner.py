@@ -125,9 +125,7 @@ def run_probe(
             program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
-        command += [f"--module={module}", f"--json={file}"]
-        command += [f"--check-limit={check_s:g}", f"--time-limit={timeout_s:g}"]
-        command += _options(expect, cpu_only=emulate is not None)
+        command += arguments(module, expect, file, timeout_s=timeout_s, check_s=check_s, cpu_only=emulate is not None)
         environment, dropped = for_probe(folder, passed)
         ended = _run(command, environment, folder, file, timeout_s, line)
         document = read_document(file)
@@ -135,8 +133,26 @@ def run_probe(
     return report.model_copy(update={"dropped_variables": dropped[:MAX_NAMES]})
 
 
-def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
-    options = ["--cpu-only"] if cpu_only else []
+def judge(
+    module: str,
+    expect: Expectation,
+    document: ProbeDocument | str,
+    *,
+    code: int,
+    late: str | None,
+    tail: bytes,
+    seconds: float,
+) -> SmokeReport:
+    """The report of a probe that ran elsewhere: `document` is its file, `code` negative for a signal."""
+    return _judge(module, None, _Ended(code, late, clean(tail.decode("utf-8", "replace")), seconds), document, expect)
+
+
+def arguments(
+    module: str, expect: Expectation, file: Path, *, timeout_s: float, check_s: float, cpu_only: bool = False
+) -> list[str]:
+    """The options of the probe, which writes its report into `file`."""
+    options = [f"--module={module}", f"--json={file}", f"--check-limit={check_s:g}", f"--time-limit={timeout_s:g}"]
+    options += ["--cpu-only"] if cpu_only else []
     if expect.version is not None:
         options.append(f"--expect-version={expect.version}")
     if expect.cuda is not None:

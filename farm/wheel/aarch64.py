@@ -16,8 +16,7 @@ from collections.abc import Iterator
 
 from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, symbol_name
-from farm.wheel.elfcode import Functions, code_sections, function_symbols
+from farm.wheel.elf import Elf, Functions, code_sections, function_symbols, symbol_name
 from farm.wheel.isa import Beyond, IsaResult
 from farm.wheel.isalevels import arm_table
 

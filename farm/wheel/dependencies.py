@@ -14,8 +14,7 @@ from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_of
 from farm.base.requirement import read_requirement
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.contents import read_contents
-from farm.wheel.library import Library
+from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
 
 

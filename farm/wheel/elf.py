@@ -1,20 +1,25 @@
-"""ELF facts, read as the dynamic loader reads them: what a library needs, and where it looks.
+"""ELF: what a library needs and where the loader looks for it; its symbols, and where its machine code is.
 
-Dynamic facts come from the program headers (the loader never looks at sections); sections serve to find device
-code and machine code (`farm.wheel.elfcode`). Any byte string is a legal argument: what is damaged raises
-`VerificationFailedError`.
-Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioning".
+Dynamic facts come from the program headers (the loader never looks at sections); sections serve to find device code and
+machine code. Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+
+Symbols are those that the loader sees. Their table is found by the dynamic section, as the loader finds it; its length
+is in the hash tables (DT_HASH, DT_GNU_HASH), else it ends where the names begin.
+
+Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioning"; "GNU hash ELF sections" (the layout
+of DT_GNU_HASH).
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.base.errors import VerificationFailedError
 from farm.base.text import printable
 from farm.wheel.archive import Buffer
-from farm.wheel.magic import ELF_MAGIC
 
+ELF_MAGIC = b"\x7fELF"
 # e_machine of the ELF header, by the numbers of the gABI and of glibc's <elf.h>.
 MACHINES = {
     3: "i686",
@@ -345,3 +350,215 @@ class _Reader:
             )
             for name, kind, flags, address, offset, length, link in raw
         )
+
+
+_SHT_SYMTAB, _SHT_DYNSYM = 2, 11
+_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_MAX_SYMBOLS = 2_000_000
+
+# Sections that are data wherever they lie: linkers of old put them into the segment of the code.
+_DATA_NAMES = (
+    ".rodata",
+    ".eh_frame",
+    ".gcc_except_table",
+    ".note",
+    ".interp",
+    ".lrodata",
+    ".gnu.",
+    ".dyn",
+    ".nv",
+    "__nv_",
+)
+_PROGBITS = 1
+
+
+def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
+    """What the CPU may run, with the (offset, end) of its bytes: what lies in executable segments.
+
+    The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
+    data between the code, and are believed only where they name it. Without a section table all of an executable
+    segment counts as code.
+
+    Raises:
+        VerificationFailedError: A section that is called code lies outside the file.
+    """
+    found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
+    for segment in elf.segments if not elf.sections and elf.is_loadable else ():
+        if segment.is_code and segment.size:
+            start = segment.offset + (_header_size(data, elf) if segment.offset == 0 else 0)
+            skipped = start - segment.offset
+            whole = Section("", _PROGBITS, SHF_EXECINSTR, segment.address + skipped, start, segment.size - skipped, 0)
+            found += section_ranges(data, [whole])
+    return found
+
+
+def _header_size(data: Buffer, elf: Elf) -> int:
+    """Bytes of the ELF header and the program headers, which a segment often begins with."""
+    return 64 + 56 * int.from_bytes(data[56:58], "little") if elf.bits == 64 else 52
+
+
+def _may_run(section: Section, elf: Elf) -> bool:
+    if section.is_code:
+        return True
+    if section.kind != _PROGBITS or section.name.startswith(_DATA_NAMES):
+        return False
+    # By the place in the file: debugging information says address 0, where the code's segment begins in old layouts.
+    return any(
+        segment.is_code and segment.offset <= section.offset < segment.offset + segment.size for segment in elf.segments
+    )
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Defined functions by address: `names` are file offsets for `symbol_name`, in the same order."""
+
+    addresses: Sequence[int]
+    names: Sequence[int]
+
+
+def function_symbols(data: Buffer, elf: Elf) -> Functions:
+    """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped file."""
+    tables = {section.kind: section for section in elf.sections if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)}
+    table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
+    if table is None or table.link >= len(elf.sections):
+        return Functions((), ())
+    [(_, start, end)] = section_ranges(data, [table])
+    layout = struct.Struct(("<" if elf.little else ">") + ("IBBHQQ" if elf.bits == 64 else "IIIBBH"))
+    count = (end - start) // layout.size
+    if count > _MAX_SYMBOLS:
+        raise damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
+    names = elf.sections[table.link].offset
+    # One integer a symbol: a million tuples would take ten times the memory.
+    found: list[int] = []
+    for at in range(start, start + count * layout.size, layout.size):
+        fields = layout.unpack_from(data, at)
+        name, info, section, address = (
+            (fields[0], fields[1], fields[3], fields[4])
+            if elf.bits == 64
+            else (fields[0], fields[3], fields[5], fields[1])
+        )
+        if info & 15 in _FUNCTIONS and section:
+            # The name's offset has 32 bits in both classes, so one integer orders by address and keeps the name.
+            found.append(address << 32 | name)
+    found.sort()
+    addresses, offsets = array("Q"), array("Q")
+    for each in found:
+        # Aliases share an address (C1 and C2 constructors, weak names): the first name serves.
+        if not addresses or addresses[-1] != each >> 32:
+            addresses.append(each >> 32)
+            offsets.append(min(names + (each & 0xFFFFFFFF), len(data)))
+    return Functions(addresses, offsets)
+
+
+_DT_HASH, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 6, 10, 0x6FFFFEF5
+_DT_VERSYM, _DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
+_GLOBAL = 1  # index of symbols without a version
+_SYMBOL = struct.Struct("<IBBHQQ")
+_WEAK = 2
+_LOCAL = 0
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The dynamic symbols of a library.
+
+    Attributes:
+        undefined: What must be found elsewhere: name to (library, version), both empty for one without version.
+            Weak ones are left out: they may stay undefined.
+        defined: The names that it gives to others.
+        error: Why they could not be read; then there are none.
+    """
+
+    undefined: dict[str, tuple[str, str]] = field(default_factory=dict)
+    defined: frozenset[str] = frozenset()
+    error: str | None = None
+
+
+def read_symbols(data: Buffer, elf: Elf) -> Symbols:
+    """Read the dynamic symbols of a 64-bit little-endian library; of others nothing.
+
+    Raises:
+        VerificationFailedError: A table is damaged.
+    """
+    tags = dict(elf.dynamic)
+    if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
+        return Symbols()
+    start, names = elf.file_offset(tags[_DT_SYMTAB]), elf.file_offset(tags[_DT_STRTAB])
+    # The dynamic table has no tag for its length: it follows from the hash table.
+    count = symbol_count(data, elf, tags)
+    if count > _MAX_SYMBOLS:
+        raise damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
+    if start + count * _SYMBOL.size > len(data):
+        raise damaged("its symbols reach beyond the end")
+    text = data[names : names + tags.get(_DT_STRSZ, 0)]
+    versions = _versions(data, elf, tags, count)
+    highest = max([_GLOBAL, tags.get(_DT_VERDEFNUM, 0), *elf.version_names])
+    for number in {each & 0x7FFF for each in set(versions)}:
+        if number > highest:
+            raise damaged(f"a symbol is of version {number}, which is none")
+    undefined: dict[str, tuple[str, str]] = {}
+    defined: set[str] = set()
+    for index, (name, info, _, section, _, _) in enumerate(
+        _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
+    ):
+        binding = info >> 4
+        # The first symbol is empty, and local ones are no offer to others.
+        if not name or binding == _LOCAL:
+            continue
+        end = text.find(b"\0", name)
+        if name >= len(text) or end < 0:
+            raise damaged("a symbol's name lies outside its table")
+        symbol = text[name:end].decode("utf-8", "backslashreplace")
+        if section:
+            defined.add(symbol)
+        elif binding != _WEAK:
+            # The highest bit hides a symbol from plain references; the rest is the version's index.
+            number = versions[index] & 0x7FFF if versions else 0
+            if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
+                raise damaged(f"a symbol is of version {number}, which is none")
+            undefined[symbol] = elf.version_names.get(number, ("", ""))
+    return Symbols(undefined, frozenset(defined))
+
+
+def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:
+    if _DT_VERSYM not in tags:
+        return ()
+    at = elf.file_offset(tags[_DT_VERSYM])
+    if at + 2 * count > len(data):
+        raise damaged("its symbols' versions reach beyond the end")
+    return struct.unpack(f"<{count}H", data[at : at + 2 * count])
+
+
+def symbol_count(data: Buffer, elf: Elf, tags: Mapping[int, int]) -> int:
+    """How many symbols there are; 1 where that is not known: none is given to others, no classic hash table."""
+    if _DT_HASH in tags:
+        # The second word of the classic hash table is the number of its chains: one for each symbol.
+        at = elf.file_offset(tags[_DT_HASH])
+        return int.from_bytes(data[at + 4 : at + 8], "little")
+    if _DT_GNU_HASH in tags:
+        return _gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH]))
+    # Neither table: linkers put the names right behind the symbols.
+    return max(0, tags[_DT_STRTAB] - tags[_DT_SYMTAB]) // _SYMBOL.size
+
+
+def _gnu_count(data: Buffer, at: int) -> int:
+    """One more than the highest index: the end of the chain that begins last."""
+    if at + 16 > len(data):
+        raise damaged("its hash table is cut off")
+    # GNU's hash table: buckets, index of the first hashed symbol, words of the Bloom filter, its shift.
+    buckets, first, bloom, _ = struct.unpack("<IIII", data[at : at + 16])
+    table = at + 16 + 8 * bloom
+    chains = table + 4 * buckets
+    if buckets > _MAX_SYMBOLS or chains > len(data):
+        raise damaged("its hash table is cut off")
+    last = max((int(each) for each in struct.unpack(f"<{buckets}I", data[table:chains])), default=0)
+    if last < first:
+        return int(first)
+    while True:
+        place = chains + 4 * (last - first)
+        if place + 4 > len(data) or last > _MAX_SYMBOLS:
+            raise damaged("its hash table has no end")
+        # The lowest bit of a chain's word marks its end.
+        if int(data[place]) & 1:
+            return last + 1
+        last += 1

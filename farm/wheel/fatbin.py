@@ -16,18 +16,175 @@ the place of its data among the unpacked ones instead of a header size.
 The architecture is in clear: nothing is decompressed. `__nv_relfatbin` holds leftovers of relocatable device code
 that no program loads; it is not read. One container holds the same kernels for several architectures, so what a
 library can run on must be judged container by container: a library with sm_35 somewhere may lack it elsewhere.
+
+A cubin is an ELF file for machine 190. Its kernels are function symbols whose `st_other` says "entry"; device
+functions that other kernels call lie in `.text.` sections too, which relocatable code may have alone. Linkers put a
+cubin without either into every library. Compressed ones are unpacked: LZ4 (CUDA up to 12.x), zstd (12.x and newer).
+
+Architectures are named as CUDA names them: 90 for sm_90, "90a" and "100f" for code of one GPU or one family. `90a` uses
+what no other GPU has and runs on compute capability 9.0 alone; `100f` on its family, equal or higher minor versions of
+one major one (CUDA C++ Programming Guide, "Compute Capabilities", "Family- and Architecture-Specific").
 """
 
-import mmap
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.cubin import LOOKED_INTO, architecture, has_kernel, unpack
-from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC
+from farm.wheel.elf import ELF_MAGIC
 
+
+def number(arch: int | str) -> int:
+    """90 of 90 and of `90a`."""
+    return arch if isinstance(arch, int) else int(arch[:-1])
+
+
+def order(arch: int | str) -> tuple[int, str]:
+    """A key to sort by: 90, `90a`, 100."""
+    return number(arch), "" if isinstance(arch, int) else arch[-1:]
+
+
+def runs_on(gpu: int | str, code: int | str) -> bool:
+    """Whether machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
+    from farm.catalog.binary import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
+
+    if isinstance(gpu, str):
+        return gpu == code
+    return sass_runs(number(code), gpu, order(code)[1])
+
+
+def is_code_for(promised: int | str, code: int | str) -> bool:
+    """Whether `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone for `90a`."""
+    return promised == code or (isinstance(promised, int) and number(code) == promised)
+
+
+_EM_CUDA = 190
+_NEW_ABI = 8
+_SHT_SYMTAB, _COMPAT = 2, 0x70000086
+_ACCELERATORS_V1, _ACCELERATORS = 0x800, 0x8
+_ONE_GPU = bytes((2, 9, 1))  # a byte as value, attribute 9: 1
+_FUNCTION = 2
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_MAX_SECTIONS = 65_000
+# A stub has 0.6 to 1.7 kB. What is larger is not unpacked: a thousand large cubins would take minutes, and what a
+# linker adds is never that large.
+LOOKED_INTO = 16 << 10
+
+
+def architecture(cubin: bytes) -> int | None:
+    """35 for sm_35, by ELF's flags: their lowest byte, or with ABI 8 (CUDA 13) the second. None: they do not say.
+
+    `cubin`: at least its first 52 bytes.
+    """
+    if cubin[:4] != ELF_MAGIC or len(cubin) < 52 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
+        return None
+    return cubin[49 if cubin[8] >= _NEW_ABI else 48] or None
+
+
+def is_specific(cubin: bytes) -> bool:
+    """Whether it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
+
+    By ELF's flags (LLVM: EF_CUDA_ACCELERATORS_V1 and, for ABI 8, EF_CUDA_ACCELERATORS); CUDA 13 has it in the first
+    attribute of `.nv.compat` (ISA_CLASS) instead.
+    """
+    bit = _ACCELERATORS if cubin[8] >= _NEW_ABI else _ACCELERATORS_V1
+    return bool(int.from_bytes(cubin[48:52], "little") & bit) or any(
+        kind == _COMPAT and cubin[at : at + 3] == _ONE_GPU for kind, at, _ in _sections(cubin)
+    )
+
+
+def has_kernel(cubin: bytes) -> bool:
+    """Whether the symbol table names a function; False for what is not a cubin."""
+    if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
+        return False
+    for kind, offset, length in _sections(cubin):
+        if kind == _SHT_SYMTAB:
+            whole = cubin[offset : offset + length - length % _SYMBOL.size]
+            return any(
+                info & 15 == _FUNCTION and section and extent
+                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(whole)
+            )
+    return False
+
+
+def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
+    """(type, offset, length) of each section that lies in the file, up to the first header that does not."""
+    # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
+    table, size, count = (
+        int.from_bytes(cubin[40:48], "little"),
+        int.from_bytes(cubin[58:60], "little"),
+        int.from_bytes(cubin[60:62], "little"),
+    )
+    for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
+        at = table + index * size
+        if at + _SECTION.size > len(cubin):
+            return
+        _, kind, _, _, offset, length, *_ = _SECTION.unpack_from(cubin, at)
+        if offset + length <= len(cubin):
+            yield kind, offset, length
+
+
+@lru_cache(maxsize=512)  # linkers put the same empty cubin into every library, a thousand times
+def unpack(data: bytes, size: int, *, zstd: bool) -> bytes | None:
+    """The `size` bytes that were compressed; None if these are no such data."""
+    return _unpack_zstd(data, size) if zstd else _unpack_lz4(data, size)
+
+
+def _unpack_zstd(data: bytes, size: int) -> bytes | None:
+    import zstandard  # noqa: PLC0415 (seldom needed)
+
+    try:
+        # A frame may declare any length, which the decompressor would ask memory for.
+        if zstandard.frame_content_size(data) > size:
+            return None
+        return zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress(data, max_output_size=size)
+    except zstandard.ZstdError:
+        return None
+
+
+def _unpack_lz4(data: bytes, size: int) -> bytes | None:
+    """One LZ4 block (github.com/lz4/lz4, doc/lz4_Block_format.md)."""
+    out = bytearray()
+    at = 0
+    try:
+        while len(out) < size:
+            token = data[at]
+            at += 1
+            literals, at = _length(data, at, token >> 4)
+            out += data[at : at + literals]
+            at += literals
+            if at >= len(data):
+                break
+            distance = data[at] | data[at + 1] << 8
+            at += 2
+            match, at = _length(data, at, token & 15)
+            if not 0 < distance <= len(out) or len(out) + match + 4 > size:
+                break
+            # Four is the shortest match. One that overlaps what it writes repeats it.
+            match += 4
+            start = len(out) - distance
+            repeated = out[start:]
+            out += repeated[:match] if match <= distance else (repeated * (match // distance + 1))[:match]
+    except IndexError:
+        return None
+    return bytes(out) if len(out) == size else None
+
+
+def _length(data: bytes, at: int, start: int) -> tuple[int, int]:
+    """A length whose first four bits are `start`: 15 is continued in bytes, of which 255 is continued again."""
+    if start == 15:
+        while True:
+            start += data[at]
+            at += 1
+            if data[at - 1] != 255:
+                break
+    return start, at
+
+
+FATBIN_MAGIC = b"\x50\xed\x55\xba"  # as a file of its own (nvcc -fatbin)
 FATBIN_SECTION = ".nv_fatbin"
 UNUSED_SECTION = "__nv_relfatbin"
 # A container: magic, version, bytes of this header, bytes of what follows.
@@ -43,7 +200,6 @@ _FLAG_LZ4, _FLAG_ZSTD = 0x2000, 0x8000
 _COMPRESSED = _FLAG_LZ4 | _FLAG_ZSTD
 _FLAG_SPECIFIC, _FLAG_FAMILY = 0x100000, 0x200000  # the "a" of sm_90a, the "f" of sm_100f
 _START = _CONTAINER.pack(0xBA55ED50, 1, 16, 0)[:8]
-_BLOCK = 1 << 18
 _PARTS_LOOKED_INTO = 4 * LOOKED_INTO
 _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
 
@@ -57,7 +213,7 @@ class FatEntry(NamedTuple):
         size: Bytes in the file, without the header.
         is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every
             library, so an architecture that only stubs have is not a promise kept. What its symbol table says
-            decides (`farm.wheel.cubin`), of compressed ones too.
+            decides (`farm.wheel.fatbin`), of compressed ones too.
     """
 
     kind: Literal["ptx", "sass"]
@@ -214,91 +370,35 @@ def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int)
 
 
 class Found(NamedTuple):
-    """A container with its place in the file, in bytes; `following` is the first byte behind it that is not zero."""
+    """A container with its place in the file, in bytes."""
 
     container: Container
     offset: int
     end: int
-    following: int
 
 
-def all_fatbins(data: Buffer) -> list[Found]:
-    """All that looks like a container, wherever it lies; `data` is read once, from its beginning to its end.
+def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Found]:
+    """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name.
 
     Raises:
         VerificationFailedError: What looks like a container is damaged.
     """
     found: list[Found] = []
     position = 0
-    search = _Search(data)
-    while (position := search.next(position)) >= 0:
-        length = int.from_bytes(data[position + 8 : position + 16], "little")
-        end = position + 16 + length
-        if not length or end > len(data):
-            position += 1
-            continue
-        [container] = read_fatbins(data, position, end)
-        found.append(Found(container, position, end, _skip_padding(data, end, len(data))))
-        if len(found) > _MAX_ENTRIES:
-            raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
-        position = end
-    return found
-
-
-def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Container]:
-    """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name.
-
-    Raises:
-        VerificationFailedError: What looks like a container is damaged.
-    """
-    found: list[Container] = []
-    position = -1
-    search = _Search(data)
-    while (position := search.next(position + 1)) >= 0:
+    while (position := data.find(_START, position)) >= 0:
         # The bytes of a known section were read by its headers already.
         inside = next((end for start, end in known if start <= position < end), None)
+        end = position + 16 + int.from_bytes(data[position + 8 : position + 16], "little")
         if inside is not None:
-            position = inside - 1
-            continue
-        length = int.from_bytes(data[position + 8 : position + 16], "little")
-        if length and position + 16 + length <= len(data):
-            found += read_fatbins(data, position, position + 16 + length)
-            position += 15 + length
+            position = inside
+        elif end == position + 16 or end > len(data):
+            position += 1
+        else:
+            found += (Found(each, position, end) for each in read_fatbins(data, position, end))
+            position = end
         if len(found) > _MAX_ENTRIES:
             raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
     return found
-
-
-class _Search:
-    """Where containers may begin. In an mmap block by block: its own `find` takes twice as long in Python 3.11."""
-
-    def __init__(self, data: Buffer) -> None:
-        self._data = data
-        self._block = b""
-        self._at = 0
-
-    def next(self, position: int) -> int:
-        """The first place from `position` on; -1: none."""
-        if isinstance(self._data, mmap.mmap):
-            return self._by_blocks(position)
-        # Four bytes are found faster than eight.
-        while (position := self._data.find(FATBIN_MAGIC, position, len(self._data))) >= 0:
-            if self._data[position : position + len(_START)] == _START:
-                return position
-            position += 1
-        return -1
-
-    def _by_blocks(self, position: int) -> int:
-        while position < len(self._data):
-            whole = len(self._block) - len(_START) + 1  # places at which all of it lies in the block
-            if not self._at <= position < self._at + whole:
-                self._at, self._block = position, self._data[position : position + _BLOCK]
-                whole = max(len(self._block) - len(_START) + 1, 1)
-            place = self._block.find(FATBIN_MAGIC, position - self._at)
-            if place >= 0 and self._block.startswith(_START, place):
-                return self._at + place
-            position = self._at + (place + 1 if 0 <= place < whole else whole)
-        return -1
 
 
 def _skip_padding(data: Buffer, position: int, end: int) -> int:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase, translate
 
 from farm.platforms.facts import Facts, split_platform, unread
-from farm.wheel.contents import Contents
-from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isalevels import arm_level_names, level_names
-from farm.wheel.library import Library
-from farm.wheel.manylinux import SystemNeed, earned_policy, policy_of_tag, unmet_needs
-from farm.wheel.pesymbols import DllSymbols
-from farm.wheel.policy import Policy, defaults
-from farm.wheel.report import Check, CheckId, Finding
+from farm.wheel.library import Contents, Library
+from farm.wheel.needs import Answer, is_musl, resolve, system_needs
+from farm.wheel.pe import DllSymbols
+from farm.wheel.policy import CheckId, Policy, defaults
+from farm.wheel.report import Check, Finding
+from farm.wheel.tags import SystemNeed, earned_policy, policy_of_tag, unmet_needs
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, Section, section_ranges
-from farm.wheel.elfcode import function_symbols
+from farm.wheel.elf import Elf, Section, function_symbols, section_ranges
 from farm.wheel.isa import IsaResult, Sweep
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ from pydantic import field_serializer
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.components import Component, components
-from farm.wheel.contents import read_contents
-from farm.wheel.imports import Need, resolve, system_needs
+from farm.wheel.device import Component, components
 from farm.wheel.isalevels import level_names
-from farm.wheel.library import Library
-from farm.wheel.manylinux import earned_policy
-from farm.wheel.metadata import check_supported, platform_machine, read_dist_info
-from farm.wheel.models import Frozen
+from farm.wheel.library import Library, read_contents
+from farm.wheel.metadata import read_dist_info
+from farm.wheel.needs import Need, resolve, system_needs
+from farm.wheel.policy import Frozen
+from farm.wheel.tags import check_supported, earned_policy, platform_machine
 
 DECODED = 16 << 20
 """Libraries up to this many bytes have their machine code decoded: large ones may take half a minute."""

@@ -7,7 +7,7 @@ The code is decoded from end to end (a linear sweep), restarting at every functi
 - Data between the instructions (tables in hand-written assembly) are decoded too and may look like an
   instruction that is not there. The result says where each find is, so a person can look; `undecodable` counts
   the byte sequences that were no instruction at all, which is a measure of how much data there was.
-- Only what is loaded executable is read (`farm.wheel.elfcode.code_sections`): code that is unpacked or generated at run
+- Only what is loaded executable is read (`farm.wheel.elf.code_sections`): code that is unpacked or generated at run
   time is not seen.
 
 Levels are data: `isa_levels.yaml`.
@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, symbol_name
-from farm.wheel.elfcode import Functions, code_sections, function_symbols
+from farm.wheel.elf import Elf, Functions, code_sections, function_symbols, symbol_name
 from farm.wheel.isalevels import table
 
 if TYPE_CHECKING:

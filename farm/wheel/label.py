@@ -51,9 +51,7 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any],
         }
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
         _, rows = read_record(archive, f"{folder}/RECORD")
-        hashes = {
-            path: (sha256, size) for path, sha256, size in rows if sha256 and "=" not in sha256 and size is not None
-        }
+        hashes = {path: (sha256, size) for path, sha256, size in rows if sha256 and size is not None}
         # RECORD is written anew, so its signatures hold no longer.
         dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA", "WHEEL"))
         if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:

@@ -1,20 +1,32 @@
-"""The facts of one library of a wheel, ELF or PE."""
+"""The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every file."""
 
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from farm.base.errors import VerificationFailedError
-from farm.wheel.arch import order
-from farm.wheel.archive import Buffer
+from farm.base.errors import InfrastructureError, VerificationFailedError
+from farm.wheel.archive import Archive, Buffer
+from farm.wheel.elf import ELF_MAGIC, Elf, Symbols, read_elf, read_symbols, section_ranges
+from farm.wheel.fatbin import (
+    FATBIN_MAGIC,
+    FATBIN_SECTION,
+    UNUSED_SECTION,
+    Container,
+    architecture,
+    find_fatbins,
+    has_kernel,
+    is_specific,
+    order,
+    read_fatbins,
+)
 from farm.wheel.isalevels import arm_level_names
-from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC
-from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
+from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, DllSymbols, Pe, read_dll_symbols, read_pe
 from farm.wheel.windows import loaded_by_name
 
 if TYPE_CHECKING:
-    from farm.wheel.elf import Elf
-    from farm.wheel.fatbin import Container
     from farm.wheel.isa import IsaResult
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
@@ -116,8 +128,6 @@ def read_library(
 
 
 def _read_elf(path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool) -> Library:
-    from farm.wheel.elf import read_elf  # noqa: PLC0415 (wheels for Windows do without)
-
     elf = read_elf(data)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
@@ -151,8 +161,6 @@ def _read_fatbin(path: str, sha256: str, data: Buffer) -> Library:
 
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     """A file of machine code for one GPU."""
-    from farm.wheel.cubin import architecture, has_kernel, is_specific  # noqa: PLC0415 (not always needed)
-
     whole = data[:]
     if not has_kernel(whole):
         return (), 1
@@ -186,11 +194,8 @@ def _read_dll(path: str, sha256: str, data: Buffer, level: str | None, on_load: 
     )
 
 
-def _elf_ranges(data: Buffer, elf: "Elf") -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _elf_ranges(data: Buffer, elf: Elf) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Where fat binaries lie back to back, and where none is looked for."""
-    from farm.wheel.elf import section_ranges  # noqa: PLC0415 (as above)
-    from farm.wheel.fatbin import FATBIN_SECTION, UNUSED_SECTION  # noqa: PLC0415 (as above)
-
     ranges = section_ranges(data, (part for part in elf.sections if part.name == FATBIN_SECTION))
     read = [(start, end) for _, start, end in ranges]
     unused = section_ranges(data, (part for part in elf.sections if part.name == UNUSED_SECTION))
@@ -208,14 +213,12 @@ def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
 def _fatbins(
     data: Buffer, ranges: list[tuple[int, int]], known: list[tuple[int, int]]
 ) -> tuple[tuple[FatbinSet, ...], int]:
-    from farm.wheel.fatbin import find_fatbins, read_fatbins  # noqa: PLC0415 (wheels without device code do without)
-
     containers = [container for start, end in ranges for container in read_fatbins(data, start, end)]
-    containers += find_fatbins(data, known)
+    containers += [each.container for each in find_fatbins(data, known)]
     return group(containers)
 
 
-def group(containers: Iterable["Container"]) -> tuple[tuple[FatbinSet, ...], int]:
+def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
     """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
     count: Counter[_Archs] = Counter()
     weight: Counter[_Archs] = Counter()
@@ -229,7 +232,7 @@ def group(containers: Iterable["Container"]) -> tuple[tuple[FatbinSet, ...], int
     return tuple(sets), empty
 
 
-def _instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instructions:
+def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool) -> Instructions:
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
@@ -267,3 +270,114 @@ def _found(level: str, result: "IsaResult", starts: int | None) -> Instructions:
         not_checked=result.not_checked,
         starts=starts,
     )
+
+
+# What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
+_NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
+_MAX_LIBRARIES = 5000  # the largest known wheels hold some hundred
+
+
+class Contents(NamedTuple):
+    """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
+
+    `symbols`: by member, where they were asked for; a library that cannot be read has none.
+    `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given.
+    """
+
+    files: dict[str, tuple[str, int]]
+    libraries: tuple[Library, ...]
+    dependencies: tuple[Library, ...] = ()
+    symbols: Mapping[str, Symbols | DllSymbols] = {}
+
+
+def symbols_of(data: Buffer) -> Symbols | DllSymbols:
+    """What a library takes and gives, or why it cannot be read."""
+    try:
+        if data[:2] == PE_MAGIC:
+            return read_dll_symbols(data, read_pe(data))
+        return read_symbols(data, read_elf(data))
+    except VerificationFailedError as error:
+        return Symbols(error=str(error))
+
+
+def read_contents(
+    archive: Archive,
+    level_of: Callable[[str], str | None],
+    dispatching: Sequence[str] = (),
+    *,
+    with_symbols: bool = False,
+) -> Contents:
+    """Read every member once.
+
+    Args:
+        archive: The open wheel.
+        level_of: For a member's name, the CPU level to check its code against, or None for no check.
+        dispatching: Member patterns of libraries of which only what runs on loading is checked.
+        with_symbols: Read what the libraries take from one another, too.
+
+    Raises:
+        VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
+        InfrastructureError: The disk failed or is full.
+    """
+    files: dict[str, tuple[str, int]] = {}
+    libraries: list[Library] = []
+    symbols: dict[str, Symbols | DllSymbols] = {}
+    for name, entry in archive.members.items():
+        if entry.is_dir:
+            continue
+        with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
+            files[name] = sha256, entry.size
+            if data is None:
+                continue
+            if with_symbols:
+                symbols[name] = symbols_of(data)
+            on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
+            libraries.append(read_library(name, sha256, data, level_of(name), on_load=on_load))
+            _check_count(libraries)
+    return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
+
+
+def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Contents:
+    """What repair has to know: the hash of every file, and what the libraries need of one another.
+
+    Where `hashes` (by member) give the true length, the hash is believed and the file not read. Libraries are not
+    searched for device code; `Library.fatbins` and `instructions` are empty.
+
+    Raises:
+        As `read_contents`, as far as damage is met.
+    """
+    files: dict[str, tuple[str, int]] = {}
+    libraries: list[Library] = []
+    for name, entry in archive.members.items():
+        if entry.is_dir:
+            continue
+        known = hashes.get(name)
+        believed = known is not None and known[1] == entry.size
+        wanted = () if name.endswith(_NO_LIBRARIES) else magics(name)
+        if known is not None and believed and not (wanted and archive.starts_with(name, wanted)):
+            files[name] = known
+            continue
+        with _disk(archive, name), archive.content(name, wanted, hashed=not believed) as (sha256, data):
+            files[name] = known if known is not None and believed else (sha256, entry.size)
+            if data is not None:
+                libraries.append(read_library(name, files[name][0], data, None, device=False))
+                _check_count(libraries)
+    return Contents(files=files, libraries=tuple(libraries))
+
+
+def _check_count(libraries: Sequence[Library]) -> None:
+    if len(libraries) > _MAX_LIBRARIES:
+        raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected")
+
+
+@contextmanager
+def _disk(archive: Archive, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # Not `gettempdir()`, which fails in its turn where no folder can be written.
+        where = tempfile.tempdir or "the folder for temporary files"
+        raise InfrastructureError(
+            f"{archive.path.name}: reading {name!r} failed ({error})",
+            hint=f"large members are unpacked to {where}: is it full? Make room there, or set TMPDIR",
+        ) from error

@@ -18,13 +18,10 @@ from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain
 from farm.wheel.archive import Archive
-from farm.wheel.contents import read_needs
-from farm.wheel.imports import resolve
-from farm.wheel.library import Library
+from farm.wheel.library import Library, read_needs
 from farm.wheel.metadata import read_dist_info
-from farm.wheel.needs import Answer, installed_path
+from farm.wheel.needs import Answer, foreign, installed_path, resolve
 from farm.wheel.rewrite import NewMember, rewrite
-from farm.wheel.searchpath import foreign
 
 _TIMEOUT_S = 600
 

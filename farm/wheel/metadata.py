@@ -15,7 +15,6 @@ from packaging.version import InvalidVersion, Version
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.text import before_download
-from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
 from farm.wheel.archive import Archive
 
 _LIMIT = 4 << 20
@@ -26,15 +25,6 @@ _HEADER = re.compile(r"[!-9;-~]+:")
 _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
 # A build number has at most 64 bits for uv.
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9]{1,18}(?![0-9])[^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
-_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
-# What the farm neither builds nor repairs, by how a tag of it begins or ends.
-_UNSUPPORTED = {
-    "PyPy": re.compile(r"pp\d"),
-    "GraalPy": re.compile(r"graalpy"),
-    "Android": re.compile(r".*-android_"),
-    "iOS": re.compile(r".*-ios_"),
-    "32-bit Windows": re.compile(r".*-win32$"),
-}
 
 
 class WheelName(NamedTuple):
@@ -176,41 +166,6 @@ def normal_requirement(requirement: str) -> str:
         return str(read_requirement(requirement))
     except InvalidRequirement as error:
         raise UsageError(f"{requirement[:80]!r} is not a requirement (PEP 508)") from error
-
-
-def check_supported(filename: str) -> None:
-    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass.
-
-    Raises:
-        UsageError: Every tag is for one of them.
-    """
-    tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
-    for system, pattern in _UNSUPPORTED.items():
-        if pattern.match(tags):
-            raise UsageError(f"{filename}: wheels for {system} are not supported")
-
-
-def platform_machine(tags: frozenset[str]) -> str | None:
-    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
-    found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
-    machines = {match[1] if match else "" for match in found}
-    return (machines.pop() or None) if len(machines) == 1 else None
-
-
-def windows_machine(tags: frozenset[str]) -> str | None:
-    """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
-    platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
-    tag = platforms.pop() if len(platforms) == 1 else ""
-    machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
-    return machine if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values() else None
-
-
-def platform_of(tags: frozenset[str]) -> str | None:
-    """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one machine of these."""
-    machine, windows = platform_machine(tags), windows_machine(tags)
-    if windows is not None:
-        return f"{WINDOWS}_{PLATFORMS[WINDOWS].machine(windows)}"
-    return None if machine is None else f"{DEFAULT}_{machine}"
 
 
 def with_version(metadata: bytes, version: str) -> bytes:

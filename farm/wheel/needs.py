@@ -1,16 +1,27 @@
-"""One library needs another: the words for it, the same for every operating system."""
+"""Who answers what the libraries of a wheel need.
 
+Linux' loader looks for a needed library in the folders of RUNPATH, or else of RPATH and of the RPATHs of those that
+brought the library in (ld.so(8): DT_RPATH is inherited, DT_RUNPATH is not), then in the system's. So a library of
+`scipy.libs` without a path of its own finds its neighbours, by the RPATH of the extension modules. LD_LIBRARY_PATH
+and libraries that another module happened to load first are not counted on: a wheel that works by such luck works
+until the order of imports changes.
+
+On Windows, Python loads extension modules, and torch its DLLs, with `LoadLibraryExW(path, NULL, 0x1100)`: what a DLL
+needs is looked for in its own folder, in the folder of python.exe, in folders added by `os.add_dll_directory`
+(`<name>.libs` by delvewheel's code), and in System32; never in PATH. Case does not count. Source: Microsoft,
+"Dynamic-link library search order".
+"""
+
+import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-# `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
-_MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
-LOADER = r"(?:ld-linux[-\w]*|ld64)\.so\.\d+"
-"""The names of glibc's loader, a regular expression: it is on every system, so no policy lists it."""
-_GLIBC = rf"libc\.so\.6|{LOADER}"
-_MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
+from farm.wheel.library import Library
+from farm.wheel.tags import SystemNeed, for_musl, is_system_library
+from farm.wheel.windows import added_folders, fits, owner
 
 
 class Answer(StrEnum):
@@ -48,14 +59,231 @@ def installed_path(member: str) -> str:
     return member
 
 
-def is_musl_library(name: str) -> bool:
-    """Whether this is musl itself: its library of C, or its loader."""
-    return re.fullmatch(_MUSL, name) is not None
+# PyPA's manylinux images: RUNPATHs of official wheels name folders in it, and no user's machine has them.
+_BUILD_IMAGE = "/opt/_internal/"
+# Stands for site-packages and the folder above it: no entry holds a NUL, so none names them but by $ORIGIN.
+_ABOVE = "/\0"
+_SITE = f"{_ABOVE}/site"
+# A name ends where no letter of it could follow (glibc, elf/dl-load.c: is_dst).
+_ORIGIN = re.compile(r"\$(?:\{ORIGIN\}|ORIGIN(?![A-Za-z0-9_]))")
 
 
-def for_musl(member: str, needed: Iterable[str]) -> bool:
-    """Whether a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
-    names = list(needed)
-    if any(map(is_musl_library, names)):
-        return True
-    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)
+def _expanded(member: str, entry: str) -> str:
+    """An entry with the folder of its library for $ORIGIN, in normal form where it is absolute."""
+    folder = posixpath.join(_SITE, posixpath.dirname(installed_path(member)))
+    path = _ORIGIN.sub(lambda _: folder, entry)
+    return posixpath.normpath(path) if path.startswith("/") else path
+
+
+def inside(member: str, entry: str) -> str | None:
+    """Where an entry, or a needed file with a path, leads below site-packages; None where it leads elsewhere."""
+    path = _expanded(member, entry)
+    return path[len(_SITE) + 1 :] if path == _SITE or path.startswith(f"{_SITE}/") else None
+
+
+def foreign(member: str, entry: str) -> str | None:
+    """Why an entry of a wheel's library leads elsewhere than into site-packages; None where it stays inside.
+
+    Args:
+        member: The library's name in the wheel.
+        entry: Of its RUNPATH or RPATH, as it is written there (ld.so(8)).
+    """
+    if entry.startswith(_BUILD_IMAGE):
+        return None
+    if not entry:
+        return "an empty entry in its RUNPATH: the folder in which the program happens to be started"
+    path = _expanded(member, entry)
+    if not path.startswith("/"):
+        return f"its RUNPATH names {entry}, relative to the folder in which the program happens to be started"
+    if entry.startswith("/"):
+        return f"its RUNPATH names {entry}, a folder of the machine that built it"
+    # Official wheels of jaxlib miscount so. It is beside Python's own modules, from where the package itself would be
+    # imported if it lay there: who can write there needs no RUNPATH.
+    package = installed_path(member).split("/")[0]
+    if not f"{path}/".startswith((f"{_SITE}/", f"{_ABOVE}/{package}/")):
+        return f"its RUNPATH {entry} leads out of site-packages"
+    return None
+
+
+_MAX_ROUNDS = 20  # for each library: RPATHs lead into few folders
+# The NVIDIA driver: it belongs to the machine, and a wheel must not bring its own.
+DRIVER = ("libcuda.so.1", "libnvidia-*")
+
+
+def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()) -> list[Need]:
+    """Every need of every loadable library, and who answers it.
+
+    Since every library of the wheel is looked at, needs of needs are covered.
+
+    Args:
+        libraries: All libraries of the wheel.
+        dependencies: Those of the wheels that are installed beside it. Their own needs are not looked at.
+        exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA driver's.
+    """
+    everything = list(libraries)
+    loadable = [library for library in everything if library.is_loadable and library.format == "elf"]
+    others = [library for library in dependencies if library.is_loadable]
+    places = {(installed_path(library.path), library.machine): library.path for library in loadable}
+    names: dict[tuple[str, str], str] = {}
+    beside = {(installed_path(each.path), each.machine): each.path for each in others if each.format == "elf"}
+    for library in (*loadable, *others):
+        for name in (posixpath.basename(library.path), library.soname):
+            if name:
+                # By file name and by SONAME: the loader compares needs with the SONAMEs of what is loaded already.
+                names.setdefault((name, library.machine), library.path)
+    patterns = (*DRIVER, *exclude)
+    musl = is_musl(loadable)
+    inherited = _inherited(loadable, places)
+    needs = []
+    for library in loadable:
+        folders = [*search_folders(library), *inherited.get(library.path, ())]
+        for name in library.needed:
+            paths = _paths(library, name, folders)
+            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=musl))
+    dlls = (library for library in everything if library.format == "pe")
+    return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
+
+
+def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
+    """Where the loader looks for a needed file, from site-packages on: one with a path lies there or nowhere."""
+    if "/" not in name:
+        return [posixpath.join(folder, name) for folder in folders]
+    path = inside(library.path, name)
+    return [] if path is None else [path]
+
+
+def _resolve(
+    library: Library,
+    name: str,
+    paths: list[str],
+    places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
+    names: dict[tuple[str, str], str],
+    exclude: Sequence[str],
+    *,
+    musl: bool,
+) -> Need:
+    # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
+    for path in paths:
+        for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
+            by = where.get((path, library.machine))
+            if by is not None:
+                return Need(who=library.path, name=name, answer=answer, by=by)
+    by = names.get((name, library.machine))
+    # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
+    if by not in places[1].values() and any(fnmatchcase(name, pattern) for pattern in exclude):
+        return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
+    if is_system_library(name, musl=musl):
+        return Need(who=library.path, name=name, answer=Answer.SYSTEM)
+    answer = Answer.MISSING if by is None else Answer.UNREACHABLE
+    return Need(who=library.path, name=name, answer=answer, by=by)
+
+
+def is_musl(libraries: Iterable[Library]) -> bool:
+    """Whether a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
+    return any(for_musl(library.path, library.needed) for library in libraries)
+
+
+def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
+    """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly or in turn."""
+    by_path = {library.path: library for library in libraries}
+    found: dict[str, list[str]] = {}
+    waiting = [library for library in libraries if not library.has_runpath and library.search_path]
+    # RPATHs pass from library to library until nothing new arrives; the bound is for wheels that are made to go on.
+    for _ in range(len(libraries) * _MAX_ROUNDS):
+        if not waiting:
+            break
+        library = waiting.pop()
+        # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of its loaders on.
+        folders = list(found.get(library.path, ()))
+        own = search_folders(library)
+        folders += [] if library.has_runpath else own
+        for name in library.needed:
+            for place in _paths(library, name, [*own, *folders]):
+                path = places.get((place, library.machine))
+                if path is None or path == library.path or by_path[path].has_runpath:
+                    continue
+                known = found.setdefault(path, [])
+                new = [each for each in folders if each not in known]
+                if new:
+                    known += new
+                    waiting.append(by_path[path])
+                break
+    return found
+
+
+def search_folders(library: Library) -> list[str]:
+    """The folders inside the installed wheel where the loader looks for what `library` needs."""
+    # Other entries lead out of the wheel: to the system, or to the machine that built it.
+    found = (inside(library.path, entry) for entry in library.search_path)
+    return [folder for folder in found if folder is not None]
+
+
+def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
+    """What each library asks of the system: all that the wheel itself does not answer."""
+    inside: dict[str, set[str]] = {}
+    for need in needs:
+        if need.answer in (Answer.WHEEL, Answer.DEPENDENCY, Answer.UNREACHABLE):
+            inside.setdefault(need.who, set()).add(need.name)
+    result = []
+    for library in libraries:
+        if library.is_loadable and library.format == "elf":
+            own = inside.get(library.path, set())
+            versions = {name for file, names in library.versions.items() if file not in own for name in names}
+            asked = frozenset(library.needed) - own
+            result.append(SystemNeed(library.path, asked, frozenset(versions)))
+    return result
+
+
+def wants(library: Library) -> Iterator[tuple[str, str]]:
+    """(name, when) of every DLL that a library asks for; see `Need.when`."""
+    yield from ((name, "load") for name in library.needed)
+    yield from ((name, "call") for name in library.delay_needed)
+    yield from ((name, "name") for name in library.named)
+
+
+def resolve_dlls(
+    libraries: Iterable[Library], exclude: Sequence[str], dependencies: Sequence[Library] = ()
+) -> list[Need]:
+    """Every need of every DLL, and who answers it.
+
+    Args:
+        libraries: The DLLs of the wheel (.pyd files too).
+        exclude: Name patterns (`fnmatch`) of DLLs that may be missing, besides those that every machine has.
+        dependencies: Those of the wheels that are installed beside it.
+    """
+    loadable = [library for library in libraries if library.is_loadable]
+    places: dict[tuple[str, str, str], str] = {}
+    names: dict[tuple[str, str], str] = {}
+    added: set[str] = set()
+    theirs = {library.path for library in dependencies}
+    for library in (*loadable, *dependencies):
+        # Windows' names do not tell cases apart, and neither does its loader.
+        folder, name = posixpath.split(installed_path(library.path).lower())
+        places[folder, name, library.machine] = library.path
+        names.setdefault((name, library.machine), library.path)
+        if fits(folder, added_folders()) or folder.endswith(".libs"):
+            added.add(folder)
+    needs = []
+    for library in loadable:
+        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that packages add.
+        path = installed_path(library.path).lower()
+        folders = [posixpath.dirname(path), *sorted(added)]
+        for name, when in wants(library):
+            keys = ((folder, name.lower(), library.machine) for folder in folders)
+            by = next((places[key] for key in keys if key in places), None)
+            answer = Answer.DEPENDENCY if by in theirs else _answer(name, by, exclude)
+            if answer is Answer.MISSING:
+                # In the wheel all the same? Then it lies where the loader does not look.
+                by = names.get((name.lower(), library.machine))
+                answer = Answer.UNREACHABLE if by else Answer.MISSING
+            needs.append(Need(who=library.path, name=name, answer=answer, by=by, when=when))
+    return needs
+
+
+def _answer(name: str, by: str | None, exclude: Sequence[str]) -> Answer:
+    if by is not None:
+        return Answer.WHEEL
+    if fits(name, tuple(exclude)):
+        return Answer.EXCLUDED
+    known = owner(name)
+    return Answer.MISSING if known is None else Answer(known)

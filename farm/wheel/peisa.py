@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elfcode import Functions
+from farm.wheel.elf import Functions
 from farm.wheel.initscan import DEPTH, ENTRY_NAMES, InitScan, Walk, module_slots
 from farm.wheel.isa import IsaResult, Sweep
 from farm.wheel.pe import Pe

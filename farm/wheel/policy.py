@@ -9,13 +9,41 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from farm.base import yaml_cache as parsed
 from farm.base.errors import UsageError
+from farm.base.text import printable
+from farm.base.yamlfile import load
 from farm.platforms.facts import PLATFORMS
 from farm.wheel.isalevels import arm_level_names, level_names
-from farm.wheel.models import Frozen, Printable
+
+Printable = Annotated[str, AfterValidator(printable)]
+"""Text out of a wheel, made safe for a terminal."""
+
+
+class Frozen(BaseModel):
+    """Immutable, and strict about what it is read from. Validators are made when a model is first used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+CheckId = Literal[
+    "archive",
+    "names",
+    "abi",
+    "install",
+    "metadata",
+    "record",
+    "members",
+    "platform",
+    "imports",
+    "link",
+    "sass",
+    "ptx",
+    "cpu",
+]
+"""The checks, in their order. Adding one: CONTRIBUTING.md."""
 
 _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
 """What a plan writes: a specifier by itself."""
@@ -42,7 +70,7 @@ def _checked(value: int | str) -> int | str:
 
 _DESCRIBED = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_SPECIFIC}$"}]}
 Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=lambda schema: schema.update(_DESCRIBED))]
-"""See `farm.wheel.arch`."""
+"""See `farm.wheel.fatbin`."""
 
 
 class Rules(Frozen):
@@ -150,12 +178,17 @@ class Waiver(Frozen):
         reason: Why it does no harm; kept in the report and in the index.
     """
 
-    # Every check but `archive`: where that fails the others are not run.
-    check: Literal[
-        "names", "abi", "install", "metadata", "record", "members", "platform", "imports", "link", "sass", "ptx", "cpu"
-    ]
+    check: CheckId = Field(json_schema_extra={"not": {"const": "archive"}})
     member: str = Field(min_length=1, max_length=1024)
     reason: Printable = Field(max_length=1000, json_schema_extra={"pattern": r"\S"})
+
+    @field_validator("check")
+    @classmethod
+    def _not_of_damage(cls, value: CheckId) -> CheckId:
+        if value == "archive":  # where that fails the others are not run
+            msg = "a damaged wheel cannot be waived"
+            raise ValueError(msg)
+        return value
 
     @field_validator("reason")
     @classmethod
@@ -182,3 +215,26 @@ def parse_waiver(text: str) -> Waiver:
             f"waiver {text[:200]!r}: {first['loc'][0]}: {first['msg']}",
             hint="write CHECK:PATTERN=REASON, as in members:torch/lib/*_test*='wanted by the testers'",
         ) from error
+
+
+class PolicyFile(Policy):
+    """What a wheel is held to, and the findings that are accepted.
+
+    Attributes:
+        waivers: Findings that are accepted, each with its reason.
+    """
+
+    waivers: tuple[Waiver, ...] = ()
+
+    def policy(self) -> Policy:
+        """Without the waivers."""
+        return Policy.model_validate(self.model_dump(exclude={"waivers"}))
+
+
+def load_policy(path: Path) -> PolicyFile:
+    """Read a policy.
+
+    Raises:
+        UsageError: The file is not YAML, or a key or value in it is wrong; the message names the line.
+    """
+    return load(path, PolicyFile)

@@ -1,7 +1,7 @@
 """RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects")."""
 
-import binascii
-import hashlib
+import base64
+import csv
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -12,57 +12,32 @@ from farm.wheel.archive import Archive
 
 # 32 bytes are 43 digits, of which the last carries four bits.
 _DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
-# "sha256 or better", of those that every Python has and that have one length.
-_OTHERS = ("sha384", "sha512", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s")
-_DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _SIZE = 19  # digits of a length
-_QUOTED = ',"\r\n'  # a path with one of them stands in quotes
-_STANDARD = bytes.maketrans(b"-_", b"+/")
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _MAX_ROWS = 250_000  # a wheel has at most 200,000 members
 RECORD_LIMIT = 64 << 20
 
 
 class Row(NamedTuple):
-    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty.
-
-    Another hash has its name in front (`sha512=…`), so that it equals no sha256.
-    """
+    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty."""
 
     path: str
     sha256: str | None
     size: int | None
 
 
-_new = tuple.__new__  # of a Row from its fields, in half the time
-
-
 def read_record(archive: Archive, record: str) -> tuple[bytes, list[Row]]:
-    """RECORD as it is, and its rows: where a file has the other hash that its row gives, the row gets its sha256.
+    """RECORD as it is, and its rows.
 
     Raises:
-        VerificationFailedError: As `parse_record`, or a member is missing or damaged.
+        VerificationFailedError: As `parse_record`, or the member is missing or damaged.
     """
     content = archive.read(record, RECORD_LIMIT)
     try:
-        rows = parse_record(content)
+        return content, parse_record(content)
     except VerificationFailedError as error:
         raise VerificationFailedError(
             str(error), hint="repair the wheel (farm repair), which writes RECORD anew"
         ) from error
-    return content, [_in_sha256(archive, row) for row in rows]
-
-
-def _in_sha256(archive: Archive, row: Row) -> Row:
-    algorithm, other, value = (row.sha256 or "").partition("=")
-    entry = archive.members.get(row.path)
-    if not other or entry is None or entry.is_dir:
-        return row
-    asked, sha256 = hashlib.new(algorithm), hashlib.sha256()
-    for chunk in archive.chunks(row.path):
-        asked.update(chunk)
-        sha256.update(chunk)
-    return row._replace(sha256=sha256.hexdigest()) if asked.hexdigest() == value else row
 
 
 def parse_record(content: bytes) -> list[Row]:
@@ -71,45 +46,6 @@ def parse_record(content: bytes) -> list[Row]:
     Raises:
         VerificationFailedError: Not UTF-8, not CSV of three columns, too many rows, or no hash that is allowed.
     """
-    return _parse_plain(content) or _parse_csv(content)
-
-
-def _parse_plain(content: bytes) -> list[Row]:
-    """The rows, in a tenth of the time: every check looks at all lines at once. None if one needs a closer look."""
-    if content.count(b"\n") >= _MAX_ROWS:
-        return []
-    try:
-        text = content.decode().replace("\r\n", "\n").removesuffix("\n")
-    except UnicodeDecodeError:
-        return []
-    lines = [line.split(",", 3) for line in text.split("\n")]  # four parts are too many already
-    # Without quotes and in three columns, a line means the same to a reader of CSV.
-    if '"' in text or "\r" in text or set(map(len, lines)) != {3}:
-        return []
-    paths, digests, sizes = zip(*lines, strict=True)
-    digits = "".join(sizes)
-    if "" in paths or max(map(len, sizes)) > _SIZE or (digits and not (digits.isascii() and digits.isdigit())):
-        return []
-    given = [digest for digest in digests if digest]
-    if not set(map(len, given)) <= {50} or not {digest[:7] for digest in given} <= {"sha256="}:
-        return []
-    # One digit more makes 33 bytes of each, the last of them zero: so all are converted at once.
-    packed = "A".join([*(digest[7:] for digest in given), ""]).encode()
-    if packed.translate(None, _DIGITS):
-        return []
-    together = binascii.a2b_base64(packed.translate(_STANDARD))
-    if any(together[32::33]):  # two bits more than a sha256 has
-        return []
-    plain = together.hex()
-    hashes = iter([plain[at : at + 64] for at in range(0, len(plain), 66)])
-    return [
-        _new(Row, (path, next(hashes) if digest else None, int(size) if size else None)) for path, digest, size in lines
-    ]
-
-
-def _parse_csv(content: bytes) -> list[Row]:
-    import csv  # noqa: PLC0415 (seldom needed)
-
     rows: list[Row] = []
     # Line by line: a StringIO would take four bytes a character.
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
@@ -135,55 +71,22 @@ def _row(number: int, line: list[str]) -> Row:
 
 def _digest(number: int, digest: str) -> str:
     algorithm, _, value = digest.partition("=")
-    if algorithm in _OTHERS:
-        return f"{algorithm}={_other(number, algorithm, value)}"
     if algorithm != "sha256":
-        raise VerificationFailedError(
-            f"RECORD line {number}: hash {algorithm[:40]!r}; accepted are sha256, {', '.join(_OTHERS)}"
-        )
+        raise VerificationFailedError(f"RECORD line {number}: hash {algorithm[:40]!r}; accepted is sha256")
     if not _DIGEST.fullmatch(value):
         raise VerificationFailedError(f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64")
-    return _hexadecimal(value.encode())
-
-
-def _other(number: int, algorithm: str, value: str) -> str:
-    try:
-        digest = binascii.a2b_base64(value.encode().translate(_STANDARD) + b"=" * (-len(value) % 4))
-    except binascii.Error:
-        digest = b""
-    # Written again: other lengths and digits, and bits to spare, show.
-    again = binascii.b2a_base64(digest, newline=False).translate(_URL_SAFE).rstrip(b"=")
-    if len(digest) != hashlib.new(algorithm).digest_size or again != value.encode():
-        raise VerificationFailedError(f"RECORD line {number}: {value[:120]!r} is not a {algorithm} in URL-safe base64")
-    return digest.hex()
-
-
-def _hexadecimal(digits: bytes) -> str:
-    return binascii.a2b_base64(digits.translate(_STANDARD) + b"=").hex()
+    return base64.urlsafe_b64decode(value + "=").hex()
 
 
 def render_record(rows: Iterable[Row]) -> bytes:
     """The file's bytes: LF line ends, quotes only where a path needs them."""
-    all_rows = list(rows)
-    quotes = _needs_quotes("".join([path for path, _, _ in all_rows]))  # for nearly all wheels none does
-    # All hashes at once, each with a byte more, so that they make a whole number of digits.
-    hashes = "00".join([sha256 for _, sha256, _ in all_rows if sha256] + [""])
-    digits = binascii.b2a_base64(bytes.fromhex(hashes), newline=False).translate(_URL_SAFE).decode()
-    at = 0
-    lines = []
-    for path, sha256, size in all_rows:
-        name = '"' + path.replace('"', '""') + '"' if quotes and _needs_quotes(path) else path
-        digest = ""
-        if sha256:
-            digest = f"sha256={digits[at : at + 43]}"
-            at += 44
-        # LF on every system: the same wheel must come out on Windows.
-        lines.append(f"{name},{digest},{'' if size is None else size}\n")
-    return "".join(lines).encode()
-
-
-def _needs_quotes(path: str) -> bool:
-    return any(mark in path for mark in _QUOTED)
+    text = io.StringIO(newline="")
+    # LF on every system: the same wheel must come out on Windows.
+    writer = csv.writer(text, lineterminator="\n")
+    for path, sha256, size in rows:
+        digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode() if sha256 else ""
+        writer.writerow((path, f"sha256={digest}" if digest else "", "" if size is None else size))
+    return text.getvalue().encode()
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
@@ -212,8 +115,7 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
         elif sha256 is None and path not in unhashed:
             wrong.append((path, "listed in RECORD without a hash"))
         elif sha256 is not None and sha256 != true[0]:
-            algorithm = sha256.partition("=")[0] if "=" in sha256 else "sha256"
-            wrong.append((path, f"its {algorithm} is not the one in RECORD"))
+            wrong.append((path, "its sha256 is not the one in RECORD"))
         elif size is None and path not in unhashed:
             wrong.append((path, "listed in RECORD without its length"))
         elif size is not None and size != true[1]:

@@ -6,24 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import computed_field, model_validator
 
-from farm.wheel.models import Frozen, Printable
-from farm.wheel.policy import Policy, Waiver
+from farm.wheel.policy import CheckId, Frozen, Policy, Printable, Waiver
 
-CheckId = Literal[
-    "archive",
-    "names",
-    "abi",
-    "install",
-    "metadata",
-    "record",
-    "members",
-    "platform",
-    "imports",
-    "link",
-    "sass",
-    "ptx",
-    "cpu",
-]
 Status = Literal["passed", "failed", "waived", "not_run"]
 
 

@@ -1,14 +1,13 @@
 """A new wheel from an old one, with unchanged members copied as compressed bytes.
 
 Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very end, and what
-is new carries the date 1980-01-01. (How new members are packed: see `farm.wheel.deflate`.) Nothing is recompressed,
+is new carries the date 1980-01-01. (How new members are packed: see `farm.wheel.rewrite`.) Nothing is recompressed,
 and neighbours are copied in one piece, so the cost is that of copying the file.
 """
 
 import hashlib
 import os
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,22 +15,22 @@ from typing import BinaryIO, NamedTuple
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.retries import retry_while_open
-from farm.wheel.archive import Archive
-from farm.wheel.deflate import BLOCK, deflate
-from farm.wheel.membernames import check_name
-from farm.wheel.record import Row, render_record
-from farm.wheel.zipformat import (
+from farm.wheel.archive import (
     DEFLATED,
     DOS_EPOCH,
     MADE_BY_UNIX,
+    Archive,
     Entry,
     central_header,
+    check_name,
     end_records,
     local_header,
     needs_zip64,
+    zlib,
 )
+from farm.wheel.record import Row, render_record
 
-_row = tuple.__new__  # of a Row from its fields, in half the time
+_BLOCK = 1 << 20
 
 
 class NewMember(NamedTuple):
@@ -84,7 +83,7 @@ def rewrite(
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
                 writer.copy(source, kept)
-                rows = [_row(Row, (name, *hashes[entry.name])) for entry, name in kept if not name.endswith("/")]
+                rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")]
                 written = {}
                 for member in new:
                     written[member.name] = writer.add(member)
@@ -152,17 +151,13 @@ class _Writer:
         data = self.file.tell()
         sha = hashlib.sha256()
         crc = size = 0
-
-        def seen() -> Iterator[bytes]:
-            nonlocal crc, size
-            for chunk in _pieces(member.content):
-                sha.update(chunk)
-                crc = zlib.crc32(chunk, crc)
-                size += len(chunk)
-                yield chunk
-
-        for packed in deflate(seen()):
-            self._write(packed)
+        packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+        for chunk in _pieces(member.content):
+            sha.update(chunk)
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+            self._write(packer.compress(chunk))
+        self._write(packer.flush())
         if size != length:
             raise VerificationFailedError(f"member {member.name!r}: its file changed while it was read")
         end = self.file.tell()
@@ -203,7 +198,7 @@ def _pieces(content: bytes | Path) -> Iterator[bytes]:
         yield content
         return
     with content.open("rb") as file:
-        while chunk := file.read(BLOCK):
+        while chunk := file.read(_BLOCK):
             yield chunk
 
 

@@ -16,26 +16,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.text import printable
-from farm.wheel.archive import Archive, Limits
-from farm.wheel.contents import Contents, read_needs
-from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
-from farm.wheel.library import Library, magics, read_library
-from farm.wheel.magic import ELF_MAGIC
-from farm.wheel.membernames import check_name
+from farm.wheel.archive import Archive, Limits, check_name
+from farm.wheel.elf import ELF_MAGIC
+from farm.wheel.library import Contents, Library, magics, read_library, read_needs
 from farm.wheel.metadata import (
     DistInfo,
     normal_requirement,
     normal_version,
     parse_wheel_name,
-    platform_machine,
     read_dist_info,
-    windows_machine,
     with_platforms,
     with_requirements,
     with_version,
 )
+from farm.wheel.needs import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.record import RECORD_LIMIT, Row, compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
+from farm.wheel.tags import platform_machine, windows_machine
 
 if TYPE_CHECKING:
     from farm.wheel.library_wheels import LibraryWheel
@@ -49,7 +46,7 @@ class RepairOptions(NamedTuple):
     Attributes:
         lib_dirs: Where to take libraries from, in this order. For DLLs case does not count.
         into: Folder inside the wheel for them, such as `torch/lib`; None has auditwheel or delvewheel choose one and
-            change the libraries so that it is found (`farm.wheel.tools`).
+            change the libraries so that it is found (`farm.wheel.repair`).
         exclude: Name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's.
         version: The new version; None keeps it.
         requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
@@ -161,7 +158,7 @@ def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
     return {
         path: (sha256, size)
         for path, sha256, size in record
-        if sha256 is not None and "=" not in sha256 and size is not None and not path.startswith(but)
+        if sha256 is not None and size is not None and not path.startswith(but)
     }
 
 
@@ -310,7 +307,7 @@ def _platforms(
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
     if machine is None or platform_machine(info.tags) is None:
         return ()
-    from farm.wheel.manylinux import earned_policy  # noqa: PLC0415 (wheels for Windows do without)
+    from farm.wheel.tags import earned_policy  # noqa: PLC0415 (wheels for Windows do without)
 
     libraries = [*contents.libraries, *(item.library for item in found)]
     # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.

@@ -13,30 +13,19 @@ from typing import get_args
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.base.tags import serves
-from farm.wheel.abi import SUFFIX, check_abi
 from farm.wheel.archive import Archive, Limits, check_is_file
-from farm.wheel.contents import Contents, read_contents
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
-from farm.wheel.installable import check_install
+from farm.wheel.install import SUFFIX, check_abi, check_install, check_members, check_metadata
 from farm.wheel.isalevels import arm_level_names, level_names
-from farm.wheel.loading import check_link
-from farm.wheel.manylinux import policy_of_tag
-from farm.wheel.metadata import (
-    DistInfo,
-    WheelName,
-    check_supported,
-    parse_wheel_name,
-    platform_of,
-    read_dist_info,
-    same_name,
-    same_version,
-)
-from farm.wheel.policy import Policy, Waiver
+from farm.wheel.library import Contents, read_contents
+from farm.wheel.link import check_link
+from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist_info, same_name, same_version
+from farm.wheel.policy import CheckId, Policy, Waiver
 from farm.wheel.record import compare_record, read_record
-from farm.wheel.report import Check, CheckId, Dependency, Finding, Report, waive
-from farm.wheel.requires import check_members, check_metadata
+from farm.wheel.report import Check, Dependency, Finding, Report, waive
+from farm.wheel.tags import check_supported, platform_of, policy_of_tag
 
 _EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 _MAX_FINDINGS = 50  # of one check: a report is read by people

@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.wheel.archive import Archive
-from farm.wheel.elf import read_elf, section_ranges
+from farm.wheel.elf import ELF_MAGIC, read_elf, section_ranges
 from farm.wheel.fatbin import FATBIN_SECTION, read_fatbins
-from farm.wheel.magic import ELF_MAGIC
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3

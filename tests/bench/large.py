@@ -36,7 +36,7 @@ start = time.monotonic()
 metadata = b"Metadata-Version: 2.1\\nName: large\\nVersion: 1.0\\n"
 when = datetime(2026, 11, 21, tzinfo=UTC)
 store, wheel = open_store(sys.argv[1]), Path(sys.argv[2])
-publish(store, wheel, group="sm35-avx", metadata=metadata, upload_time=when, provenance={})
+publish(store, wheel, group="sm35-avx", upload_time=when, provenance={})
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"seconds": time.monotonic() - start, "mb": peak / 1024}))
 """

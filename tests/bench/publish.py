@@ -32,14 +32,13 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from farm.index import html, naming, pages  # noqa: E402
+from farm.index import html, layout, pages  # noqa: E402
 from farm.index.backends import open_store  # noqa: E402
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue  # noqa: E402
-from farm.index.probe import prove  # noqa: E402
-from farm.index.publish import publish  # noqa: E402
+from farm.index.layout import CATALOGUE, html_key, json_key, links_key, metadata_key, wheel_key  # noqa: E402
+from farm.index.pages import CATALOGUE_TYPE, parse_catalogue  # noqa: E402
+from farm.index.publish import check_store, publish  # noqa: E402
 from farm.index.s3 import S3Store  # noqa: E402
 from tests.faults.campaign import make_wheel  # noqa: E402
-from tests.faults.publisher import metadata_of  # noqa: E402
 from tests.servers.buckets import make_bucket, served  # noqa: E402
 from tests.servers.process import environment  # noqa: E402
 from tests.servers.proxy import proxy  # noqa: E402
@@ -76,7 +75,7 @@ def page_of(project: str, files: list[str]) -> pages.ProjectPage:
         )
         for name in files
     ]
-    versions = tuple(str(naming.parse_wheel_name(name)[1]) for name in files)
+    versions = tuple(str(layout.parse_wheel_name(name)[1]) for name in files)
     return pages.ProjectPage(meta=pages.Meta(generation=7), name=project, versions=versions, files=tuple(entries))
 
 
@@ -90,21 +89,21 @@ def fill(store: S3Store, wheels: int, *, objects: bool) -> None:
 
     if objects:
         every = [name for (group, _), files in by_page.items() if group != HOT for name in files]
-        keys = [key for name in every for key in (pages.wheel_key(name), pages.metadata_key(name))]
+        keys = [key for name in every for key in (wheel_key(name), metadata_key(name))]
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(put, keys))
-    found = store.get(CATALOGUE_KEY)
+    found = store.get(CATALOGUE)
     catalogue = parse_catalogue(found.data if found else None)
     for group in {group for group, _ in by_page}:
         made = {project: page_of(project, files) for (its, project), files in by_page.items() if its == group}
         for project, page in made.items():
-            store.replace(pages.json_key(group, project), page.render(), None, content_type=pages.JSON)
-            store.replace(pages.html_key(group, project), html.project_html(page), None, content_type=pages.HTML)
-            catalogue = catalogue.with_project(group, project, page.channels)
+            store.replace(json_key(group, project), page.render(), None, content_type=pages.JSON)
+            store.replace(html_key(group, project), html.project_html(page), None, content_type=pages.HTML)
+            catalogue = catalogue.having(group, [page])
         sections = {project: html.links_section(page) for project, page in made.items()}
-        store.replace(pages.links_key(group), html.links_html(group, sections), None, content_type=pages.HTML)
-        store.replace(pages.root_key(group), html.root_html(group, set(made)), None, content_type=pages.HTML)
-    store.replace(CATALOGUE_KEY, catalogue.render(), found.etag if found else None, content_type=CATALOGUE_TYPE)
+        store.replace(links_key(group), html.links_html(group, sections), None, content_type=pages.HTML)
+        store.replace(f"whl/{group}/simple/index.html", html.list_html(group, set(made)), None, content_type=pages.HTML)
+    store.replace(CATALOGUE, catalogue.render(), found.etag if found else None, content_type=CATALOGUE_TYPE)
 
 
 class Meter:
@@ -125,7 +124,7 @@ class Meter:
 
 def one_more(store: S3Store, meter: Meter, folder: Path, group: str, number: int) -> tuple[int, float]:
     wheel = make_wheel(folder, number)
-    arguments = {"metadata": metadata_of(wheel), "upload_time": datetime.now(UTC), "provenance": {}}
+    arguments = {"upload_time": datetime.now(UTC), "provenance": {}}
     return meter.measure(lambda: publish(store, wheel, group=group, **arguments))
 
 
@@ -199,7 +198,7 @@ def main() -> None:
             for wheels in chosen.wheels:
                 store = open_store(make_bucket(endpoint, f"wheels-{wheels}"))
                 assert isinstance(store, S3Store)
-                prove(store)
+                check_store(store)
                 fill(store, wheels, objects=not chosen.farm)
                 meter = Meter(store)
                 rows: list[tuple[str, int, float]] = []
@@ -220,7 +219,7 @@ def main() -> None:
                 for what, requests, seconds in rows:
                     print(f"{server}, {wheels} wheels, {what}: {requests} requests, {seconds:.2f} s", flush=True)
                     table.add_row(server, str(wheels), what, str(requests), f"{seconds:.2f}", f"{requests / ours:.1f}")
-                for key in (pages.json_key(HOT, "canary"), pages.links_key(HOT)):
+                for key in (json_key(HOT, "canary"), links_key(HOT)):
                     head = store.client.head_object(Bucket=store.bucket, Key=store.full(key))
                     plain = store.get(key)
                     size = f"{len(plain.data) if plain else 0} bytes, {head['ContentLength']} as stored"

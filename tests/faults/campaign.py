@@ -2,6 +2,7 @@
 
 import copy
 import gzip
+import hashlib
 import itertools
 import json
 import os
@@ -10,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +24,13 @@ from urllib.parse import urlsplit
 from farm.index import pages
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.probe import keep_proof, prove
+from farm.index.layout import CATALOGUE
+from farm.index.pages import CATALOGUE_TYPE, TriedStore, parse_catalogue
+from farm.index.publish import check_store
 from farm.index.s3 import S3Store
-from farm.index.stores import Store
+from farm.index.stores import Store, swap
 from tests.faults.publisher import GROUP
+from tests.indexes.wheels import build_wheel
 from tests.servers.buckets import ISOLATED, KEYS
 from tests.servers.process import ROOT
 from tests.servers.proxy import proxy, seeded
@@ -39,21 +42,8 @@ RUNS = 12
 
 def make_wheel(folder: Path, number: int, *, size: int = 0) -> Path:
     """A small wheel, or one of about `size` bytes that do not compress."""
-    version = f"1.0.{number}"
-    path = folder / f"{PROJECT}-{version}+cu118.sm35.avx-py3-none-any.whl"
-    info = f"{PROJECT}-{version}+cu118.sm35.avx.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {PROJECT}\nVersion: {version}+cu118.sm35.avx\n"
-    members = {
-        f"{PROJECT}/data.bin": random.Random(number).randbytes(size),
-        f"{info}/METADATA": metadata.encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(zipfile.ZipInfo(name), data)
-        lines = "".join(f"{name},,\n" for name in [*members, f"{info}/RECORD"])
-        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), lines)
-    return path
+    name = f"{PROJECT}-1.0.{number}+cu118.sm35.avx-py3-none-any.whl"
+    return build_wheel(folder, name, random.Random(number).randbytes(size)).path
 
 
 class Publishers:
@@ -171,7 +161,13 @@ def _endpoint(url: str) -> str:
 def _known(url: str, through: str) -> Store:
     """The store at `url`, counting as proved also for those who come through a proxy."""
     store = _opened(url)
-    keep_proof(store, seen_as=store.url("").replace(_endpoint(url), _endpoint(through)))
+    seen = store.url("").replace(_endpoint(url), _endpoint(through))
+    tried = TriedStore(store=hashlib.sha256(seen.encode()).hexdigest())
+
+    def note(old: bytes | None) -> bytes:
+        return parse_catalogue(old).model_copy(update={"tried": tried}).render()
+
+    swap(store, CATALOGUE, note, CATALOGUE_TYPE)
     return store
 
 
@@ -187,7 +183,7 @@ def _opened(url: str) -> S3Store:
 def _proved(endpoint: str, bucket: str) -> S3Store:
     store = open_store(f"s3://{bucket}/proved?endpoint_url={endpoint}")
     assert isinstance(store, S3Store)
-    prove(store)
+    check_store(store)
     return store
 
 
@@ -263,7 +259,7 @@ def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels
     """Many processes publish into one project at once; all must succeed, nothing may be lost."""
     count = Count(rounds=1)
     place = _inside(url, f"parallel-{processes}-{wheels}")
-    prove(open_store(place))
+    check_store(open_store(place))
     all_wheels = [make_wheel(folder, number) for number in range(processes * wheels)]
     shares = [all_wheels[start::processes] for start in range(processes)]
     running = [made.start(place, *share) for share in shares]

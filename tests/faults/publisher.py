@@ -35,7 +35,7 @@ def work(job: dict, errors: str) -> int:
         store = open_store(job["url"])
         for wheel in map(Path, job["wheels"]):
             now = datetime.now(UTC)
-            publish(store, wheel, group=GROUP, metadata=metadata_of(wheel), upload_time=now, provenance={})
+            publish(store, wheel, group=GROUP, upload_time=now, provenance={})
     except FarmError as error:
         Path(errors).write_text(f"{type(error).__name__}: {error}")
         return error.exit_code

@@ -1,24 +1,15 @@
 """Fixtures of the tests of the wheel index, in-process and on real parts."""
 
 import itertools
-import zipfile
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import NamedTuple
 
 import boto3
 import botocore.session
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.probe import keep_proof
-from farm.index.publish import publish
+from farm.index.publish import check_store
+from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers import moto
-
-
-class Wheel(NamedTuple):
-    path: Path
-    metadata: bytes
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +84,9 @@ def store_url(request, tmp_path):
 
 @pytest.fixture
 def store(store_url):
-    """A store that was proved before, since a probe of moto takes two seconds."""
+    """A store that was tried before."""
     opened = open_store(store_url)
-    keep_proof(opened)
+    check_store(opened)
     return opened
 
 
@@ -105,32 +96,7 @@ def make_wheel(tmp_path):
     return lambda filename, payload="x = 1\n", extra="": build_wheel(tmp_path / "made", filename, payload, extra)
 
 
-def build_wheel(folder, filename, payload="x = 1\n", extra=""):
-    name, version = filename.split("-")[:2]
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n{extra}"
-    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    members = {f"{name}/__init__.py": payload, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / filename, "w") as archive:
-        for member, text in members.items():
-            archive.writestr(zipfile.ZipInfo(member), text)
-        lines = [f"{member},," for member in [*members, f"{info}/RECORD"]]
-        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join(lines) + "\n")
-    return Wheel(folder / filename, metadata.encode())
-
-
 @pytest.fixture
 def put():
     """Publishes a wheel with the arguments that no test cares about."""
     return publish_wheel
-
-
-def publish_wheel(store, wheel, **changes):
-    arguments = {
-        "group": "sm35-avx",
-        "metadata": wheel.metadata,
-        "upload_time": datetime(2026, 11, 21, tzinfo=UTC),
-        "provenance": {"plan": "sha256:1"},
-    }
-    return publish(store, wheel.path, **(arguments | changes))

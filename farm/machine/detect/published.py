@@ -7,8 +7,8 @@ from packaging.version import Version
 
 from farm.base.errors import FarmError
 from farm.base.tags import serves
-from farm.index.catalogue import without_rebuild
-from farm.index.pages import File, json_key, parse_page
+from farm.index.layout import json_key, without_rebuild
+from farm.index.pages import File, parse_page
 from farm.index.reader import Reader, open_reader
 from farm.index.standing import WITHDRAWN, standing, withdrawn
 from farm.machine.detect.choose import Recommendation
@@ -93,7 +93,7 @@ def newest(
         (file for file in page.entries.values() if _for_python(file, variant)),
         key=lambda file: parse_wheel_filename(file.filename)[1],
     )
-    offered = [file for file in rising if withdrawn(file, page) is None]
+    offered = [file for file in rising if withdrawn(file) is None]
     fitting = [file for file in offered if _installs(file, os)]
     running = [file for file in fitting if _driver_refuses(file, readings, limit) is None]
     if running:
@@ -103,7 +103,7 @@ def newest(
     if offered and os.libc:
         return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
     if gone := [file for file in rising if _installs(file, os)]:
-        why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1], page)}"
+        why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1])}"
         return None, f"{why}; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}"
     return None, None
 

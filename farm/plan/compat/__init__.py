@@ -48,11 +48,11 @@ def objects(stack: Stack, name: str) -> bool:
     return any(reason.rule == name for reason in check(stack))
 
 
-def advise(stack: Stack, found: list[Reason]) -> list[Reason]:
-    """The reasons with the nearest that would do away with each."""
+def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> list[Reason]:
+    """The reasons with the nearest that would do away with each; `keep` as for `nearest`."""
     explained = []
     for reason in found:
-        other = nearest(stack, reason, check, objects, found) if reason.change else None
+        other = nearest(stack, reason, check, objects, found, keep=keep) if reason.change else None
         explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
     return explained
 
@@ -62,14 +62,14 @@ def reasons(stack: Stack) -> list[Reason]:
     return advise(stack, check(stack))
 
 
-def solve(stack: Stack) -> Stack | None:
+def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
     """The nearest stack without any error, one reason done away with after the other; None: none was found."""
     for _ in range(MAX_ROUNDS):
         found = check(stack)
         errors = [reason for reason in found if reason.severity != "warning"]
         if not errors:
             return stack
-        options = (nearest(stack, reason, check, objects, found) for reason in errors if reason.change)
+        options = (nearest(stack, reason, check, objects, found, keep=keep) for reason in errors if reason.change)
         # One reason at a time: doing away with it often does away with others.
         better = next((other for other in options if other), None)
         if better is None:

@@ -150,7 +150,8 @@ def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
     if toolkit is None or stack.cuda is None or stack.driver is None:
         return
     major = stack.cuda.split(".")[0]
-    floor, full = catalog.cuda_majors()[major].driver(stack.platform), toolkit.driver(stack.platform)
+    floor = catalog.cuda_majors()[major].driver(stack.platform)
+    full, doubt = catalog.full_driver(stack.cuda, stack.platform)
     if floor is not None and not reaches(stack.driver, floor):
         yield Reason(
             "driver-cuda",
@@ -163,7 +164,7 @@ def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
         yield Reason(
             "driver-limited",
             f"driver {stack.driver} runs CUDA {stack.cuda} with a limited feature set, and compiles none of its PTX",
-            f"CUDA {toolkit.release} has every feature from driver {full} on; below it, minor-version compatibility",
+            with_doubt(f"CUDA {toolkit.release} has every feature from driver {full} on; below it, a part", doubt),
             catalog.cuda_majors_source(),
             severity="warning",
             change=("driver", "cuda"),
@@ -185,10 +186,10 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     toolkit = catalog.toolkits().get(stack.cuda or "")
     driver = _jit_driver(stack)
     listed = entries(stack)
-    if toolkit is None or driver is None or not any(entry.ptx for entry in listed):
+    if toolkit is None or stack.cuda is None or driver is None or not any(entry.ptx for entry in listed):
         return
     # Compiling PTX needs the driver of that very CUDA: minor-version compatibility does not cover the JIT compiler.
-    full = toolkit.driver(stack.platform)
+    full, doubt = catalog.full_driver(stack.cuda, stack.platform)
     if full is None or reaches(driver, full):
         return
     # Cards that have SASS in the list run that; for the others the PTX is all that there is.
@@ -199,7 +200,7 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     yield Reason(
         "ptx-driver",
         f"driver {driver} cannot compile the PTX of {arch_list(stack)!r} from CUDA {stack.cuda}: {effect}",
-        f"PTX of CUDA {toolkit.release} needs driver {full} or newer (else cudaErrorUnsupportedPtxVersion, 222)",
+        with_doubt(f"PTX of CUDA {toolkit.release} needs driver {full} or newer (else error 222)", doubt),
         catalog.cuda_majors_source(),
         severity="error" if lost else "warning",
         change=("ptx", "arch_list", "cuda", "driver"),
@@ -222,6 +223,30 @@ def wheel_has_code(stack: Stack) -> Iterator[Reason]:
             "SASS runs on the same major version and no lower minor one; PTX is compiled for any higher one",
             "CUDA C++ Programming Guide, binary and PTX compatibility",
             change=("arch_list",) if stack.arch_list is not None else ("gpu_of_variant",),
+        )
+
+
+def toolkit_is_for_jetson(stack: Stack) -> Iterator[Reason]:
+    """CUDA's archives for Arm servers run on Jetson boards from the CUDA on where both are one."""
+    boards = [sm for sm in targets(stack) if is_integrated(sm)]
+    known = catalog.architectures().jetson
+    if not boards or stack.cuda not in catalog.toolkits() or stack.cuda is None:
+        return
+    if number(stack.cuda) < number(known.cuda):
+        yield Reason(
+            "jetson-cuda",
+            f"CUDA {stack.cuda} for Arm servers does not run on Jetson boards, {sm_name(boards[0])} among them",
+            f"servers and Jetson have one CUDA from {known.cuda} on, with {known.system}",
+            known.source,
+            change=("cuda",),
+        )
+    else:
+        yield Reason(
+            "jetson-system",
+            f"on {sm_name(boards[0])} this wheel needs {known.system} or newer",
+            f"an older JetPack has CUDA below {known.cuda} and an older glibc; {known.elsewhere}",
+            known.source,
+            severity="warning",
         )
 
 
@@ -266,6 +291,7 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
 RULES = (
     cuda_is_known,
     machine_has_gpu,
+    toolkit_is_for_jetson,
     driver_sees_gpu,
     cuda_targets_gpu,
     a_driver_runs_both,

@@ -1,8 +1,9 @@
 """The nearest stack that a rule no longer objects to: small changes to what was asked, judged by the same rules.
 
 Only what was asked or chosen is changed, never the card, the platform or what is None. A change counts only if no
-rule that was content before objects now; of several, the one with the fewest errors left, the fewest new warnings, the
-fewest reasons left against the value that was changed; then the closest.
+rule that was content before objects now. The distance is, in this order: the errors left; whether a default gives way
+or what was asked for, and of that the first before the last; doubts about the new value; the reason's own order of
+what to change; how many places of the catalogue the value moves.
 """
 
 from collections.abc import Callable, Iterator
@@ -125,6 +126,7 @@ def nearest(
     objects: Objects,
     before: list[Reason],
     only: frozenset[str] | None = None,
+    keep: tuple[str, ...] = (),
 ) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three changes.
 
@@ -135,6 +137,7 @@ def nearest(
         objects: Whether a stack has a reason of this name against it, as `check` finds, but sooner.
         before: What they hold against `stack`.
         only: The fields that may be changed; None: every field of the stack.
+        keep: The fields that were asked for, in that order: the last is kept longest.
     """
     errors, warnings = _blockers(before), _rules(before, "warning")
     level = [(stack, reason.change)]
@@ -161,9 +164,10 @@ def nearest(
             if reason.severity == "warning" and fresh:
                 continue
             errors_left = sum(found.severity != "warning" for found in after)
-            same_field = sum(field in found.change for found in after)
-            cost = (errors_left, fresh, same_field)
-            # Options come closest first: nothing that follows can be better than one without any cost.
+            doubts = sum(found.severity == "warning" and found.change[:1] == (field,) for found in after)
+            same_field = sum(field in found.change for found in after if found.severity != "warning")
+            cost = (errors_left, keep.index(field) + 1 if field in keep else 0, doubts, same_field)
+            # Options come in the reason's order of fields and then closest first: the first of equals is the nearest.
             if not any(cost):
                 return changed
             if best is None or cost < best[0]:

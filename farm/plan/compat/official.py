@@ -1,161 +1,278 @@
-"""Does PyTorch's own wheel run on a card? Answers from `farm/catalog/official.yaml`."""
+"""PyTorch's own wheels and those of other makers for a set of cards: the rules are data, and `best` reads nothing else.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+`facts` is that data as JSON. The page's `answers.js` is the same algorithm over the same document, sentence for
+sentence; `tests/unit/site/test_answers.py` asks both the same questions.
+"""
+
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 from farm import catalog
+from farm.catalog import makers
 from farm.catalog.binary import ptx_compiles, sass_runs
 from farm.catalog.models import Dropped, OfficialWheel
 from farm.plan.compat.stack import number, reaches
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
+PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
+"""Where PyTorch publishes wheels with CUDA."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One release of PyTorch with one CUDA on one platform.
+
+    Args:
+        needed: The lowest driver that runs its machine code on every card; `full`: that compiles its PTX.
+        cudnn: The lowest SM in its cuDNN; None: not known.
+        glibc: The oldest glibc that it runs with; None: not on Linux.
+    """
+
+    torch: str
+    platform: str
+    cuda: str
+    index: str
+    sm: tuple[int, ...]
+    ptx: tuple[int, ...]
+    pythons: tuple[str, ...]
+    needed: str
+    full: str
+    cudnn: int | None
+    glibc: str | None
+
+    @property
+    def pip(self) -> str:
+        """The command that installs it."""
+        line = f"pip install torch=={self.torch}"
+        return line if self.index == "pypi" else f"{line} --index-url {PYTORCH_INDEX}/cu{self.cuda.replace('.', '')}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """The cards that one wheel must run on, and what is known of the machine; None: not asked."""
+
+    sms: tuple[int, ...]
+    platform: str
+    driver: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Upstream's wheels of one torch release for a card.
+    """The best wheel for a question.
 
     Args:
-        torch: The release.
-        row: The wheel that runs on the card; None: none does.
-        others: The wheels of the release that do not run on it.
-        driver: The lowest driver that the wheel needs; None: not known, or no wheel.
-        problem: Why the driver or the Python that was asked about does not do for the wheel.
-        update: The drivers with which there is no problem; None: another driver does not help, or none is needed.
+        wheel: None: no wheel has code for any of the cards.
+        drivers: The drivers that run it on the cards: `525 or newer, up to branch 580`.
+        lost: The cards that it has no code for, of several.
+        problem: Why it does not run with the driver or the Python that was asked about.
+        update: The drivers with which it would; None: another driver does not help, or none is needed.
+        without: What it cannot do on the cards.
     """
 
-    torch: str
-    row: OfficialWheel | None
-    others: tuple[OfficialWheel, ...]
-    driver: str | None = None
+    wheel: Wheel | None
+    drivers: str | None = None
+    lost: tuple[int, ...] = ()
     problem: str | None = None
     update: str | None = None
+    without: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
-        return self.row is not None and self.problem is None
+        return self.wheel is not None and self.problem is None and not self.lost
 
-    @property
-    def pip(self) -> str | None:
-        """The command that installs it."""
-        if self.row is None:
-            return None
-        line = f"pip install torch=={self.torch}"
-        return line if self.row.index == "pypi" else f"{line} --index-url {PYTORCH_INDEX}/{flavour(self.row.cuda)}"
-
-
-def flavour(cuda: str | None) -> str:
-    """`cu126` for 12.6, `cpu` without CUDA."""
-    return f"cu{cuda.replace('.', '')}" if cuda else "cpu"
+    def to_json(self) -> dict[str, Any]:
+        wheel = self.wheel
+        return {
+            "runs": self.runs,
+            "torch": wheel.torch if wheel else None,
+            "cuda": wheel.cuda if wheel else None,
+            "pip": wheel.pip if wheel else None,
+            "pythons": list(wheel.pythons) if wheel else [],
+            "glibc": wheel.glibc if wheel else None,
+            "drivers": self.drivers,
+            "lost": list(self.lost),
+            "problem": self.problem,
+            "update": self.update,
+            "without": list(self.without),
+        }
 
 
 @cache
-def _by_release() -> dict[tuple[str, str], tuple[OfficialWheel, ...]]:
-    found: dict[tuple[str, str], tuple[OfficialWheel, ...]] = {}
-    for row in catalog.official_wheels():
-        for torch in catalog.torch_releases():
-            # A row may stand for all patch releases: `2.1` for 2.1.0, 2.1.1 and 2.1.2.
-            if row.torch in (torch, torch.rpartition(".")[0]):
-                found[torch, row.platform] = (*found.get((torch, row.platform), ()), row)
-    return found
+def wheels() -> tuple[Wheel, ...]:
+    """Every wheel with CUDA: the newest release first, then the Python index's, then the newest CUDA."""
+    found = [_wheel(torch, row) for torch in catalog.torch_releases() for row in rows(torch) if row.cuda]
+    found.sort(key=lambda each: (number(each.torch), each.index == "pypi", number(each.cuda)), reverse=True)
+    return tuple(found)
 
 
-def rows(torch: str, platform: str) -> tuple[OfficialWheel, ...]:
-    """Every wheel that upstream publishes of a release for a platform (`linux-x86_64`); empty: none is known."""
-    return _by_release().get((torch, platform), ())
+def rows(torch: str) -> list[OfficialWheel]:
+    """The rows of the catalogue for a release; one may stand for all patch releases: `2.1` for 2.1.0 to 2.1.2."""
+    return [row for row in catalog.official_wheels() if row.torch in (torch, torch.rpartition(".")[0])]
 
 
-def source(row: OfficialWheel) -> str:
-    """Where a row's facts come from."""
+def row_of(wheel: Wheel) -> OfficialWheel:
+    """The row that a wheel's facts are from."""
+    return next(
+        r for r in rows(wheel.torch) if (r.platform, r.cuda, r.index) == (wheel.platform, wheel.cuda, wheel.index)
+    )
+
+
+def source(wheel: Wheel) -> str:
+    """Where a wheel's facts are from."""
+    row = row_of(wheel)
     text = catalog.official().sources[row.source]
     return f"{text} ({row.file})" if row.file else text
 
 
-def runs(row: OfficialWheel, sm: int) -> bool:
-    """True if a wheel has machine code that runs on a card, or PTX that its driver compiles."""
-    return any(sass_runs(code, sm) for code in row.sm) or any(ptx_compiles(code, sm) for code in row.ptx)
-
-
-def answer(torch: str, sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer:
-    """Upstream's wheel of a release for a card: that of the Python index before others, then of the newest CUDA."""
-    published = [row for row in rows(torch, platform) if row.cuda]
-    able = [row for row in published if runs(row, sm)]
-    others = tuple(row for row in published if row not in able)
-    if not able:
-        return Answer(torch, None, others)
-    judged = [(row, _problem(torch, row, sm, platform, driver, python)) for row in able]
-    judged.sort(
-        # Without a problem first, then from the Python index, then with the newest CUDA.
-        key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")])
+def _wheel(torch: str, row: OfficialWheel) -> Wheel:
+    cuda, system = row.cuda or "", row.platform.split("-")[0]
+    release = catalog.torch_releases()[torch]
+    # Several rows with one CUDA: the one with the fewest cards counts.
+    versions = [each.cudnn for each in release.official if each.cuda == cuda and each.cudnn]
+    known = {each.version: each.sm_min for each in catalog.cudnn_releases().values()}
+    floors = [known[version] for version in versions if version in known]
+    needed = catalog.cuda_majors()[cuda.split(".")[0]].driver(system)
+    full, _ = catalog.full_driver(cuda, system)
+    glibc = [
+        each.glibc
+        for each in catalog.official().glibc
+        if row.platform in each.platforms
+        if number(each.since) <= number(torch) and number(each.cuda) <= number(cuda)
+    ]
+    return Wheel(
+        torch,
+        row.platform,
+        cuda,
+        row.index,
+        tuple(row.sm),
+        tuple(row.ptx),
+        tuple(release.pythons.on(system) if row.pythons is None else row.pythons),
+        needed or "0",
+        full or "0",
+        max(floors, default=None),
+        glibc[-1] if glibc else None,
     )
-    row, problem = judged[0]
-    driver_alone = problem is not None and _problem(torch, row, sm, platform, None, python) is None
-    return Answer(torch, row, others, driver_needed(row, sm), problem, drivers(row, sm) if driver_alone else None)
 
 
-def newest(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer | None:
-    """The newest release that runs on a card, else the newest with code for it and a problem; None: none has code."""
-    found = [each for each in answers(sm, platform, driver, python) if each.row]
-    return next((each for each in found if each.runs), next(iter(found), None))
+@cache
+def facts() -> dict[str, Any]:
+    """Everything that `best` reads, as JSON."""
+    cards = catalog.architectures()
+    return {
+        "wheels": [asdict(each) for each in wheels()],
+        "index": PYTORCH_INDEX,
+        "cards": {name[2:]: [card.first_driver, card.last_driver] for name, card in cards.architectures.items()},
+        "tegra": cards.tegra,
+        "branches": catalog.NEXT_BRANCH,
+        "makers": [each.model_dump() for each in makers.makers()],
+    }
 
 
-def answers(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Iterator[Answer]:
-    """An answer for every release that has wheels for the platform, newest first."""
-    for torch in reversed(list(catalog.torch_releases())):
-        if rows(torch, platform):
-            yield answer(torch, sm, platform, driver, python)
+def best(question: Question) -> Answer:
+    """The wheel that answers a question best.
+
+    One that runs on all cards before one that has a problem with the driver or the Python, and that before one that
+    some card has no code in; then the newest release, from the Python index, with the newest CUDA.
+    """
+    found: tuple[tuple[int, int], Answer] | None = None
+    for wheel in wheels():
+        if wheel.platform != question.platform or question.torch not in (None, wheel.torch):
+            continue
+        if question.cuda not in (None, wheel.cuda):
+            continue
+        answer = judge(wheel, question)
+        if len(answer.lost) == len(question.sms):
+            continue
+        rank = len(answer.lost), int(answer.problem is not None)
+        if rank == (0, 0):
+            return answer
+        # The order of the wheels decides between equals: the first one stays.
+        if found is None or rank < found[0]:
+            found = rank, answer
+    return found[1] if found else Answer(None)
 
 
-def driver_needed(row: OfficialWheel, sm: int) -> str | None:
-    """The lowest driver that runs a wheel on a card: what its CUDA needs, and what knows the card."""
-    if row.cuda is None:
-        return None
-    needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(row.platform.split("-")[0])
-    card = catalog.architectures().architectures.get(f"sm{sm}")
-    first = str(card.first_driver) if card and card.first_driver else None
-    toolkit = catalog.toolkits().get(row.cuda)
-    full = toolkit.driver(row.platform.split("-")[0]) if toolkit else None
-    # Without SASS the driver compiles PTX, which minor-version compatibility does not cover.
-    jit = full if not any(sass_runs(code, sm) for code in row.sm) else None
-    return max((each for each in (needed, first, jit) if each), key=number, default=None)
+def judge(wheel: Wheel, question: Question) -> Answer:
+    """What a wheel is for the cards of a question."""
+    lost = tuple(sm for sm in question.sms if not has_code(wheel, sm))
+    served = [sm for sm in question.sms if sm not in lost]
+    cards = catalog.architectures().architectures
+    drivers = {sm: cards[f"sm{sm}"] for sm in served if f"sm{sm}" in cards}
+    needed = [wheel.needed, *(str(card.first_driver) for card in drivers.values() if card.first_driver)]
+    # Without machine code the driver compiles PTX, which minor-version compatibility does not cover.
+    needed += [wheel.full for sm in served if not any(sass_runs(code, sm) for code in wheel.sm)]
+    floor = max(needed, key=number)
+    last, of = min(((card.last_driver, sm) for sm, card in drivers.items() if card.last_driver), default=(None, None))
+    text = f"{floor} or newer" + (f", up to branch {last}" if last else "")
+    problem, update = None, None
+    if last is not None and catalog.driver_branch(number(floor)[0]) > last:
+        problem = f"no driver runs it: it needs {floor} or newer, and {last} is the last branch for sm_{of}"
+    elif question.driver is not None and not reaches(question.driver, floor):
+        problem = (
+            f"driver {question.driver} is too old: torch {wheel.torch} with CUDA {wheel.cuda} needs {floor} or newer"
+        )
+        update = text
+    elif question.driver is not None and last is not None and driver_branch(question.driver) > last:
+        problem = f"driver {question.driver} does not know sm_{of}: branch {last} is the last that does"
+        update = text
+    if question.python is not None and question.python not in wheel.pythons:
+        problem = f"there is no wheel of torch {wheel.torch} for {question.python}: {', '.join(wheel.pythons)}"
+        update = None
+    without = tuple(
+        f"cuDNN on sm_{sm}: its cuDNN begins at sm_{wheel.cudnn}, so convolutions fail until "
+        "torch.backends.cudnn.enabled = False"
+        for sm in served
+        if wheel.cudnn is not None and sm < wheel.cudnn
+    )
+    return Answer(wheel, text, lost, problem, update, without)
 
 
-def last_driver(sm: int) -> int | None:
-    """The last driver branch that knows a card; None: the newest does."""
-    card = catalog.architectures().architectures.get(f"sm{sm}")
-    return card.last_driver if card else None
+def driver_branch(driver: str) -> int:
+    return catalog.driver_branch(number(driver)[0])
 
 
-def drivers(row: OfficialWheel, sm: int) -> str:
-    """`525 or newer, up to branch 580`: the drivers that run a wheel on a card."""
-    last = last_driver(sm)
-    return f"{driver_needed(row, sm)} or newer" + (f", up to branch {last}" if last else "")
-
-
-def _problem(
-    torch: str, row: OfficialWheel, sm: int, platform: str, driver: str | None, python: str | None
-) -> str | None:
-    needed = driver_needed(row, sm)
-    if driver is not None and needed is not None and not reaches(driver, needed):
-        return f"driver {driver} is too old: torch with CUDA {row.cuda} needs {needed} or newer on {platform}"
-    last = last_driver(sm)
-    if driver is not None and last is not None and catalog.driver_branch(number(driver)[0]) > last:
-        return f"driver {driver} does not know the card: branch {last} is the last that does"
-    if python is not None and python not in pythons(row, torch):
-        return f"there is no wheel of torch {torch} for {python}: {', '.join(pythons(row, torch))}"
-    return None
-
-
-def pythons(row: OfficialWheel, torch: str) -> list[str]:
-    """The Pythons that a wheel is published for; where the index was not read, those of the release."""
-    if row.pythons is not None:
-        return row.pythons
-    return catalog.torch_releases()[torch].pythons.on(row.platform.split("-")[0])
+def has_code(wheel: Wheel, sm: int) -> bool:
+    """Whether a wheel has machine code that runs on a card, or PTX that its driver compiles."""
+    return any(sass_runs(code, sm) for code in wheel.sm) or any(ptx_compiles(code, sm) for code in wheel.ptx)
 
 
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
-    """Upstream's latest announcement of dropping a card that it had code for, for a release and CUDA."""
+    """What upstream announced about dropping a card that it had code for, for a release and CUDA; the latest word."""
     dropped = [each for each in catalog.dropped() if number(each.since) <= number(torch) and cuda in each.cuda]
     # Rows stand in the order of releases: the last one that counts is the latest word.
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)
+
+
+def others(question: Question) -> list[makers.Maker]:
+    """What other makers have with code for all cards, the newest of each kind that the driver runs."""
+    found: dict[tuple[str, str], makers.Maker] = {}
+    system, cards = question.platform.split("-")[0], catalog.architectures().architectures
+    for row in makers.makers():
+        if question.platform not in row.platforms or not all(_has(row, sm) for sm in question.sms):
+            continue
+        if question.torch and not number(row.since) <= number(question.torch) <= number(row.torch):
+            continue
+        if question.cuda not in (None, row.cuda) or (row.pythons and question.python not in (None, *row.pythons)):
+            continue
+        needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(system) or "0"
+        last = min(
+            (c.last_driver for sm in question.sms if (c := cards.get(f"sm{sm}")) and c.last_driver), default=None
+        )
+        if last is not None and number(needed)[0] > last:
+            continue
+        if question.driver is None or reaches(question.driver, needed):
+            found.setdefault((row.maker, row.cuda.split(".")[0]), row)
+    return list(found.values())
+
+
+def _has(row: makers.Maker, sm: int) -> bool:
+    return any(sass_runs(code, sm) for code in row.sm) or any(ptx_compiles(code, sm) for code in row.ptx)
+
+
+def install(row: makers.Maker, question: Question) -> str:
+    """The line that installs a build of another maker."""
+    return row.install.replace("{arch}", ",".join(map(str, question.sms)))

@@ -67,6 +67,27 @@ def _still(path: Path) -> bool:
     return path.exists() and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
+NETWORK = ("afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "smb3")
+
+
+def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
+    """The network file system that a path is on, such as `nfs4`: SQLite's write-ahead log does not work there.
+
+    None for a local one, and where the system does not say (it is not Linux).
+    """
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    path, best, kind = path.resolve(), -1, ""
+    for _, place, named, *_ in (line.split() for line in lines):
+        # As the kernel writes a space in a path.
+        folder = Path(place.replace("\\040", " "))
+        if path.is_relative_to(folder) and len(folder.parts) >= best:
+            best, kind = len(folder.parts), named
+    return kind if kind in NETWORK else None
+
+
 class Database:
     """The open file; a context manager, usable from several threads and beside other processes.
 

@@ -89,7 +89,7 @@
     if (told === null) return `PyTorch's own wheels: none has code for ${gpu}.`;
     const [torch, cuda, driver, pip] = told;
     const last = torch === data.newestTorch ? "" : " (the last that does)";
-    return `PyTorch's own wheel of ${torch}${last} runs on ${gpu} (CUDA ${cuda}, driver ${driver} or newer): ${pip}`;
+    return `PyTorch's own wheel of ${torch}${last} runs on ${gpu} (CUDA ${cuda}, driver ${driver}): ${pip}`;
   }
 
   function draw() {

@@ -16,22 +16,19 @@ import atheris
 with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.base.errors import VerificationFailedError
     from farm.wheel.archive import Archive
-    from farm.wheel.cubin import has_kernel, unpack
-    from farm.wheel.elf import read_elf, section_ranges, symbol_name
-    from farm.wheel.elfcode import code_sections, function_symbols
-    from farm.wheel.fatbin import find_fatbins, read_fatbins
+    from farm.wheel.elf import code_sections, function_symbols, read_elf, read_symbols, section_ranges, symbol_name
+    from farm.wheel.fatbin import find_fatbins, has_kernel, read_fatbins, unpack
     from farm.wheel.initscan import scan_starts
     from farm.wheel.inspect import inspect
+    from farm.wheel.install import check_metadata
     from farm.wheel.isa import scan_isa
     from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_platforms, with_version
-    from farm.wheel.pe import read_pe
+    from farm.wheel.pe import read_dll_symbols, read_pe
     from farm.wheel.peisa import scan_dll
-    from farm.wheel.pesymbols import read_dll_symbols
     from farm.wheel.policy import Policy
     from farm.wheel.record import parse_record, render_record
-    from farm.wheel.repair import RepairOptions, repair
-    from farm.wheel.requires import check_metadata
-    from farm.wheel.symbols import read_symbols
+    from farm.wheel.repair import repair
+    from farm.wheel.vendor import RepairOptions
     from farm.wheel.verify import verify
 
 NAME = "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"

@@ -7,9 +7,10 @@ import stat
 import subprocess
 import sys
 
+import boto3
 import pytest
 
-from tests.indexes.fixtures import build_wheel
+from tests.indexes.wheels import build_wheel
 from tests.servers import web
 from tests.servers.process import ROOT, MissingError, environment, free_port, running, wait_until
 
@@ -86,7 +87,6 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
         "wheels.example.org": f"127.0.0.1:{port}",
         "/etc/nginx": str(nginx),
         "/var/cache/nginx/wheels": str(tmp_path / "cache"),
-        "/backup/wheels": str(tmp_path / "backup"),
     }
     text = configuration.read_text().replace("listen 80;", f"listen 127.0.0.1:{port};")
     for old in ("127.0.0.1:7480", "wheels.example.org", "/var/cache/nginx/wheels"):
@@ -117,5 +117,8 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
         "canary-2.0+cu118.sm35.avx",
         "canary-2.0+cu118.sm35.avx.1",
     ]
-    left = sorted(path.name for path in (tmp_path / "backup/whl/files").iterdir())
+    keys = {"aws_access_key_id": "farm", "aws_secret_access_key": "change-this-secret"}
+    client = boto3.client("s3", endpoint_url=ceph.http, region_name="us-east-1", **keys)
+    objects = client.list_objects_v2(Bucket="wheels-backup", Prefix="whl/files/")["Contents"]
+    left = sorted(each["Key"].rpartition("/")[2] for each in objects)
     assert left == [f"canary-1.0+cu118.sm35.avx-py3-none-any.whl{end}" for end in ("", ".metadata")]

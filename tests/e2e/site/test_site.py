@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +28,7 @@ from farm.run.release import pip_line, pip_source
 from farm.run.report import Silent
 from farm.run.workspace import Workspace, open_journal
 from farm.site.offers import offers
+from tests.indexes.wheels import build_wheel
 
 CHOICES = 50
 SEED = 20261121
@@ -81,15 +81,9 @@ def tag(offer):
 def publish_tiny(store, offer, folder):
     """A wheel with the offer's name and nothing in it: pip reads its METADATA, the selector its record."""
     python, abi, system = tag(offer)
-    info = f"{offer.package}-{offer.version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {offer.package}\nVersion: {offer.version}\n".encode()
-    path = folder / f"{offer.package}-{offer.version}-{python}-{abi}-{system}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", metadata)
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {python}-{abi}-{system}\n")
-        archive.writestr(f"{info}/RECORD", "")
+    path = build_wheel(folder, f"{offer.package}-{offer.version}-{python}-{abi}-{system}.whl").path
     provenance = {"plan": "0" * 64}
-    publish(store, path, group=offer.group, metadata=metadata, upload_time=datetime.now(UTC), provenance=provenance)
+    publish(store, path, group=offer.group, upload_time=datetime.now(UTC), provenance=provenance)
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ from pathlib import Path
 import pytest
 
 from farm.wheel.archive import Archive, Buffer
-from farm.wheel.elf import read_elf, section_ranges
+from farm.wheel.elf import ELF_MAGIC, read_elf, section_ranges
 from farm.wheel.fatbin import FATBIN_SECTION, Container, read_fatbins
-from farm.wheel.magic import ELF_MAGIC
 
 CACHE = Path(os.environ.get("FARM_CACHE", "~/.cache/farm-tests")).expanduser()
 PACKAGE = "nvidia-cuda-toolkit"

@@ -26,7 +26,7 @@ import pytest
 from farm.base.errors import FarmError
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.probe import keep_proof
+from farm.index.publish import check_store
 from farm.run import run
 from farm.run.dispatch import Dispatcher
 from farm.run.workspace import open_journal
@@ -115,7 +115,7 @@ def publisher(workspace, plan, disk):
         from_publish_on(patch.setattr, disk)
         (workspace.project / "tmp").mkdir()
         patch.setattr(tempfile, "tempdir", str(workspace.project / "tmp"))
-        keep_proof(open_store(workspace.index_url))  # as after the first publish: the proof has threads that race
+        check_store(open_store(workspace.index_url))  # as after the first publish: the proof has threads that race
         return controller(workspace, plan, disk, "smoke")
 
 

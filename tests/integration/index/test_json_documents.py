@@ -3,8 +3,6 @@
 What needs an engine (submit, smoke, and runs in status) is held to its schema in tests/e2e/own_package.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,45 +55,28 @@ def test_wheels_and_the_index(ask, tmp_path):
     ask("verify", str(wheel), codes=(0, 6))
     ask("repair", str(wheel), "--tools", "-o", "../repaired")
     [wheel] = Path("../repaired").iterdir()
-    assert ask("index adopt", str(wheel), "--to", "sm35-avx")["wheels"] == [wheel.name]
+    assert ask("publish", str(wheel), "--to", "sm35-avx")["wheels"] == [wheel.name]
     for command, *more in (
         ("index check",),
         ("index reconcile",),
-        ("index probe",),
         ("index yank", wheel.name, "--reason", "old"),
         ("index unyank", wheel.name),
-        ("index quarantine", wheel.name, "--reason", "odd"),
-        ("index quarantine", wheel.name, "--reason", "odd", "--lift"),
-        ("index mirrors", wheel.name.split("-")[0], "https://example.org/whl/sm35-avx/simple/"),
         ("index promote", wheel.name, "--to", "sm35-sse41"),
         ("index prune", "--keep", "1", "-n"),
         ("index dependencies",),
-        ("index copy", "--to", str(tmp_path / "copy")),
         ("index variant", str(wheel), "--variant", "sm50-avx-py311"),
         ("index key new", "../root.key"),
         ("index key new", "../one.key"),
         ("index key new", "../two.key"),
         ("index key init", "../one.key.pub", "--root-key", "../root.key"),
-        ("index reconcile", "--signing-key", "../one.key"),
         ("index sign", "--signing-key", "../one.key"),
-        ("index verify", Path("artifacts/index").absolute().as_uri(), "--key", "../root.key.pub"),
+        ("index verify", Path("artifacts/index").absolute().as_uri(), "--root", "artifacts/index/tuf/1.root.json"),
         ("index key renew", "--root-key", "../root.key"),
         ("index key rotate", "../one.key.pub", "../two.key.pub", "--root-key", "../root.key"),
         ("index key revoke", "../two.key.pub", "--root-key", "../root.key", "--reason", "lost"),
-        ("index remove", wheel.name, "--reason", "old", "--signing-key", "../one.key"),
+        ("index remove", wheel.name, "--reason", "old"),
         ("site", "build"),
         ("clean", "--dry-run"),
     ):
         ask(command, *more)
     assert not (tmp_path / "home" / ".local").exists(), "what was verified is kept in a folder of the tests' own"
-
-
-def test_the_address_of_a_served_index(tmp_path):
-    command = [sys.executable, "-m", "farm.cli.main", "index", "serve", "--index", str(tmp_path)]
-    command += ["--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
-        try:
-            assert serving.stdout
-            assert valid("index serve", serving.stdout.readline())["url"].startswith("http://127.0.0.1:")
-        finally:
-            serving.terminate()

@@ -11,18 +11,16 @@ import pytest
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.lifecycle import Retention, prunable, prune
-from farm.index.probe import keep_proof
+from farm.index.publish import check_store
 from farm.index.reconcile import reconcile
 from farm.index.records import Record
-from farm.index.rehearsal import Rehearsal
-from farm.index.signing import load_signer, new_key
-from tests.indexes.fixtures import publish_wheel
+from tests.indexes.wheels import publish_wheel
 
 
 def fill(root, wheels, groups=1):
     """An index with many records and the smallest files, as if their publishers had been killed before any page."""
     store = open_store(str(root))
-    keep_proof(store)
+    check_store(store)
     for folder in ("records", "whl/files"):
         (root / folder).mkdir(parents=True)
     for number in range(wheels):
@@ -66,24 +64,22 @@ def test_twice_the_wheels_are_twice_the_work(tmp_path, wheels_in_each):
         checked, problems = calls(check, store)
         assert problems == []
         found, old = calls(prunable, store, Retention(keep=1, older_than=timedelta(0)))
-        rehearsed, gone = calls(prune, Rehearsal(store), old)
+        removed, gone = calls(prune, store, old)
         assert len(gone) == wheels - (wheels // wheels_in_each if wheels_in_each else 1)
-        cost[wheels] = (rebuilt, again, checked, found, rehearsed)
+        cost[wheels] = (rebuilt, again, checked, found, removed)
     ratios = [twice / once for once, twice in zip(cost[1000], cost[2000], strict=True)]
     assert all(1.5 < ratio < 2.3 for ratio in ratios), ratios
 
 
 def test_a_publish_does_not_feel_the_wheels_of_other_groups(tmp_path, make_wheel):
-    """catalog.json is read by each publish: it names projects, not wheels. And a signature covers one group's pages."""
-    new_key(tmp_path / "farm.key")
-    signer = load_signer(tmp_path / "farm.key")
+    """catalog.json is read by each publish: it names projects, not wheels."""
     cost, size = {}, {}
     for wheels in (50, 400):
         root = tmp_path / str(wheels)
         store = fill(root, wheels, groups=10)
-        reconcile(store, signer)
+        reconcile(store)
         wheel = make_wheel("canary-2.0+cu118.sm35.avx-py3-none-any.whl")
-        options = {"group": "sm35-avx", "signer": signer, "provenance": {"slsa": {}}}
+        options = {"group": "sm35-avx", "provenance": {"slsa": {}}}
         cost[wheels], _ = calls(
             lambda store=store, wheel=wheel, options=options: publish_wheel(store, wheel, **options)
         )

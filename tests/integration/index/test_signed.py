@@ -1,453 +1,306 @@
-"""A signed index: what a user's `verify` says of a sound one, a damaged one, and after a change of keys."""
+"""A signed index: sound, tampered with, old, with other keys; read by TUF's own client as it is."""
 
-import functools
+import datetime as dt
 import json
 import shutil
-import threading
-import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tuf.api.metadata import Metadata
+from tuf.ngclient import Updater, UpdaterConfig
 
-from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
-from farm.index import html, pages, roles
-from farm.index import keys as roots
+from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.cli.main import main
+from farm.index import keys as keys_module
+from farm.index import sign as sign_module
 from farm.index.backends import open_store
-from farm.index.catalogue import CATALOGUE_KEY
 from farm.index.check import check
-from farm.index.dependencies import link_dependencies, stacks
+from farm.index.keys import change, load_public, load_signer, new_key, start
 from farm.index.lifecycle import record_event
-from farm.index.provenance import attestation_key
 from farm.index.reader import open_reader
-from farm.index.reconcile import reconcile
-from farm.index.records import parse_record, record_key
-from farm.index.roles import GROUPS_KEY, is_page, renew, sign_pages
-from farm.index.serve import server
-from farm.index.signing import load_public, load_signer, new_key
+from farm.index.sign import TIMESTAMP, sign
 from farm.index.verify import verify_index
-
-FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
-SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
-SLSA = {"slsa": {"buildDefinition": {"buildType": "urn:test"}}}
-
-
-class Key:
-    def __init__(self, path):
-        public = new_key(path)
-        self.signer, self.public = load_signer(path), load_public(public)
-        self.pem = public.read_bytes()
-        self.trusted = {self.public.keyid: self.public}
+from tests.indexes.watched import FIRST, GROUP, SECOND
+from tests.servers.static import serving
 
 
 @pytest.fixture
-def key(tmp_path):
-    return Key(tmp_path / "old.key")
+def keys(tmp_path):
+    """The root key and two that may sign: signers by name."""
+    for name in ("root", "online", "other"):
+        new_key(tmp_path / f"{name}.key")
+    return {name: load_signer(tmp_path / f"{name}.key") for name in ("root", "online", "other")}
 
 
 @pytest.fixture
-def other(tmp_path):
-    return Key(tmp_path / "new.key")
-
-
-@pytest.fixture
-def signed(tmp_path, make_wheel, put, key):
-    """A directory index with two signed wheels: a publish to it, its store and its root."""
+def signed(tmp_path, make_wheel, put, keys):
+    """A signed index of one wheel: its store and the root that users trust."""
     store = open_store(str(tmp_path / "index"))
-    publish = functools.partial(put, store, channel="kepler", provenance=SLSA)
-    publish(make_wheel(FIRST), signer=key.signer)
-    publish(make_wheel(SECOND), signer=key.signer)
-    return publish, store, tmp_path / "index"
+    put(store, make_wheel(FIRST), channel="kepler")
+    root = start(store, keys["root"], [keys["online"].public])
+    sign(store, keys["online"])
+    return store, root
 
 
-def problems(root, trusted, **options):
-    return verify_index(open_reader(str(root)), trusted, **options).problems
+def problems(store, root, **options):
+    return verify_index(open_reader(str(store.root)), root, **options).problems
 
 
-def test_a_sound_index_on_every_kind_of_store(store, store_url, make_wheel, put, key):
-    for name in (FIRST, SECOND):
-        assert put(store, make_wheel(name), provenance=SLSA, signer=key.signer, channel="a").changed
-    assert not put(store, make_wheel(SECOND), provenance=SLSA, signer=key.signer, channel="a").changed
-    done = verify_index(open_reader(store_url), key.trusted, wheels=True)
-    assert (done.problems, done.wheels, done.keys) == ((), 2, (key.public.keyid,))
-    assert done.pages == sum(map(is_page, store.list("")))
+def at(monkeypatch, moment):
+    """Sets the clock of this machine, for who signs."""
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return moment.astimezone(tz) if tz else moment
+
+    for module in (sign_module, keys_module):
+        monkeypatch.setattr(module, "datetime", Clock)
+    monkeypatch.setattr("time.time_ns", lambda: int(moment.timestamp() * 10**9))
 
 
-def test_over_http(signed, key):
-    _publish, _store, root = signed
-    with server(root, quiet=True) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{serving.server_port}"
-        done = verify_index(open_reader(url), key.trusted, wheels=True)
-        assert (done.problems, done.wheels) == ((), 2)
-        path = root / f"whl/files/{FIRST}"
-        path.write_bytes(path.read_bytes() + b"x")
-        assert verify_index(open_reader(url), key.trusted).problems == ()
-        told = verify_index(open_reader(url), key.trusted, wheels=True).problems
-        assert told == (f"{FIRST}: its bytes are not those of its page",)
-        serving.shutdown()
-        thread.join()
+def test_a_sound_index_on_every_kind_of_store(store, store_url, make_wheel, put, keys):
+    put(store, make_wheel(FIRST), channel="kepler")
+    put(store, make_wheel(SECOND), group="sm37-avx")
+    root = start(store, keys["root"], [keys["online"].public])
+    done = sign(store, keys["online"])
+    seen = verify_index(open_reader(store_url), root, wheels=True)
+    assert (seen.problems, seen.wheels, seen.pages) == ((), 2, done.pages)
+    assert seen.keys == (keys["online"].keyid,)
+    assert check(store) == []
 
 
-def test_every_page_that_is_tampered_with_is_named(signed, key):
-    _publish, store, root = signed
-    named = 0
-    for each in sorted(store.list("")):
-        if is_page(each) or each == CATALOGUE_KEY:
-            path = root / each
-            before = path.read_bytes()
-            words = (b"sm35-avx</a>", b"sm36-avx</a>") if each == GROUPS_KEY else (b"canary", b"canari")
-            words = (b">canary-", b">canari-") if each.endswith("links.html") else words
-            # in the catalogue everywhere: its list of projects follows from its groups
-            path.write_bytes(before.replace(*words, -1 if each == CATALOGUE_KEY else 1))
-            told = problems(root, key.trusted)
-            words = (f"{each}: not what was signed", f"{each}: does not say")
-            assert any(line.startswith(words) for line in told), told
-            path.unlink()
-            if each == GROUPS_KEY:
-                with pytest.raises(VerificationFailedError, match="not there"):
-                    problems(root, key.trusted)
-            elif each == CATALOGUE_KEY:
-                assert any("does not say of canary" in line for line in problems(root, key.trusted))
-            else:
-                assert any(line == f"{each}: signed, and not there" for line in problems(root, key.trusted))
-            path.write_bytes(before)
-            named += 1
-    assert named == 9
-    assert problems(root, key.trusted) == ()
+def test_the_client_of_tuf_reads_it_as_it_is(signed, tmp_path):
+    """`tuf.ngclient` with its own fetcher, over HTTP: pages and wheels are its targets."""
+    store, root = signed
+    (tmp_path / "seen").mkdir()
+    with serving(store.root) as url:
+        config = UpdaterConfig(prefix_targets_with_hash=False)
+        client = Updater(str(tmp_path / "seen"), f"{url}/tuf/", str(tmp_path), f"{url}/", config=config, bootstrap=root)
+        client.refresh()
+        for key in (f"whl/files/{FIRST}", f"whl/{GROUP}/simple/canary/index.html", "index.html", "catalog.json"):
+            got = client.download_target(client.get_targetinfo(key), str(tmp_path / "got"))
+            assert Path(got).read_bytes() == (store.root / key).read_bytes()
+        (store.root / f"whl/files/{FIRST}").write_bytes(b"evil")
+        with pytest.raises(Exception, match=r"length|hash"):
+            client.download_target(client.get_targetinfo(f"whl/files/{FIRST}"), str(tmp_path / "evil"))
 
 
-@pytest.mark.parametrize("what", ["metadata", "record"])
-def test_files_beside_a_wheel_are_verified_too(signed, key, what):
-    """Installers refuse a changed .metadata by its hash; a changed record would say another origin."""
-    _publish, _store, root = signed
-    path = root / (f"whl/files/{FIRST}.metadata" if what == "metadata" else record_key(FIRST))
-    before = path.read_bytes()
-    path.write_bytes(
-        before.replace(b"canary", b"canari", 1) if what == "metadata" else before.replace(b"urn:test", b"x")
-    )
-    told = problems(root, key.trusted)
-    assert told[0] == f"{FIRST}: its {'.metadata' if what == 'metadata' else 'record'} is not that of its page"
-    path.unlink()
-    assert problems(root, key.trusted)[0] == told[0]
+def test_over_http(signed):
+    store, root = signed
+    with serving(store.root) as url:
+        assert verify_index(open_reader(url), root, wheels=True).problems == ()
+        (store.root / f"whl/{GROUP}/simple/canary/index.html").write_bytes(b"<a>evil</a>")
+        [told] = verify_index(open_reader(url), root).problems
+        assert told.startswith(f"whl/{GROUP}/simple/canary/index.html: not as it was signed on ")
 
 
-def test_reconcile_does_not_attest_what_a_record_did_not_say_at_first(signed, key):
-    _publish, store, root = signed
-    path = root / record_key(FIRST)
-    path.write_bytes(path.read_bytes().replace(b'{"buildDefinition":{"buildType":"urn:test"}}', b"{}"))
-    with pytest.raises(InfrastructureError, match="does not say what was attested"):
-        reconcile(store, key.signer)
-    assert f"{FIRST}: its record is not that of its page" in problems(root, key.trusted)
+def test_every_page_that_is_tampered_with_or_gone_is_named(signed):
+    store, root = signed
+    pages = [key for key in store.list("") if sign_module.is_page(key)]
+    assert len(pages) > 8
+    for key in pages:
+        path = store.root / key
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        assert [line.partition(":")[0] for line in problems(store, root)] == [key]
+        path.unlink()
+        assert problems(store, root) == (f"{key}: is signed, and is not there",)
+        path.write_bytes(before)
+    assert problems(store, root) == ()
 
 
-def test_an_attestation_of_another_wheel_or_by_another_key_does_not_count(signed, key, other):
-    _publish, store, root = signed
-    beside = root / attestation_key(FIRST, key.public.keyid)
-    beside.parent.mkdir(parents=True)
-    good = parse_record((root / record_key(FIRST)).read_bytes(), "").attestation
-    place = root / record_key(FIRST)
-    bare = place.read_bytes().replace(
-        b'"attestation":' + json.dumps(good, sort_keys=True, separators=(",", ":")).encode() + b",", b""
-    )
-    place.write_bytes(bare)
-    expected = f"{FIRST}: its record is not that of its page"
-    for bad in (
-        json.loads((root / record_key(SECOND)).read_bytes())["attestation"],
-        json.loads(other.signer.envelope({}, "application/vnd.in-toto+json")),
-        good | {"signatures": [good["signatures"][0] | {"sig": "AAAA"}]},
-        {},
-        {"payload": 1, "payloadType": 2, "signatures": {"a": 3}},
-        [],
-    ):
-        beside.write_text(json.dumps(bad))
-        told = problems(root, key.trusted)
-        assert [line.partition(":")[0] for line in told] == [FIRST, FIRST], told
-    beside.unlink()
-    assert problems(root, key.trusted) == (expected, f"{FIRST}: has no attestation by a trusted key")
-    assert reconcile(store, key.signer).attested == 1
-    assert json.loads(beside.read_bytes()) == good
-    assert problems(root, key.trusted) == ()
-
-
-def test_a_stranger_trusts_nothing(signed, other):
-    with pytest.raises(VerificationFailedError, match="not signed by a trusted key"):
-        problems(signed[2], other.trusted)
-
-
-def test_an_unsigned_index_is_not_one_that_verifies(tmp_path, make_wheel, put, key):
+@pytest.mark.parametrize("over", ["folder", "http"])
+@pytest.mark.parametrize(
+    "key", [f"whl/{GROUP}/simple/other/index.html", f"whl/{GROUP}/v1-json/other/index.json", "index.html"]
+)
+def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key, over):
+    """The root page too: people copy their pip line from it."""
     store = open_store(str(tmp_path / "index"))
     put(store, make_wheel(FIRST))
-    with pytest.raises(VerificationFailedError, match="not signed"):
-        problems(tmp_path / "index", key.trusted)
+    put(store, make_wheel("other-1.0-py3-none-any.whl"), group="sm37-avx")
+    root = start(store, keys["root"], [keys["online"].public])
+    (store.root / "index.html").unlink()
+    sign(store, keys["online"])
+    (store.root / key).parent.mkdir(parents=True, exist_ok=True)
+    (store.root / key).write_bytes(b"<a href=evil>pip install evil</a>")
+    with serving(store.root) as url:
+        told = verify_index(open_reader(str(store.root) if over == "folder" else url), root).problems
+    assert told == (f"{key}: no signature covers this page",)
 
 
-def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(signed, make_wheel, key, tmp_path):
-    publish, _store, root = signed
-    shutil.copytree(root, tmp_path / "older")
-    publish(make_wheel("canary-2.0-py3-none-any.whl"), signer=key.signer)
-    seen = {"state": tmp_path / "seen"}
-    assert problems(root, key.trusted, **seen) == ()
-    assert problems(root, key.trusted, **seen) == (), "the same again is not older"
-    assert problems(tmp_path / "older", key.trusted) == (), "a stranger cannot know"
-    told = problems(tmp_path / "older", key.trusted, **seen)
-    assert any("older than what was there before" in line for line in told)
-    assert problems(root, key.trusted, **seen) == ()
-
-
-def test_a_group_that_disappears_is_told(signed, make_wheel, key, tmp_path):
-    publish, _store, root = signed
-    shutil.copytree(root, tmp_path / "one-group")
-    publish(make_wheel("canary-1.0+cu118.sm37.avx-py3-none-any.whl"), group="sm37-avx", signer=key.signer)
-    seen = {"state": tmp_path / "seen"}
-    assert problems(root, key.trusted, **seen) == ()
-    with pytest.raises(VerificationFailedError, match="older than what was there before"):
-        problems(tmp_path / "one-group", key.trusted, **seen)
-
-
-def test_one_groups_signature_does_not_count_for_another(signed, make_wheel, key):
-    publish, _store, root = signed
-    publish(make_wheel("canary-1.0+cu118.sm37.avx-py3-none-any.whl"), group="sm37-avx", signer=key.signer)
-    shutil.copy(root / "whl/sm37-avx/links.html", root / "whl/sm35-avx/links.html")
-    assert "whl/sm35-avx/links.html: its signature is about whl/sm37-avx/links.html" in problems(root, key.trusted)
-
-
-def test_check_names_signatures_before_they_expire_and_what_to_do(signed, key):
-    _publish, store, _root = signed
-
-    def said(days):
-        return {(p.key, p.broken): p.what for p in check(store, now=datetime.now(UTC) + timedelta(days=days))}
-
-    links = pages.links_key("sm35-avx")
-    assert said(19) == {}
-    assert said(21).keys() == {(GROUPS_KEY, False), (links, False)}
-    assert said(31).keys() == {(GROUPS_KEY, True), (links, True)}
-    assert "farm index sign" in said(31)[links, True]
-    assert (roots.root_key(1), False) in said(330)
-    assert "farm index key renew" in said(366)[roots.root_key(1), True]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roles, "DAYS", 60)  # as a renewal in a month
-        assert renew(store, key.signer)
-    assert said(31) == {}
-
-
-def test_an_index_whose_signatures_expired_is_refused_until_they_are_renewed(
-    tmp_path, make_wheel, put, key, monkeypatch
-):
-    store = open_store(str(tmp_path / "index"))
-    with monkeypatch.context() as patch:
-        patch.setattr(roles, "DAYS", -1)
-        put(store, make_wheel(FIRST), provenance=SLSA, signer=key.signer)
-    with pytest.raises(VerificationFailedError, match="has expired"):
-        problems(tmp_path / "index", key.trusted)
-    assert sorted(renew(store, key.signer)) == [GROUPS_KEY, "whl/sm35-avx/links.html"]
-    assert problems(tmp_path / "index", key.trusted) == ()
-    assert problems(tmp_path / "index", key.trusted, max_age=timedelta(days=1)) == ()
-    [told] = problems(tmp_path / "index", key.trusted, max_age=timedelta(days=-1))
-    assert "longer ago than allowed" in told
-
-
-def test_versions_grow_after_a_backup_was_restored(signed, make_wheel, key, tmp_path):
-    """Users who saw the lost state believe the restored index as soon as it is signed again."""
-    publish, _store, root = signed
-    backup = tmp_path / "backup"
-    shutil.copytree(root, backup)
-    publish(make_wheel("canary-2.0-py3-none-any.whl"), signer=key.signer)
-    seen = {"state": tmp_path / "seen"}
-    assert problems(root, key.trusted, **seen) == ()
-    shutil.rmtree(root)
-    backup.rename(root)
-    with pytest.MonkeyPatch.context() as patch:
-        later = time.time() + 60  # a restore takes its time
-        patch.setattr("time.time", lambda: later)
-        reconcile(open_store(str(root)), key.signer)
-    assert problems(root, key.trusted, **seen) == ()
-
-
-def test_a_page_that_was_published_without_the_key_is_told(signed, make_wheel, key):
-    publish, _store, root = signed
-    publish(make_wheel("canary-2.0-py3-none-any.whl"))
-    told = problems(root, key.trusted)
+def test_a_group_that_nobody_signed_is_named_where_the_store_can_be_listed(signed):
+    store, root = signed
+    shutil.copytree(store.root / f"whl/{GROUP}", store.root / "whl/evil")
+    told = problems(store, root)
     assert told
-    assert all("newer than its signature" in line for line in told), told
+    assert all(line.startswith("whl/evil/") and line.endswith("no signature covers this page") for line in told)
 
 
-def test_a_yank_is_signed_with_the_pages_that_show_it(signed, key):
-    _publish, store, root = signed
-    shown = record_event(store, FIRST, "yank", "x")
-    assert problems(root, key.trusted) != ()
-    assert sign_pages(store, key.signer, shown)
-    assert problems(root, key.trusted) == ()
+@pytest.mark.parametrize("what", [f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", f"records/{FIRST}.json"])
+def test_files_beside_pages_are_verified_too(signed, what):
+    store, root = signed
+    (store.root / what).write_bytes(b"other")
+    assert problems(store, root, wheels=True) == (f"{what}: has other bytes than signed",)
 
 
-def test_nobody_signs_over_another_keys_snapshot(signed, make_wheel, other):
-    publish, store, _root = signed
-    before = sorted(store.list(""))
-    with pytest.raises(PublishRefusedError, match="signed with another key") as caught:
-        publish(make_wheel("canary-2.0-py3-none-any.whl"), signer=other.signer)
-    assert "farm index key rotate" in caught.value.hint
-    assert sorted(store.list("")) == before
+def test_what_was_published_or_yanked_since_is_named_until_it_is_signed(signed, make_wheel, put, keys):
+    store, root = signed
+    put(store, make_wheel(SECOND))
+    record_event(store, [FIRST], "yank", "old")
+    told = problems(store, root)
+    assert all("either its owner changed it and has not signed since" in line for line in told)
+    assert {line.partition(":")[0].rsplit("/", 1)[-1] for line in told} == {"index.html", "index.json", "links.html"}
+    sign(store, keys["online"])
+    assert problems(store, root, wheels=True) == ()
 
 
-def test_rotation_leads_the_users_of_the_old_key_to_the_new_one(signed, make_wheel, key, other):
-    publish, store, root = signed
-    assert roots.change(store, key.signer, add=[other.public]) == 2
-    roots.remember_online(store)
-    with pytest.raises(PublishRefusedError, match="another key"):
-        publish(make_wheel("canary-2.0-py3-none-any.whl"), signer=other.signer)  # the pages are still the old key's
-    assert reconcile(store, other.signer).attested == 2
-    publish(make_wheel("canary-2.0-py3-none-any.whl"), signer=other.signer)
-    done = verify_index(open_reader(str(root)), key.trusted)
-    assert (done.problems, done.wheels) == ((), 3)
-    assert set(done.keys) == {key.public.keyid, other.public.keyid}
-    assert check(store) == []
+def test_a_stranger_trusts_nothing(signed, tmp_path, keys):
+    store, root = signed
+    elsewhere = open_store(str(tmp_path / "elsewhere"))
+    theirs = start(elsewhere, keys["other"], [keys["other"].public])
+    with pytest.raises(VerificationFailedError, match="not signed by a key that counts"):
+        problems(store, theirs)
+    with pytest.raises(VerificationFailedError, match="not signed, or not an index"):
+        problems(elsewhere, root)
+    with pytest.raises(VerificationFailedError, match="no signatures that lead back"):
+        problems(store, b"{}")
 
 
-def test_a_revoked_key_signs_nothing_that_counts(signed, key, other):
-    _publish, store, root = signed
-    roots.change(store, key.signer, add=[other.public])
-    roots.change(store, key.signer, revoke=key.public, reason="the disk was stolen")
-    with pytest.raises(VerificationFailedError, match=r"revoked: .* \(the disk was stolen\)"):
-        problems(root, key.trusted)  # the pages are still the old key's
-    with pytest.raises(PublishRefusedError, match="another key"):
-        reconcile(store, key.signer)
-    reconcile(store, other.signer)
-    assert problems(root, key.trusted) == ()
-    assert verify_index(open_reader(str(root)), key.trusted).keys == (other.public.keyid,)
-    (root / attestation_key(FIRST, other.public.keyid)).unlink()
-    [told] = problems(root, key.trusted)
-    assert told == f"{FIRST}: has no attestation by a trusted key; there is one by a revoked key"
-    with pytest.raises(UsageError, match="was revoked: the disk was stolen"):
-        roots.change(store, key.signer, add=[key.public])
+def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(signed, tmp_path, make_wheel, put, keys):
+    store, root = signed
+    old = shutil.copytree(store.root, tmp_path / "old")
+    put(store, make_wheel(SECOND))
+    sign(store, keys["online"])
+    seen = tmp_path / "seen"
+    assert problems(store, root, state=seen) == ()
+    older = open_store(str(old))
+    assert problems(older, root) == (), "nothing in an old state contradicts itself"
+    with pytest.raises(VerificationFailedError, match="older than what was seen"):
+        problems(older, root, state=seen)
+    sign(older, keys["online"])  # a backup that was restored and signed again is newer
+    assert problems(older, root, state=seen) == ()
 
 
-def test_the_root_key_may_stay_offline_and_be_replaced(tmp_path, make_wheel, put, key, other):
-    """The publisher has `key`; `other` and then a third are root keys."""
-    store, third = open_store(str(tmp_path / "index")), Key(tmp_path / "third.key")
-    assert roots.start(store, other.signer, [key.public])
-    assert not roots.start(store, key.signer)
-    put(store, make_wheel(FIRST), provenance=SLSA, signer=key.signer)
-    assert problems(tmp_path / "index", other.trusted) == ()
-    with pytest.raises(VerificationFailedError) as caught:
-        problems(tmp_path / "index", key.trusted)
-    assert "publisher's key" in caught.value.hint
-    with pytest.raises(UsageError, match="not the root key"):
-        roots.change(store, key.signer, add=[third.public])
-    assert roots.change(store, other.signer, successor=third.signer) == 2
-    with pytest.raises(UsageError, match="not the root key"):
-        roots.change(store, other.signer)
-    assert roots.change(store, third.signer) == 3
-    for trusted in (other.trusted, third.trusted):
-        assert problems(tmp_path / "index", trusted) == ()
-    with pytest.raises(UsageError, match="no online key would be left"):
-        roots.change(store, third.signer, revoke=key.public, reason="x")
+def test_signatures_expire_and_check_says_so_before(signed, monkeypatch):
+    store, root = signed
+    ahead = datetime.now(UTC) + timedelta(days=21)
+    [told] = check(store, now=ahead)
+    assert (told.key, told.broken) == (TIMESTAMP, False)
+    assert "farm index sign" in told.what
+    told = check(store, now=ahead + timedelta(days=300))
+    assert {each.key: each.broken for each in told} == {TIMESTAMP: True, "tuf/1.root.json": False}
+    later = SimpleNamespace(datetime=_Later, timezone=dt.timezone)
+    monkeypatch.setattr("tuf.ngclient._internal.trusted_metadata_set.datetime", later)
+    with pytest.raises(VerificationFailedError, match="have expired"):
+        problems(store, root)
 
 
-def test_a_thief_of_a_publishers_key_cannot_make_another_key_count(signed, key, other, tmp_path):
-    """The next root must be signed by the root key; anything else there ends nothing but the verification."""
-    _publish, store, root = signed
-    thief = open_store(str(tmp_path / "thief"))
-    assert roots.start(thief, other.signer)
-    roots.change(thief, other.signer)
-    store.create(roots.root_key(2), thief.get(roots.root_key(2)).data, content_type="application/json")
-    with pytest.raises(VerificationFailedError, match="not signed by a trusted key"):
-        problems(root, key.trusted)
+class _Later(dt.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return dt.datetime.now(tz) + timedelta(days=40)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"signed":{"_type":"targets"},"signatures":[]}'])
-def test_rubbish_in_place_of_a_root_is_never_followed(signed, key, data):
-    _publish, store, root = signed
-    store.create(roots.root_key(2), data, content_type="application/json")
-    with pytest.raises(VerificationFailedError, match="not signed by a trusted key"):
-        problems(root, key.trusted)
+def test_what_was_signed_too_long_ago_is_refused_on_demand(signed):
+    store, root = signed
+    assert problems(store, root, max_age=timedelta(days=1)) == ()
+    [told] = problems(store, root, max_age=timedelta(seconds=-10))
+    assert "longer ago than" in told
 
 
-def test_a_record_that_does_not_say_how_it_was_built_is_not_signed(tmp_path, make_wheel, put, key):
-    store = open_store(str(tmp_path / "index"))
-    with pytest.raises(UsageError, match="does not say how it was built"):
-        put(store, make_wheel(FIRST), signer=key.signer)
-    assert store.get(pages.json_key("sm35-avx", "canary")) is None
+@pytest.mark.parametrize("days", [-400, -1, 32, 400])
+def test_a_wrong_clock_signs_nothing(signed, keys, monkeypatch, days):
+    """It signed an expired state, rc 0; or one that an attacker can show for a year."""
+    store, _root = signed
+    before = store.get(TIMESTAMP).data
+    now = datetime.now(UTC).replace(microsecond=0)
+    at(monkeypatch, now + timedelta(days=days))
+    with pytest.raises(PublishRefusedError, match="this machine's clock says") as caught:
+        sign(store, keys["online"])
+    for time in (now + timedelta(days=days), now):
+        assert time.isoformat()[:13] in str(caught.value), "both times are named"
+    assert store.get(TIMESTAMP).data == before
+    sign(store, keys["online"], trust_clock=True)
+    assert store.get(TIMESTAMP).data != before
 
 
-KIND = "canary-2.0-py3-none-any.whl"
-VERSIONS = ("1.3.0", "1.13.1", "1.26.4", "2.31", "3.1", "4.66", "8.1", "10.4.0", "80.9", "2024.1")
+@pytest.mark.parametrize("seconds", [-3000, 25 * 24 * 3600])
+def test_a_quiet_index_is_signed_again(signed, keys, monkeypatch, seconds):
+    store, _root = signed
+    at(monkeypatch, datetime.now(UTC) + timedelta(seconds=seconds))
+    sign(store, keys["online"])
 
 
-def other_index(root):
-    """Pages of another index with some version of all that torch needs."""
-    for project in {project for stack in stacks() for project in stack.needs}:
-        names = [f"{project.replace('-', '_')}-{version}-py3-none-any.whl" for version in VERSIONS]
-        (root / project).mkdir(parents=True)
-        anchors = [f'<a href="../{name}#sha256={"ab" * 32}">{name}</a>' for name in names]
-        (root / project / "index.html").write_text("".join(anchors))
-    return root.as_uri()
+def test_rotation_and_revocation_lead_users_of_the_first_root_on(signed, keys, tmp_path):
+    store, root = signed
+    assert change(store, keys["root"], add=[keys["other"].public]) == (2, True)
+    with pytest.raises(PublishRefusedError, match="may not sign"):
+        sign(store, keys["root"])
+    sign(store, keys["other"])
+    assert problems(store, root) == ()
+    assert change(store, keys["root"], revoke=keys["other"].public, reason="stolen") == (3, True)
+    assert change(store, keys["root"], revoke=keys["other"].public, reason="stolen") == (3, False)
+    with pytest.raises(VerificationFailedError, match=r"revoked: .* \(stolen\)"):
+        problems(store, root)
+    with pytest.raises(PublishRefusedError, match="it was revoked"):
+        sign(store, keys["other"])
+    sign(store, keys["online"])
+    assert problems(store, root) == ()
+    assert change(store, keys["root"], successor=keys["other"]) == (4, True)
+    with pytest.raises(UsageError, match="is not the root key"):
+        change(store, keys["root"], add=[keys["other"].public])
+    assert change(store, keys["other"]) == (5, True)
+    assert problems(store, root) == (), "a user with the first root follows"
+    assert problems(store, store.get("tuf/4.root.json").data) == ()
 
 
-@pytest.mark.parametrize("store_url", ["s3"], indirect=True)
-@pytest.mark.parametrize("signs", [False, True])
-@pytest.mark.parametrize(("channel", "first", "more", "opening"), [(None, 12, 9, 13), ("kepler", 14, 10, 15)])
-def test_the_cost_in_requests(store_url, store, make_wheel, put, key, tmp_path, signs, channel, first, more, opening):
-    """Each as a process of its own, in an index with other groups, projects and dependency pages: docs/wheel-index.md.
-
-    `opening` is the first wheel of a group; the list of groups is read before it is written.
-    """
-    options = {"provenance": SLSA, "signer": key.signer if signs else None, "channel": channel}
-
-    def cost(name, **changes):
-        again = open_store(store_url)
-        requests = []
-        again.client.meta.events.register("before-send.s3", lambda request, **_: requests.append(request.method))
-        assert put(again, make_wheel(name), **(options | changes)).changed
-        return len(requests)
-
-    # the first of an index: its root page, and the root key if it is signed
-    assert cost("torch-2.0.1+cu118.sm35.avx-py3-none-any.whl") == opening + (2 if signs else 0)
-    linked = link_dependencies(store, other_index(tmp_path / "other"))
-    assert len(linked) > 10
-    if signs:
-        sign_pages(store, key.signer, linked)
-    assert cost("other-1.0-py3-none-any.whl", group="sm37-avx") == opening
-    # what was said of a project in other groups (a quarantine) is read before its page is made too
-    assert cost("torch-2.0.1+cu118.sm37.avx-py3-none-any.whl", group="sm37-avx") == first + 1
-    assert cost(FIRST) == first
-    assert cost(KIND) == more
-    assert cost(SECOND) == more
-    if channel:  # the first of a channel writes a list and the catalogue as well
-        assert cost("canary-3.0-py3-none-any.whl", channel="other") == more + 2
-    assert check(store) == []
-    if signs:
-        assert problems(store_url, key.trusted) == ()
+def test_a_thief_of_a_key_that_signs_cannot_make_another_count(signed, keys):
+    store, root = signed
+    made = Metadata.from_bytes(store.get("tuf/1.root.json").data)
+    made.signed.version = 2
+    made.signatures.clear()
+    made.sign(keys["online"].signer)
+    store.create("tuf/2.root.json", made.to_bytes(), content_type="application/json")
+    with pytest.raises(VerificationFailedError, match="not signed by a key that counts"):
+        problems(store, root)
 
 
-def test_a_publish_rewrites_nothing_of_other_groups(signed, make_wheel, key):
-    publish, _store, root = signed
-    publish(make_wheel("canary-1.0+cu118.sm37.avx-py3-none-any.whl"), group="sm37-avx", signer=key.signer)
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and "sm37-avx" not in path.parts}
-    publish(make_wheel("canary-1.0+cu118.sm37.avx.1-py3-none-any.whl"), group="sm37-avx", signer=key.signer)
-    assert {path: path.read_bytes() for path in before} == before
+def test_two_who_sign_at_once_and_old_signatures_go(signed, keys):
+    store, root = signed
+    for _ in range(4):
+        sign(store, keys["online"])
+    assert problems(store, root) == ()
+    assert len([key for key in store.list("tuf/") if key.endswith(".targets.json")]) == 2
 
 
-def test_the_clients_of_other_tools_read_the_signature(signed):
-    """The roles are The Update Framework's, the attestation is a DSSE envelope."""
-    _publish, store, root = signed
-    signature = html.signature_of((root / "whl/sm35-avx/links.html").read_bytes(), "")
-    for name in ("targets", "snapshot", "timestamp"):
-        assert Metadata.from_dict(signature[name]).signed.type == name
-    record = json.loads(store.get(record_key(FIRST)).data)
-    assert set(record["attestation"]) == {"payload", "payloadType", "signatures"}
-
-
-def test_check_names_pages_that_were_changed_without_the_key(signed, key):
-    _publish, store, _root = signed
-    assert check(store) == []
-    record_event(store, FIRST, "yank", "by somebody without the key")
-    found = check(store)
-    assert {problem.key for problem in found} == {
-        "whl/kepler/sm35-avx/simple/canary/index.html",
-        "whl/sm35-avx/simple/canary/index.html",
-        "whl/sm35-avx/v1-json/canary/index.json",
-    }
-    assert {(problem.broken, "without a new signature" in problem.what) for problem in found} == {(False, True)}
-    reconcile(store, key.signer)
-    assert check(store) == []
+def test_the_commands(tmp_path, make_wheel, put, capsys):
+    index = ["--index", str(tmp_path / "index")]
+    put(open_store(index[1]), make_wheel(FIRST))
+    key = lambda *words: main(["index", "key", *map(str, words)])  # noqa: E731
+    for name in ("root", "one", "two"):
+        assert key("new", tmp_path / f"{name}.key") == 0
+    said = capsys.readouterr().out
+    assert not any("offline" in line and "signing_key" in line for line in said.splitlines())
+    sign_ = ["index", "sign", *index, "--signing-key"]
+    assert main([*sign_, str(tmp_path / "one.key")]) == 2
+    assert "farm index key init" in capsys.readouterr().err
+    root = ["--root-key", tmp_path / "root.key", *index]
+    assert key("init", tmp_path / "one.key.pub", *root) == 0
+    assert key("rotate", tmp_path / "two.key.pub", *root) == 0
+    assert main([*sign_, str(tmp_path / "two.key")]) == 0
+    shutil.copy(tmp_path / "index/tuf/1.root.json", tmp_path / "trusted.json")
+    verify = ["index", "verify", str(tmp_path / "index"), "--root", str(tmp_path / "trusted.json"), "--json"]
+    capsys.readouterr()
+    assert main([*verify, "--wheels"]) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == []
+    assert key("revoke", tmp_path / "two.key.pub", "--reason", "lost", *root) == 0
+    assert "farm index sign" in capsys.readouterr().out
+    assert key("revoke", tmp_path / "two.key.pub", "--reason", "lost", *root) == 0
+    assert "next" not in capsys.readouterr().out
+    assert main(verify) == 6
+    assert main([*sign_, str(tmp_path / "one.key")]) == 0
+    assert main(verify) == 0
+    assert load_public(tmp_path / "one.key.pub").keyid in capsys.readouterr().out

@@ -1,39 +1,21 @@
 """uv with its preview of wheel variants takes the wheel for the GPU that it is told of."""
 
-import base64
-import hashlib
 import os
 import subprocess
 import sys
-import threading
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from farm.cli.main import main
-from farm.index.serve import server
+from tests.indexes.wheels import build_wheel
+from tests.servers.static import serving
 
 GPUS = {"sm50": "5.0", "sm52": "5.2", "sm60": "6.0", "sm61": "6.1", "sm70": "7.0", "sm90": "9.0", "sm120": "12.0"}
 
 
 def whole_wheel(folder, filename, payload):
-    """A wheel with hashes in its RECORD, as builds leave them."""
-    name, version = filename.split("-")[:2]
-    info = f"{name}-{version}.dist-info"
-    members = {
-        f"{name}/__init__.py": payload,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    lines = []
-    with zipfile.ZipFile(folder / filename, "w") as archive:
-        for member, text in members.items():
-            archive.writestr(zipfile.ZipInfo(member), text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-            lines.append(f"{member},sha256={digest},{len(text)}")
-        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join([*lines, f"{info}/RECORD,,"]) + "\n")
-    return folder / filename
+    return build_wheel(folder, filename, payload).path
 
 
 @pytest.fixture
@@ -43,15 +25,11 @@ def tree(tmp_path, monkeypatch):
     index = tmp_path / "index"
     for gpu in (*GPUS, "cpu"):
         wheel = whole_wheel(tmp_path, f"canary-1.0+cu118.{gpu}.avx2-py3-none-any.whl", f"gpu = {gpu!r}\n")
-        assert main(["index", "adopt", str(wheel), "--to", f"{gpu}-avx2", "--index", str(index)]) == 0
+        assert main(["publish", str(wheel), "--to", f"{gpu}-avx2", "--index", str(index)]) == 0
         for _again in range(2):
             assert main(["index", "variant", str(wheel), "--variant", f"{gpu}-avx2-py311", "--index", str(index)]) == 0
-    with server(index, quiet=True) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{serving.server_port}/whl/variant/simple/"
-        serving.shutdown()
-        thread.join()
+    with serving(index) as url:
+        yield f"{url}/whl/variant/simple/"
 
 
 def test_each_gpu_gets_its_wheel(tree, tmp_path):

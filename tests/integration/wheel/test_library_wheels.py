@@ -3,7 +3,7 @@
 import pytest
 
 from farm.wheel.archive import Archive
-from farm.wheel.contents import read_needs
+from farm.wheel.library import read_needs
 from farm.wheel.library_wheels import LibraryWheel, point_at, without_wheel_libraries
 
 BLAS = LibraryWheel("nvidia-cublas-cu11==11.11.3.6", "nvidia/cublas/lib", ("libcublas.so.11", "libcublasLt.so.11"))

@@ -18,8 +18,9 @@ from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run.repair import repair_built
 from farm.wheel.archive import Archive
-from farm.wheel.contents import read_needs
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.library import read_needs
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(

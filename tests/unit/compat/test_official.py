@@ -6,9 +6,21 @@ from farm import catalog
 from farm.catalog import gpus
 from farm.catalog.binary import ptx_compiles, sass_runs
 from farm.plan.compat import Stack, check, official
+from farm.plan.compat.official import Question
 from farm.plan.variant import Variant
 
 PLATFORMS = ("linux", "windows")
+
+
+def ask(card, platform, torch=None, driver=None, python=None, cuda=None):
+    cards = card if isinstance(card, tuple) else (card,)
+    return official.best(Question(cards, platform, driver, python, torch, cuda))
+
+
+def pip(answer):
+    return answer.wheel.pip if answer.runs else None
+
+
 LINUX = "linux-x86_64"
 
 
@@ -55,7 +67,7 @@ def test_wheels_that_were_read_agree_with_the_release_table():
 
 
 @pytest.mark.parametrize(
-    ("card", "torch", "runs", "pip"),
+    ("card", "torch", "runs", "line"),
     [
         # torch.cuda.get_arch_list() of the wheels, and PyTorch's own announcements (dev-discuss 3128, 3290, 3432).
         (61, "2.7.1", True, "pip install torch==2.7.1"),
@@ -76,15 +88,15 @@ def test_wheels_that_were_read_agree_with_the_release_table():
         (37, "2.1.2", True, "pip install torch==2.1.2 --index-url https://download.pytorch.org/whl/cu118"),
     ],
 )
-def test_which_official_wheel_runs_on_a_card(card, torch, runs, pip):
-    answer = official.answer(torch, card, LINUX)
-    assert (answer.runs, answer.pip) == (runs, pip)
+def test_which_official_wheel_runs_on_a_card(card, torch, runs, line):
+    answer = ask(card, LINUX, torch)
+    assert (answer.runs, pip(answer)) == (runs, line)
 
 
 def test_the_newest_for_each_generation():
-    newest = {sm: official.newest(sm, LINUX) for sm in (35, 37, 50, 61, 70, 75, 86, 90, 100, 120)}
-    assert newest.pop(35) is None
-    assert {sm: answer.torch for sm, answer in newest.items()} == {
+    newest = {sm: ask(sm, LINUX) for sm in (35, 37, 50, 61, 70, 75, 86, 90, 100, 120)}
+    assert newest.pop(35).wheel is None
+    assert {sm: answer.wheel.torch for sm, answer in newest.items()} == {
         37: "2.7.1",
         50: "2.14.1",
         61: "2.14.1",
@@ -105,20 +117,20 @@ def test_the_newest_for_each_generation():
 )
 def test_an_older_driver_gets_an_older_flavour(card, driver, torch):
     """CUDA 13 needs driver 580; 12.6 keeps older drivers going, but has no code for Blackwell."""
-    answer = official.newest(card, LINUX, driver)
+    answer = ask(card, LINUX, driver=driver)
     assert answer.runs
-    assert answer.torch == torch
+    assert answer.wheel.torch == torch
 
 
 def test_a_driver_that_does_for_nothing_is_named():
-    answer = official.newest(120, LINUX, "550.54")
+    answer = ask(120, LINUX, driver="550.54")
     assert not answer.runs
     assert "570" in answer.problem or "580" in answer.problem
 
 
 def test_windows_wheels_of_the_python_index_are_for_cpus():
-    assert official.answer("2.8.0", 86, "windows-x86_64").pip.endswith("whl/cu129")
-    assert all(not row.cuda for row in official.rows("2.15.0", "windows-x86_64") if row.index == "pypi")
+    assert pip(ask(86, "windows-x86_64", "2.8.0")).endswith("whl/cu129")
+    assert all(each.index != "pypi" for each in official.wheels() if each.platform == "windows-x86_64")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +186,7 @@ AARCH64 = "linux-aarch64"
 
 
 @pytest.mark.parametrize(
-    ("card", "torch", "platform", "python", "pip"),
+    ("card", "torch", "platform", "python", "line"),
     [
         # The Python index has CUDA wheels for 64-bit Arm from 2.11 on; before, PyTorch's own (aarch64_ci_build.sh).
         (90, "2.7.0", AARCH64, "py312", "pip install torch==2.7.0 --index-url https://download.pytorch.org/whl/cu128"),
@@ -202,9 +214,8 @@ AARCH64 = "linux-aarch64"
         (87, "2.9.1", AARCH64, "py310", None),
     ],
 )
-def test_with_a_python_and_a_machine(card, torch, platform, python, pip):
-    answer = official.answer(torch, card, platform, python=python)
-    assert (answer.runs, answer.pip if answer.runs else None) == (pip is not None, pip)
+def test_with_a_python_and_a_machine(card, torch, platform, python, line):
+    assert pip(ask(card, platform, torch, python=python)) == line
 
 
 @pytest.mark.parametrize(
@@ -219,14 +230,68 @@ def test_with_a_python_and_a_machine(card, torch, platform, python, pip):
     ],
 )
 def test_a_driver_that_is_too_old_or_too_new_for_the_card(card, driver, update):
-    answer = official.newest(card, LINUX, driver)
+    answer = ask(card, LINUX, driver=driver)
     assert (answer.runs, answer.update) == (False, update)
     assert driver in answer.problem
 
 
 def test_another_driver_is_no_help_against_a_python():
-    answer = official.answer("2.8.0", 61, LINUX, "590.44", "py314")
+    answer = ask(61, LINUX, "2.8.0", "590.44", "py314")
     assert (answer.runs, answer.update) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("torch", "platform", "line"),
+    [("2.6.0", AARCH64, "whl/cu126"), ("2.4.0", AARCH64, "whl/cu124"), ("2.3.1", AARCH64, None)],
+)
+def test_grace_has_wheels_from_2_4_on(torch, platform, line):
+    found = pip(ask(90, platform, torch))
+    assert found.endswith(line) if line else found is None
+
+
+@pytest.mark.parametrize(
+    ("cards", "torch", "lost"),
+    [
+        # V100 and RTX 5090: 2.8 to 2.10 with CUDA 12.8 have both; K40 is in none.
+        ((70, 120), "2.10.0", ()),
+        ((61, 86), "2.14.1", ()),
+        ((35, 86), "2.15.0", (35,)),
+        ((37, 120), "2.15.0", (37,)),
+    ],
+)
+def test_several_cards_are_asked_as_a_set(cards, torch, lost):
+    answer = ask(cards, LINUX)
+    assert (answer.wheel.torch, answer.lost, answer.runs) == (torch, lost, not lost)
+
+
+def test_cuda_is_asked_for_itself():
+    """GTX 1080 with the cu128 wheel of 2.8: it has no code for Pascal, whatever the cu126 one has."""
+    assert ask(61, LINUX, "2.8.0", cuda="12.8").wheel is None
+    assert ask(61, LINUX, "2.8.0", cuda="12.6").runs
+    assert not ask(70, LINUX, "2.10.0", cuda="13.0").runs
+
+
+def test_kepler_with_a_cudnn_that_has_no_kepler():
+    """cuDNN 9.1.0.70, which torch 2.7.1+cu118 brings, begins at sm_50; 8.7.0.84 of 2.3.1+cu118 at sm_35."""
+    assert "cuDNN on sm_37" in ask(37, LINUX, driver="470").without[0]
+    assert ask(37, LINUX, "2.3.1").without == ()
+
+
+def test_an_answer_says_pythons_and_glibc():
+    answer = ask(75, LINUX, driver="450.51")
+    assert (answer.wheel.torch, answer.wheel.pythons) == ("1.12.1", ("py37", "py38", "py39", "py310"))
+    assert (answer.wheel.glibc, ask(75, LINUX).wheel.glibc) == ("2.17", "2.28")
+    assert ask(75, "windows-x86_64").wheel.glibc is None
+
+
+def test_other_makers_are_named_with_what_they_lack():
+    """conda-forge's recipe/build.sh for CUDA 11.8 begins at 3.5; it was removed on 2024-11-22, at 2.5.1."""
+    found = {row.maker: row for row in official.others(Question((35,), LINUX))}
+    assert (found["conda-forge"].torch, found["conda-forge"].cuda) == ("2.5.1", "11.8")
+    assert "cuda_arch=35 " in official.install(found["Spack"], Question((35,), LINUX))
+    assert all(row.unconfirmed for row in found.values())
+    assert official.others(Question((35,), "windows-x86_64")) == []
+    assert "NVIDIA for Jetson" in {row.maker for row in official.others(Question((87,), AARCH64))}
 
 
 @pytest.mark.parametrize(

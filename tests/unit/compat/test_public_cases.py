@@ -219,7 +219,7 @@ CLEAN = [
     ("sm86-avx2-py311", {"cuda": "11.3", "torch": "1.12.1", "driver": "465.19.01", "python": "py310"}),
     ("sm75-avx2-py311", {"cuda": "12.1", "torch": "2.3.1", "cudnn": "8.9.2"}),
     ("sm110-armv9-py313", {"cuda": "13.0", "torch": "2.14.1", "gpu": 110}),
-    ("sm87-armv8_2-py310", {"cuda": "12.6", "torch": "2.6.0", "gpu": 87}),
+    ("sm87-armv8_2-py312", {"cuda": "13.0", "torch": "2.10.0", "gpu": 87}),
     ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "gcc": 11}),  # H
     ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "gcc": 13}),
     ("sm86-avx2-py311", {"cuda": "12.8", "torch": "2.7.1", "gcc": 14}),

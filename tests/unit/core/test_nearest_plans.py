@@ -160,5 +160,5 @@ def test_an_unknown_version_is_not_called_impossible(option, value):
 
 
 def test_an_unknown_version_does_not_matter_to_what_has_none():
-    options = {"cuda": Choice("11.9", "--cuda"), "cudnn": Choice("9.99", "--cudnn")}
+    options = {"cuda": Choice("11.9", "ci/farm.yaml"), "cudnn": Choice("9.99", "ci/farm.yaml")}
     assert resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py313"), options=options)).toolkit is None

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from farm.plan.build import judge, resolve
 from farm.plan.environment import arch_list, wheel_version
 from farm.plan.file import MAX_PLAN_BYTES, Plan
 from farm.plan.matrix import load_matrix
-from farm.plan.options import from_environment
+from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
@@ -132,14 +133,23 @@ def test_the_origin_of_each_rank(project, farm):
 
 
 def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
-    asked = resolve(root, select("sm35-avx-py311", torch="2.0.1", cudnn="8.9.7", blas="mkl"))
+    given = {name: Choice(value, "ci/farm.yaml") for name, value in (("torch", "2.0.1"), ("cudnn", "8.9.7"))}
+    asked = resolve(root, replace(select("sm35-avx-py311"), options={**given, "blas": Choice("mkl", "ci/farm.yaml")}))
     plain = resolve(root, select("sm35-avx-py311"))
     assert asked.version == "0.1.0+cu118.sm35.avx"
     assert asked.digest == plain.digest
     assert {asked.origins[name] for name in ("torch", "cudnn", "blas")} == {"recipe canary"}
-    without = resolve(root, select("cpu-avx-py311", cuda="11.4", ptx=True))
+    of_file = {"cuda": Choice("11.4", "ci/farm.yaml"), "ptx": Choice(value=True, origin="ci/farm.yaml")}
+    without = resolve(root, replace(select("cpu-avx-py311"), options=of_file))
     assert (without.options["cuda"], without.options["ptx"], without.toolkit) == (None, False, None)
     assert {without.origins[name] for name in ("cuda", "toolkit", "cudnn", "ptx")} == {"variant cpu-avx-py311"}
+
+
+def test_what_does_not_concern_a_package_is_refused_on_the_command_line(root):
+    with pytest.raises(UsageError, match="--torch means nothing to recipe canary"):
+        resolve(root, select("sm35-avx-py311", torch="2.0.1"))
+    with pytest.raises(UsageError, match="--cuda means nothing to variant cpu-avx-py311"):
+        resolve(root, select("cpu-avx-py311", cuda="11.4"))
 
 
 def test_options_from_the_environment():

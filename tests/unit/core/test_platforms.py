@@ -30,10 +30,6 @@ NAMES = re.compile(
 SINGLE_FILES = {"plan/patches.py"}  # copied to machines without the farm: it imports nothing of it
 FOREIGN = {  # words of other formats that look like a platform's name
     ("machine/doctor/unix.py", "linux"),  # what Docker calls the system of its containers
-    ("wheel/manylinux.py", "linux"),  # auditwheel's policy that promises nothing
-    ("wheel/machines.py", "win32"),  # what a DLL of 32 bits is for
-    ("wheel/metadata.py", "win32"),  # the wheel tag of 32-bit Windows
-    ("wheel/abi.py", "win32"),
     ("wheel/pe.py", "win32"),
     ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }

@@ -1,14 +1,11 @@
 """What METADATA may hold before a wheel is published."""
 
-import zipfile
-
 import pytest
 from packaging.metadata import Metadata
 from packaging.version import Version
 
 from farm.base.errors import PublishRefusedError
 from farm.index.admission import PYPI_RULES, Admission, check_metadata, check_name
-from farm.index.records import metadata_inside
 
 
 def check(version):
@@ -171,26 +168,3 @@ def test_names_that_can_be_mistaken(new, present):
         check_name(new, {present}, PYPI_RULES)
     check_name(new, {present}, Admission(similar_names=True))
     check_name(new, {present, new}, PYPI_RULES)
-
-
-@pytest.mark.parametrize(
-    ("folder", "left_out", "why"),
-    [
-        ("torch-2.0.1+cu118.sm35.avx", None, None),
-        ("Torch-2.0.1+CU118.sm35.avx", None, None),
-        ("other-2.0.1+cu118.sm35.avx", None, "another wheel's"),
-        ("torch-2.0.1", None, "another wheel's"),
-        ("torch", None, "another wheel's"),
-        ("torch-2.0.1+cu118.sm35.avx", "WHEEL", "does not have one"),
-        ("torch-2.0.1+cu118.sm35.avx", "RECORD", "does not have one"),
-    ],
-)
-def test_the_dist_info_is_that_of_the_file_name(tmp_path, folder, left_out, why):
-    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
-        for name in {"METADATA", "WHEEL", "RECORD"} - {left_out}:
-            archive.writestr(f"{folder}.dist-info/{name}", b"x")
-    if why is None:
-        assert metadata_inside(tmp_path / NAME) == b"x"
-        return
-    with pytest.raises(PublishRefusedError, match=why):
-        metadata_inside(tmp_path / NAME)

@@ -1,11 +1,8 @@
 """Pages of links for what wheels need: the versions of `dependencies.yaml`, and those that METADATA pins."""
 
-import functools
 import hashlib
-import json
 import zipfile
 from datetime import UTC, datetime
-from http.server import SimpleHTTPRequestHandler
 from types import SimpleNamespace
 from unittest.mock import create_autospec
 
@@ -14,12 +11,12 @@ import pytest
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.index import pages, simple
 from farm.index.backends import open_store
-from farm.index.check import check
 from farm.index.dependencies import link_dependencies, stacks
+from farm.index.layout import json_key
 from farm.index.publish import publish
 from farm.run.dependencies import link_missing
 from farm.run.report import Outcomes, Watcher
-from tests.servers.threads import answered_by
+from tests.indexes.wheels import build_wheel
 
 NAME = "torch-2.6.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl"
 PINNED = 'nvidia-cublas-cu11==11.11.3.6; platform_system == "Linux"'
@@ -35,15 +32,10 @@ Requires-Dist: optional-thing==3.0 ; extra == "more"
 @pytest.fixture
 def store(tmp_path):
     store = open_store((tmp_path / "index").as_uri())
-    wheel = tmp_path / NAME
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for member, data in {"METADATA": METADATA, "WHEEL": "", "RECORD": ""}.items():
-            archive.writestr(f"torch-2.6.0+cu118.sm35.avx.dist-info/{member}", data)
     publish(
         store,
-        wheel,
+        build_wheel(tmp_path, NAME, metadata=METADATA).path,
         group="sm35-avx",
-        metadata=METADATA.encode(),
         upload_time=datetime(2026, 11, 22, tzinfo=UTC),
         provenance={"plan": "0" * 64},
     )
@@ -66,7 +58,7 @@ def public(tmp_path):
 
 
 def versions_of(store, project):
-    key = pages.json_key("sm35-avx", project)
+    key = json_key("sm35-avx", project)
     return pages.parse_page(store.get(key).data, key).versions
 
 
@@ -78,40 +70,17 @@ def test_what_metadata_pins_is_there_beside_the_newest(store, public):
 
 def test_an_extra_is_not_asked_for(store, public):
     link_dependencies(store, public)
-    assert store.get(pages.json_key("sm35-avx", "optional-thing")) is None
-
-
-def test_a_page_says_which_page_of_the_other_index_it_follows(store, public, tmp_path):
-    """PEP 708, as `pypi-simple` and others read it; links to a folder follow nothing that others could see."""
-    link_dependencies(store, public)
-    key = pages.json_key("sm35-avx", "sympy")
-    assert "tracks" not in json.loads(store.get(key).data)["meta"]
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "public"))
-    with answered_by(handler) as url:
-        link_dependencies(store, url)
-        again = store.get(key).data
-        link_dependencies(store, f"{url}/")
-    assert store.get(key).data == again, "nothing changed"
-    meta = json.loads(again)["meta"]
-    assert (meta["tracks"], meta["_generation"]) == ([f"{url}/sympy/"], 2)
-    shown = store.get(pages.html_key("sm35-avx", "sympy")).data.decode()
-    assert f'<meta name="pypi:tracks" content="{url}/sympy/">' in shown
-    assert check(store) == []
+    assert store.get(json_key("sm35-avx", "optional-thing")) is None
 
 
 def published(store, tmp_path, name, *requires):
     """A wheel of another package than torch, in a group without torch."""
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0+cpu.avx\n"
-    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
-    wheel = tmp_path / f"{name}-1.0+cpu.avx-cp311-cp311-linux_x86_64.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
-            archive.writestr(f"{name}-1.0+cpu.avx.dist-info/{member}", data)
+    needs = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    wheel = build_wheel(tmp_path, f"{name}-1.0+cpu.avx-cp311-cp311-linux_x86_64.whl", extra=needs, python=None).path
     publish(
         store,
         wheel,
         group="cpu-avx",
-        metadata=metadata.encode(),
         upload_time=datetime(2026, 11, 22, tzinfo=UTC),
         provenance={"plan": "0" * 64},
     )
@@ -135,10 +104,10 @@ def test_what_any_package_requires_is_linked_with_what_that_requires(tmp_path):
     offered(other, "rapidfuzz", "3.9.0", "Deep.Thing>=2", "rapidfuzz[all]")
     offered(other, "deep-thing", "2.1")
     link_dependencies(store, other.as_uri())
-    keys = {project: pages.json_key("cpu-avx", project) for project in ("rapidfuzz", "deep-thing")}
+    keys = {project: json_key("cpu-avx", project) for project in ("rapidfuzz", "deep-thing")}
     found = {project: pages.parse_page(store.get(key).data, key).versions for project, key in keys.items()}
     assert found == {"rapidfuzz": ("3.9.0",), "deep-thing": ("2.1",)}
-    assert store.get(pages.json_key("cpu-avx", "docs")) is None
+    assert store.get(json_key("cpu-avx", "docs")) is None
 
 
 def bare(folder, project, version, *requires):
@@ -160,7 +129,7 @@ def test_what_is_required_in_turn_is_read_out_of_wheels_where_no_metadata_is_ser
     bare(other, "deepest", "1.0")
     (other / "deepest" / "deepest-1.0-py3-none-any.whl").unlink()  # what cannot be had is left to the installer
     link_dependencies(store, other.as_uri())
-    assert all(store.get(pages.json_key("cpu-avx", project)) for project in ("mako", "markupsafe", "deepest"))
+    assert all(store.get(json_key("cpu-avx", project)) for project in ("mako", "markupsafe", "deepest"))
     (other / "mako" / "mako-1.3-py3-none-any.whl").write_bytes(b"other")
     simple._metadata_inside.cache_clear()
     with pytest.raises(VerificationFailedError, match="other bytes than its page says"):
@@ -195,7 +164,7 @@ def test_a_run_links_what_its_wheel_needs_once(store, public, needy, monkeypatch
     monkeypatch.setenv("PIP_INDEX_URL", public)
     (step,) = needy()
     assert (step.outcome, step.result) == ("done", "linked mpmath, and what they need")
-    page = store.get(pages.json_key("cpu-avx", "mpmath"))
+    page = store.get(json_key("cpu-avx", "mpmath"))
     assert pages.parse_page(page.data, "mpmath").versions == ("1.3.0",)
     assert needy() == []
 
@@ -207,4 +176,4 @@ def test_a_run_goes_on_where_pips_index_lacks_what_its_wheel_needs(store, needy,
     assert step.outcome == "not run"
     assert step.result.startswith("not linked: ")
     assert "farm index dependencies --group cpu-avx" in step.result
-    assert store.get(pages.json_key("cpu-avx", "mpmath")) is None
+    assert store.get(json_key("cpu-avx", "mpmath")) is None

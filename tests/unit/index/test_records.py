@@ -1,15 +1,13 @@
 """What is refused before anything is written."""
 
 import hashlib
-import zipfile
 from datetime import datetime
-from random import Random
 
 import pytest
 
 from farm.base.errors import FarmError, InfrastructureError, PublishRefusedError, UsageError
-from farm.index.admission import Admission, check_name
-from farm.index.records import describe, parse_record
+from farm.index.admission import Admission, describe
+from farm.index.records import parse_record, record_key
 
 NAME = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 
@@ -19,11 +17,10 @@ def say(uploaded):
     def say(wheel, **changes):
         arguments = {
             "group": "sm35-avx",
-            "metadata": wheel.metadata,
             "upload_time": uploaded,
             "provenance": {"plan": "sha256:1"},
         }
-        return describe(wheel.path, **(arguments | changes))
+        return describe(wheel.path, **(arguments | changes)).record
 
     return say
 
@@ -39,11 +36,11 @@ def test_a_record_says_what_the_wheel_is(make_wheel, say):
     assert record.groups == ("sm35-avx",)
     assert record.upload_time == "2026-11-21T01:02:03.000000Z"
     assert record.provenance == {"plan": "sha256:1"}
-    assert parse_record(record.render(), "key") == record
+    assert parse_record(record.render(), record_key(NAME)) == record
 
 
 def test_requires_python_may_be_absent(make_wheel, say):
-    record = say(make_wheel(NAME, requires_python=None))
+    record = say(make_wheel(NAME, python=None))
     assert record.requires_python is None
     assert b"requires-python" not in record.render()
 
@@ -71,7 +68,7 @@ def test_names_are_compared_as_pip_does(make_wheel, say):
 
 def test_a_bad_requires_python_is_refused(make_wheel, say):
     with pytest.raises(PublishRefusedError, match="Requires-Python"):
-        say(make_wheel(NAME, requires_python="whatever"))
+        say(make_wheel(NAME, python="whatever"))
 
 
 HEAD = "Metadata-Version: 2.1\nName: canary\nVersion: 1.0+cu118.sm35.avx\n"
@@ -102,51 +99,11 @@ def test_direct_urls_are_refused_unless_they_are_allowed(make_wheel, say, need):
     assert say(wheel, policy=Admission(direct_urls=True)).project == "canary"
 
 
-PRESENT = ("torch", "pillow")
-
-
-@pytest.mark.parametrize("name", ["t0rch", "p1llow", "pi-llow", "to-rch"])
-def test_a_new_name_that_looks_like_another_project_is_refused(name):
-    with pytest.raises(PublishRefusedError, match="mistaken for") as caught:
-        check_name(name, PRESENT, Admission())
-    assert "--allow similar-names" in caught.value.hint
-    check_name(name, PRESENT, Admission(similar_names=True))
-
-
-@pytest.mark.parametrize("name", ["torch", "pillow", "torchvision", "torc", "canary"])
-def test_other_names_are_taken(name):
-    check_name(name, PRESENT, Admission())
-
-
-def test_metadata_must_be_the_wheels_own(make_wheel, say):
-    wheel = make_wheel(NAME)
-    with pytest.raises(PublishRefusedError, match="not the METADATA in the wheel"):
-        say(wheel, metadata=wheel.metadata + b"Requires-Dist: numpy\n")
-
-
 def test_what_is_no_zip_file_is_refused(make_wheel, say):
     wheel = make_wheel(NAME)
     wheel.path.write_bytes(b"PK\x03\x04 nothing more")
     with pytest.raises(PublishRefusedError, match="zip"):
         say(wheel)
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_a_damaged_wheel_never_crashes(make_wheel, say, method):
-    wheel = make_wheel(NAME, method=method)
-    good = wheel.path.read_bytes()
-    random = Random(method)
-    outcomes = set()
-    for _ in range(400):
-        bad = bytearray(good)
-        for _ in range(random.randint(1, 4)):
-            bad[random.randrange(len(bad))] = random.randrange(256)
-        wheel.path.write_bytes(bad[: random.randrange(len(bad))] if random.random() < 0.1 else bad)
-        try:
-            outcomes.add(type(say(wheel)))
-        except PublishRefusedError:
-            outcomes.add(PublishRefusedError)
-    assert PublishRefusedError in outcomes
 
 
 def test_a_wrong_file_name_is_refused(make_wheel, say):
@@ -176,6 +133,6 @@ def test_a_time_needs_a_zone(make_wheel, say):
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema": 2}', b"\xff"])
 def test_a_foreign_record_is_an_error_of_the_farm(data):
-    with pytest.raises(InfrastructureError, match="not a record") as caught:
+    with pytest.raises(InfrastructureError, match="not of this farm") as caught:
         parse_record(data, "records/x.json")
     assert isinstance(caught.value, FarmError)

@@ -8,9 +8,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index import simple
-from farm.index.adopting import in_index
 from farm.index.pages import File, Hashes
 from farm.index.reader import open_reader
 from tests.servers.threads import answered_by
@@ -104,11 +103,6 @@ def test_a_digest_may_have_capital_letters():
         assert file.hashes.sha256 == SHA256
 
 
-def test_a_wheel_that_is_twice_on_a_page_is_offered_once():
-    with answering(PAGE * 2) as root:
-        assert len(list(in_index(f"{root}/simple", ["canary"]))) == 1
-
-
 @pytest.mark.parametrize("kind", ["text/html", "application/vnd.pypi.simple.v1+json"])
 def test_a_wheel_of_another_project_on_a_page_is_passed_over_as_pip_does(kind):
     others = ["other-1.0-py3-none-any.whl", "canary_more-9.0-py3-none-any.whl", WHEEL.replace("canary", "Canary")]
@@ -119,20 +113,11 @@ def test_a_wheel_of_another_project_on_a_page_is_passed_over_as_pip_does(kind):
         body = json.dumps({"meta": {"api-version": "1.0"}, "name": "other", "files": files}).encode()
     with answering(body, headers={"Content-Type": kind}) as root:
         assert names(root) == [WHEEL.replace("canary", "Canary")]
-    unhashed = []
-    with answering(body.replace(SHA256.encode(), b""), headers={"Content-Type": kind}) as root:
-        assert simple.project_files(f"{root}/simple", "canary", unhashed.append) == []
-    assert unhashed == [WHEEL.replace("canary", "Canary")]
 
 
 def test_a_page_of_a_later_minor_version_is_read():
     with answering(b'<meta name="pypi:repository-version" content="1.99">' + PAGE) as root:
         assert names(root) == [WHEEL]
-
-
-def test_a_project_that_is_named_twice_is_read_once():
-    with answering(PAGE) as root:
-        assert [offer.filename for offer in in_index(f"{root}/simple", ["canary", "Canary"])] == [WHEEL]
 
 
 def test_blanks_and_letters_beyond_ascii_in_the_path_are_encoded():
@@ -158,40 +143,17 @@ def test_what_follows_a_question_mark_is_not_in_the_file_name():
         assert (file.filename, file.url.endswith(".whl?token=a/b")) == (WHEEL, True)
 
 
-def test_wheels_without_a_digest_are_told():
-    page = PAGE.replace(b"#sha256=", b"#md5=") + b'<a href="canary-1.0.tar.gz">sdist</a><a href="../">up</a>'
-    told = []
-    with answering(page) as root:
-        assert simple.project_files(f"{root}/simple", "canary", told.append) == []
-    assert told == [WHEEL]
-
-
 def entry(root, **more):
     return File(filename=WHEEL, url=f"{root}/{WHEEL}", hashes=Hashes(sha256=SHA256), **more)
 
 
-def test_a_wheel_that_is_cut_off_is_not_another_wheel(tmp_path):
-    with answering(DATA[:50], path=f"/{WHEEL}", missing=50) as root:
-        with pytest.raises(InfrastructureError, match="cut off after 50 of 100 bytes"):
-            simple.download(entry(root), tmp_path / WHEEL)
-        with pytest.raises(InfrastructureError, match="cut off after 50 of 100 bytes"):
-            simple.metadata_of(entry(root))
-
-
-def test_a_wheel_of_other_bytes_is_refused(tmp_path):
-    with answering(DATA, path=f"/{WHEEL}") as root:
-        simple.download(entry(root), tmp_path / WHEEL)
-        assert (tmp_path / WHEEL).read_bytes() == DATA
-        with pytest.raises(VerificationFailedError, match="has other bytes than its page says"):
-            simple.download(entry(root).model_copy(update={"hashes": Hashes(sha256="0" * 64)}), tmp_path / WHEEL)
-
-
-def test_a_link_to_nothing_is_named(tmp_path):
-    with answering(DATA) as root, pytest.raises(InfrastructureError, match="is not there"):
-        simple.download(entry(root), tmp_path / WHEEL)
+def test_a_wheel_that_is_cut_off_is_not_another_wheel():
+    cut = pytest.raises(InfrastructureError, match="cut off after 50 of 100 bytes")
+    with answering(DATA[:50], path=f"/{WHEEL}", missing=50) as root, cut:
+        simple.metadata_of(entry(root))
 
 
 def test_a_password_in_the_url_is_not_shown():
     with pytest.raises(UsageError) as caught:
-        list(in_index("https://user:secret@wheels.example.org/simple", ["canary"]))
+        simple.check_source("https://user:secret@wheels.example.org/simple")
     assert "secret" not in str(caught.value)

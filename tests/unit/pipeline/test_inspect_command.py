@@ -7,7 +7,7 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
-from farm.wheel import contents
+from farm.wheel import library
 from farm.wheel.inspect import inspect
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def test_a_wheel_without_libraries_is_not_said_to_allow_no_system(tmp_path, caps
 
 
 def test_the_number_of_libraries_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(contents, "_MAX_LIBRARIES", 2)
+    monkeypatch.setattr(library, "_MAX_LIBRARIES", 2)
     files = {f"canary/{index}.so": b"\x7fELF" for index in range(3)}
     path = wheel_of(tmp_path, files, "cp311-cp311-linux_x86_64")
     with pytest.raises(VerificationFailedError, match="more than 2 libraries"):

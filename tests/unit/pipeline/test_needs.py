@@ -1,7 +1,6 @@
 """torchvision is built against the published torch of its variant: found by name, checked by hash."""
 
 import hashlib
-import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.pages import wheel_key
+from farm.index.layout import wheel_key
 from farm.index.publish import publish
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
@@ -19,6 +18,7 @@ from farm.plan.variant import Variant
 from farm.run import needs
 from farm.run.report import Silent
 from farm.run.workspace import Workspace
+from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
 VARIANT = "sm61-avx-py313"
@@ -37,19 +37,12 @@ def workspace(tmp_path):
 @pytest.fixture
 def put(workspace, tmp_path):
     def run(version, tag, group="sm61-avx"):
-        metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
-        path = tmp_path / f"torch-{version}-{tag}.whl"
-        with zipfile.ZipFile(path, "w") as archive:
-            info = f"torch-{version}.dist-info"
-            archive.writestr(f"{info}/METADATA", metadata)
-            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
-            archive.writestr(f"{info}/RECORD", "")
+        path = build_wheel(tmp_path, f"torch-{version}-{tag}.whl").path
         when = datetime(2026, 11, 21, tzinfo=UTC)
         publish(
             open_store(workspace.index_url),
             path,
             group=group,
-            metadata=metadata.encode(),
             upload_time=when,
             provenance={"plan": "0" * 64},
         )

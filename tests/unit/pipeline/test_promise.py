@@ -19,7 +19,8 @@ from farm.plan.variant import Variant
 from farm.run.mainjob import without_a_build
 from farm.run.repair import repair_built
 from farm.wheel.policy import defaults
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions
 from farm.wheel.verify import verify
 
 ROOT = Path(__file__).parents[3]

@@ -1,5 +1,4 @@
 import hashlib
-import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.site.offers import offers
 from farm.site.state import Known, wheels
+from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,15 +39,9 @@ def put_into(tmp_path):
     """The same, into a store of one's own."""
 
     def make(store, filename, group):
-        name, version = filename.split("-")[:2]
-        info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.9\n".encode()
-        path = tmp_path / filename
-        with zipfile.ZipFile(path, "w") as archive:
-            for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
-                archive.writestr(f"{info}/{member}", data)
+        path = build_wheel(tmp_path, filename).path
         when = datetime(2026, 11, 21, 12, tzinfo=UTC)
-        publish(store, path, group=group, metadata=metadata, upload_time=when, provenance={"plan": "0" * 64})
+        publish(store, path, group=group, upload_time=when, provenance={"plan": "0" * 64})
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
     return make

@@ -101,8 +101,8 @@ def test_the_selector_says_of_pytorchs_own_wheels_what_farm_why_says(selector, c
     main(["why", "--official", "--gpu", card, "--platform", platform, "--json"])
     said = json.loads(capsys.readouterr().out)
     newest = said["newest"]
-    expected = newest and [newest["torch"], newest["cuda"], newest["driver"], newest["pip"]]
-    assert selector["official"][place_of(selector, platform, card)][said["sm"]] == expected
+    expected = [newest["torch"], newest["cuda"], newest["drivers"], newest["pip"]] if newest["torch"] else None
+    assert selector["official"][place_of(selector, platform, card)][said["sms"][0]] == expected
 
 
 @pytest.mark.parametrize("card", [*ARM, "sm121", "sm87"])

@@ -148,15 +148,13 @@ def test_a_wheel_with_the_stable_abi_is_for_every_python(store, put, offered):
 def test_what_is_yanked_is_not_shown(store, put, offer):
     put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
     name = "torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl"
-    record_event(store, name, "yank", "wrong flags")
+    record_event(store, [name], "yank", "wrong flags")
     withdrawn = Known.of(wheels(store), [])
     assert (withdrawn.wheels, withdrawn.wheel(offer)) == ([], None)
     # It was built: that it is not built yet would be wrong.
     assert withdrawn.state(offer) == ("withdrawn", "yanked: wrong flags")
-    record_event(store, name, "unyank", "")
+    record_event(store, [name], "unyank", "")
     assert Known.of(wheels(store), []).state(offer) == ("published", "")
-    record_event(store, name, "quarantine", "crashes")
-    assert Known.of(wheels(store), []).state(offer) == ("withdrawn", "quarantined: crashes")
 
 
 CPU = {"group": "cpu", "name": "matmul float32 on cpu", "status": "passed", "reason": None, "seen": "5 sizes"}

@@ -16,9 +16,10 @@ import iced_x86  # noqa: F401 (what is loaded before the fork does not count)
 
 from farm.base.errors import FarmError
 from farm.wheel.inspect import inspect
-from farm.wheel.manylinux import policies
 from farm.wheel.policy import Policy
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.repair import repair
+from farm.wheel.tags import policies
+from farm.wheel.vendor import RepairOptions
 from farm.wheel.verify import verify
 
 MEMORY = 256 << 20

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel import symbols
-from farm.wheel.elf import read_elf, section_ranges, symbol_name
-from farm.wheel.elfcode import function_symbols
+from farm.wheel.elf import _versions, function_symbols, read_elf, section_ranges, symbol_name
 from tests.examples import examples
 
 
@@ -140,6 +138,6 @@ def test_random_bytes_give_one_error_only(raw):
 def test_versions_of_symbols_may_end_with_the_file():
     elf = SimpleNamespace(file_offset=lambda address: address - 0x1000)
     tags = {0x6FFFFFF0: 0x1002}  # DT_VERSYM
-    assert symbols._versions(b"..\1\0\2\0", elf, tags, 2) == (1, 2)
+    assert _versions(b"..\1\0\2\0", elf, tags, 2) == (1, 2)
     with pytest.raises(VerificationFailedError, match="beyond the end"):
-        symbols._versions(b"..\1\0\2\0", elf, tags, 3)
+        _versions(b"..\1\0\2\0", elf, tags, 3)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel import fatbin
 from farm.wheel.fatbin import find_fatbins, read_fatbins
 from farm.wheel.library import read_library
 from tests.examples import examples
@@ -166,25 +165,10 @@ def test_small_kernels_of_real_compilers_are_no_stubs(how):
 def test_fat_binaries_are_found_wherever_they_lie(make_container, make_entry):
     hidden = make_container(make_entry("sass", 75))
     raw = b"x" * 100 + hidden + b"y" * 50 + hidden
-    assert [each.sass for each in find_fatbins(raw, [])] == [{75}, {75}]
-    assert [each.sass for each in find_fatbins(raw, [(100, 100 + len(hidden))])] == [{75}]
+    assert [each.container.sass for each in find_fatbins(raw, [])] == [{75}, {75}]
+    assert [each.container.sass for each in find_fatbins(raw, [(100, 100 + len(hidden))])] == [{75}]
     with pytest.raises(VerificationFailedError, match="damaged fat binary"):
         find_fatbins(raw.replace(hidden, hidden[:20] + b"\xff" * 8 + hidden[28:]), [])
-
-
-PIECES = st.lists(st.sampled_from([START := b"\x50\xed\x55\xba\1\0\x10\0", START[:4], START[:7], START[4:], b"x"]))
-
-
-@given(PIECES, st.integers(min_value=8, max_value=40))
-def test_searching_by_blocks_finds_what_a_search_of_all_finds(pieces, block):
-    data = b"".join(pieces)
-    expected = [at for at in range(len(data)) if data.startswith(START, at)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fatbin, "_BLOCK", block)
-        search, found = fatbin._Search(data), []
-        while (place := search.next(found[-1] + 1 if found else 0)) >= 0:
-            found.append(place)
-    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.manylinux import (
+from farm.wheel.tags import (
     SystemNeed,
     earned_policy,
     is_system_library,

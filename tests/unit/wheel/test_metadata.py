@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.index import naming
+from farm.index import layout
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import (
     normal_requirement,
     normal_version,
     parse_headers,
     parse_wheel_name,
-    platform_machine,
     read_dist_info,
     same_version,
     with_build,
@@ -22,6 +21,7 @@ from farm.wheel.metadata import (
     with_requirements,
     with_version,
 )
+from farm.wheel.tags import platform_machine
 
 
 def test_file_names():
@@ -48,7 +48,7 @@ def test_a_name_as_a_download_left_it_is_to_be_corrected():
     assert caught.value.hint == f"rename it as it was before its download: {was}"
     for each in (saved, "canary-1.0+cu118-py3-none-any (1).whl"):
         with pytest.raises(ValueError, match=f"; it was {re.escape(was)} before its download$"):
-            naming.parse_wheel_name(each)
+            layout.parse_wheel_name(each)
 
 
 _PIECES = [

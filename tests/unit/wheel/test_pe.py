@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.contents import read_library
+from farm.wheel.library import read_library
 from farm.wheel.pe import read_pe
 from farm.wheel.policy import Policy
 from farm.wheel.verify import verify

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from farm.base.errors import UsageError
-from farm.wheel.policyfile import load_policy
+from farm.wheel.policy import load_policy
 from tools.policy_schema import schema
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -8,7 +8,8 @@ from farm.cli.main import main
 from farm.wheel.archive import Archive
 from farm.wheel.policy import Policy
 from farm.wheel.record import compare_record, parse_record
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions
 from farm.wheel.verify import verify
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.failures import read
-from farm.wheel.tools import _run
+from farm.wheel.repair import _run
 
 
 def test_a_full_disk_is_not_the_wheels_fault():

@@ -14,8 +14,8 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.contents import components
 from farm.cli.main import main
 from farm.wheel.inspect import inspect
-from farm.wheel.policy import Policy
-from farm.wheel.report import CheckId, Report
+from farm.wheel.policy import CheckId, Policy
+from farm.wheel.report import Report
 from farm.wheel.verify import verify
 from tests.examples import examples
 

@@ -12,12 +12,13 @@ from farm.plan.build import resolve
 from farm.plan.recipe import recipe
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
+from farm.wheel.explain import source_of, why_126
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
 from farm.wheel.record import parse_record
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions
 from farm.wheel.verify import verify
-from farm.wheel.why126 import source_of, why_126
 
 ROOT = Path(__file__).parents[3]
 TAG = "cp311-cp311-win_amd64"

@@ -15,7 +15,6 @@ from tests.indexes.clients import (  # noqa: F401
     test_an_absent_project,
     test_install_by_variant,
     test_install_from_a_channel_and_from_the_flat_page,
-    test_nothing_of_a_quarantined_project_is_installed,
     test_requirements_with_hashes,
     test_the_index_alone_installs_torch_and_what_it_needs,
     test_the_json_tree_serves_clients_that_read_json,

@@ -1,4 +1,4 @@
-"""uv, Poetry and PDM by the tables of docs/wheel-index.md: nothing yanked or quarantined is locked or installed."""
+"""uv, Poetry and PDM by the tables of docs/wheel-index.md: nothing yanked is locked or installed."""
 
 import re
 import subprocess
@@ -59,9 +59,9 @@ class Project:
 
 
 @pytest.mark.parametrize("client", REQUIREMENTS)
-def test_yank_and_quarantine(served, fill, client, tmp_path, require):  # noqa: F811
+def test_a_yanked_wheel(served, fill, client, tmp_path, require):  # noqa: F811
     fill(served)
-    record_event(served.store, REBUILD, "yank", "for the wrong GPU")
+    record_event(served.store, [REBUILD], "yank", "for the wrong GPU")
     root = f"{served.url}/whl/sm35-avx"
     sources = {"index": f"{root}/simple/", "links": f"{root}/links.html"}
     if client != "poetry":
@@ -77,10 +77,6 @@ def test_yank_and_quarantine(served, fill, client, tmp_path, require):  # noqa: 
     wanted = "canary==1.0+cu118.sm35.avx.1"
     assert projects["index"].lock(sources["index"], wanted).returncode == 0, "its very version is asked for"
     assert projects["links"].lock(sources["links"], wanted).returncode != 0, "yanked wheels are not on that page"
-    record_event(served.store, "canary", "quarantine", "under review")
-    for kind, source in sources.items():
-        done = projects[kind].lock(source)
-        assert done.returncode != 0, (kind, done.stdout)
 
 
 def test_uv_takes_what_is_named_from_the_index(served, fill, tmp_path):  # noqa: F811

@@ -1,0 +1,54 @@
+"""Other makers of PyTorch with CUDA (`makers.yaml`)."""
+
+from functools import cache
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from farm.base.yamlfile import Model, load_facts
+from farm.catalog import FOLDER
+from farm.catalog.models import VERSION
+
+
+class Maker(Model):
+    """One kind of build by somebody else. `install` may hold `{arch}`, the SM of the card."""
+
+    maker: str
+    torch: str = Field(pattern=VERSION)
+    since: str = Field(pattern=VERSION)
+    cuda: str = Field(pattern=VERSION)
+    platforms: list[str]
+    sm: list[int]
+    ptx: list[int]
+    cudnn_sm: int | None
+    pythons: list[str] | None
+    install: str
+    has: str
+    lacks: str
+    source: str
+    unconfirmed: str
+
+
+class _Makers(Model):
+    sources: dict[str, str]
+    makers: list[Maker]
+
+    @model_validator(mode="after")
+    def _sources_are_known(self) -> Self:
+        if unknown := {row.source for row in self.makers} - set(self.sources):
+            raise ValueError(f"sources has no {min(unknown)!r}")
+        return self
+
+
+@cache
+def _file() -> _Makers:
+    return load_facts(FOLDER / "makers.yaml", _Makers)
+
+
+def makers() -> list[Maker]:
+    """Every kind, the newest release of each maker first."""
+    return _file().makers
+
+
+def source(maker: Maker) -> str:
+    return _file().sources[maker.source]

@@ -1,0 +1,461 @@
+"""The `slurm` engine: one batch job an attempt, on the nodes of a cluster, as an ordinary user and without Docker.
+
+Everything lies in a folder that the login node and the nodes share. The login node is this machine, or is reached by
+`ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs Python 3.6 and user namespaces, else
+bubblewrap, else apptainer: the job enters the toolchain's file system by the first of them that works, and runs there
+under the host engine's supervisor, which keeps its limits and notes its end.
+
+    toolchains/<image>/root, environment.json    unpacked once
+    jobs/<handle>/                               job.sh and what the job cannot write
+    jobs/<handle>/farm, run, tmp                 what it sees as /farm, /run (its log and exit.json), /tmp
+    volumes/<name>                               build trees
+
+A job is found by its name, which follows from its labels. Jobs are looked for by `squeue` in a format of our own:
+`--json` has another shape in each release of Slurm. A matrix is as many jobs: its builds differ in more than a number,
+which is all that a job array gives them.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from farm.base import processes
+from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
+from farm.base.text import plain
+from farm.base.zipapps import ROOT
+from farm.engines import transfer
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
+from farm.engines.host import CARRIED
+from farm.engines.output import storing
+
+CHUNK = 1 << 20
+CANCEL_S = 120
+ALL_CPUS = 1 << 16
+"""Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
+ABSENT = 44
+"""Exit code of our scripts for what is not there."""
+GRACE_MINUTES = 5
+"""How much later than the supervisor Slurm ends a job."""
+MAX_TEXT = 4000
+
+ENDS: dict[str, Observation] = {
+    "TIMEOUT": Observation("done", exit_code=124, cause=Cause.TIME_LIMIT),
+    "DEADLINE": Observation("done", exit_code=124, cause=Cause.TIME_LIMIT),
+    "OUT_OF_MEMORY": Observation("done", exit_code=137, cause=Cause.OUT_OF_MEMORY),
+    "NODE_FAIL": Observation("lost", why="its node failed"),
+    "BOOT_FAIL": Observation("lost", why="its node did not start"),
+    "PREEMPTED": Observation("lost", why="preempted by another job"),
+    "REVOKED": Observation("lost", why="revoked by Slurm"),
+    "LAUNCH_FAILED": Observation("lost", why="its node could not start it"),
+    "CANCELLED": Observation("cancelled", why="cancelled in Slurm's queue"),
+}
+"""What Slurm's own ends mean (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the supervisor says more."""
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+REFUSED = 125
+
+LOOK = """
+cd "$1/jobs/$2" 2>/dev/null || exit 0
+listed=$(squeue --noheader --states=all --user="$(id -un)" --name="$2" --format='%i|%T|%N|%r') || exit 9
+printf '%s\\n' "$listed" | sort -n | tail -n 1
+dd if=run/exit.json iflag=nofollow,count_bytes count=4000 2>/dev/null | tr '\\n' ' '; echo
+[ ! -e refused ] || tr '\\n' ' ' < refused; echo
+[ ! -e cancelled ] || printf cancelled; echo
+dd if=run/log iflag=nofollow,skip_bytes,count_bytes skip="$3" count="$4" bs=65536 2>/dev/null || true
+"""
+"""`nofollow`: the job can write to run/, and must not make us read another file of this user."""
+SUBMIT = """
+set -e; umask 077; cd "$1"; handle=$2 image=$3; shift 3
+[ -d "toolchains/$image/root" ] || exit 44
+[ ! -e "jobs/$handle/submitted" ] || exit 0
+if [ -n "$(squeue --noheader --user="$(id -un)" --name="$handle" --format=%i)" ]; then exit 0; fi
+rm -rf "jobs/$handle"; mkdir -p "jobs/$handle"; cd "jobs/$handle"; mkdir farm farm/home tmp run
+tar -xf -
+while read -r place volume; do mkdir -p "farm/$place"; [ -z "$volume" ] || mkdir -p "../../volumes/$volume"
+done < places
+sbatch --parsable --job-name="$handle" --chdir="$PWD" --output=slurm.out --export=NIL --no-requeue "$@" job.sh
+touch submitted
+"""
+CANCEL = 'cd "$1/jobs/$2" 2>/dev/null || exit 0; touch cancelled; scancel --user="$(id -un)" --name="$2"'
+COLLECT = 'cd "$1/jobs/$2/farm" 2>/dev/null || exit 44; [ ! -e "$3" ] && [ ! -L "$3" ] || exec tar -cf - -- "$3"'
+RELEASE = 'cd "$1/jobs" 2>/dev/null && [ -d "$2" ] || exit 0; chmod -R u+rwX "$2"; rm -rf "$2"'
+DISCARD = r"""
+cd "$1" 2>/dev/null || exit 0
+for file in jobs/*/places; do
+    if [ -e "$file" ] && grep -q " $2\$" "$file"; then
+        handle=${file#jobs/} handle=${handle%/places}
+        [ -z "$(squeue --noheader --user="$(id -un)" --name="$handle" --format=%i)" ] || exit 0
+    fi
+done
+[ ! -d "volumes/$2" ] || { chmod -R u+rwX "volumes/$2"; rm -rf "volumes/$2"; }
+"""
+INSTALL = """
+set -e; umask 077; mkdir -p "$1/toolchains"; cd "$1/toolchains"; part=$(mktemp -d ".$2.XXXXXX")
+trap 'rm -rf "$part"' EXIT
+printf '%s\\n' "$3" > "$part/environment.json"; mkdir "$part/root"
+xz -dc | tar -xf - -C "$part/root" --no-same-owner
+for name in dev proc run tmp farm; do mkdir -p "$part/root/$name"; done
+mv -T "$part" "$2" 2>/dev/null || [ -d "$2/root" ]
+"""
+RUN = """
+import json, os, sys
+from pathlib import Path
+sys.path.insert(0, "/run/engine.zip")
+from farm.engines.supervise import supervise
+file = Path("/run/job.json")
+job = json.loads(file.read_text())
+job["environment"].update({name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"})
+file.write_text(json.dumps(job))
+supervise(Path("/run"))
+sys.exit(min(255, json.loads(Path("/run/exit.json").read_text())["code"]))
+"""
+DRIVER = """
+mkdir -p farm/driver
+/sbin/ldconfig -p | sed -n 's|.*x86-64.* => \\(/.*/lib\\(cuda\\|nvidia-[a-z]*\\)\\.so\\.[0-9]*\\)$|\\1|p' |
+    while read -r library; do cp -L "$library" farm/driver/; done
+"""
+"""The node's own driver, for a job with a card: its libraries belong to its kernel module."""
+SCRIPT = """#!/bin/sh
+PATH=/usr/local/bin:/usr/bin:/bin; export PATH
+{driver}
+if python3 enter.py --check 2> refused; then rm refused; exec {enter} {command}; fi
+if {bwrap} /bin/true 2>> refused; then rm refused; exec {bwrap} {command}; fi
+if {apptainer} /bin/true 2>> refused; then rm refused; exec {apptainer} {command}; fi
+exit 125
+"""
+COMMAND = ["/usr/bin/python3", "-I", "/run/run.py"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `sbatch` is asked for beside a job's limits; None: Slurm's own default."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None
+
+    def arguments(self) -> list[str]:
+        """As options of sbatch."""
+        return [f"--{name}={value}" for name, value in vars(self).items() if value]
+
+
+class SlurmEngine:
+    """See `farm.engines.base.Engine`.
+
+    Args:
+        folder: Shared by login node and nodes, under the same path.
+        ssh: The login node as the command `ssh` knows it; None: this machine.
+        build, card: Options of a build's job, and of one that needs a card.
+        cpus, memory: Limits of one job; None: what the largest node has.
+        minutes: The longest time limit that the partition allows; None: as long as the job's own.
+    """
+
+    name = "slurm"
+    traits = Traits(keeps_volumes=True, unpacks=True)
+
+    def __init__(
+        self,
+        folder: str,
+        ssh: str | None = None,
+        *,
+        build: Options | None = None,
+        card: Options | None = None,
+        cpus: float | None = None,
+        memory: int | None = None,
+        minutes: int | None = None,
+    ) -> None:
+        self.folder, self.ssh = folder, ssh
+        self._build, self._card = build or Options(), card or Options()
+        self._cpus, self._memory, self._minutes = cpus, memory, minutes
+        self.poll_s = 0.5
+
+    # --- the login node
+
+    def _command(self, script: str, *arguments: str) -> list[str]:
+        command = ["sh", "-c", script, "sh", *arguments]
+        if self.ssh is None:
+            return command
+        return ["ssh", "-o", "BatchMode=yes", self.ssh, shlex.join(command)]
+
+    def _run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None) -> bytes:
+        """The output of a script on the login node.
+
+        Raises:
+            FileNotFoundError: It ended with ABSENT.
+            InfrastructureError: It failed.
+        """
+        given = stdin or subprocess.DEVNULL
+        try:
+            done = subprocess.run(self._command(script, *arguments), stdin=given, capture_output=True, check=False)
+        except OSError as error:
+            raise InfrastructureError(f"{error.filename} cannot be run: {error.strerror}") from error
+        if done.returncode == ABSENT:
+            raise FileNotFoundError
+        if done.returncode:
+            raise self._failed(done.returncode, done.stderr)
+        return done.stdout
+
+    def _failed(self, code: int, said: bytes) -> FarmError:
+        where = f"the login node {self.ssh}" if self.ssh else "Slurm on this machine"
+        text = plain(said.decode("utf-8", "replace")[-MAX_TEXT:]).strip()
+        if "sbatch: error:" in text:
+            # The site refuses the request itself: another try gives the same answer.
+            return NoRunnerError(
+                f"{where} takes no such job: {text}",
+                hint="partition, account, qos, constraint, gres, cpus, memory_gb: see `slurm:` in ci/farm.yaml",
+            )
+        return InfrastructureError(f"{where} does not answer: {text or f'exit code {code}'}", hint="try squeue there")
+
+    # --- toolchains
+
+    def has_toolchain(self, image: str) -> bool:
+        """Whether the file system of an image is in the shared folder."""
+        with contextlib.suppress(FileNotFoundError):
+            self._run('[ -d "$1/toolchains/$2/root" ] || exit 44', self.folder, _file_name(image))
+            return True
+        return False
+
+    def add_toolchain(self, image: str, packed: Path, environment: dict[str, str]) -> None:
+        """Unpack an image's file system (tar.xz) in the shared folder; `environment` is what the image sets."""
+        with packed.open("rb") as stream:
+            self._run(INSTALL, self.folder, _file_name(image), json.dumps(environment), stdin=stream)
+
+    # --- start
+
+    def capacity(self) -> Capacity:
+        if self._cpus and self._memory:
+            return Capacity(self._cpus, self._memory)
+        script = "sinfo --noheader --exact --format='%c|%m' \"$@\""
+        asked = [f"--partition={self._build.partition}"] if self._build.partition else []
+        found = [line.split("|") for line in self._run(script, *asked).decode().split()]
+        if not found:
+            raise NoRunnerError("Slurm has no node for builds", hint="sinfo, on the login node")
+        cpus, memory = max(float(cpus) for cpus, _ in found), max(int(mb) for _, mb in found) << 20
+        return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
+
+    def submit(self, job: Job) -> str:
+        handle, image = _handle(job), _file_name(job.image)
+        minutes = math.ceil(job.timeout_s / 60) + GRACE_MINUTES
+        options = [
+            f"--cpus-per-task={math.ceil(job.limits.cpus)}",
+            f"--mem={math.ceil(job.limits.memory / 2**20)}M",
+            f"--time={min(minutes, self._minutes or minutes)}",
+            *(self._card if job.gpus else self._build).arguments(),
+        ]
+        try:
+            environment = self._run('cat "$1/toolchains/$2/environment.json" || exit 44', self.folder, image)
+            with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as inputs:
+                self._write(Path(folder), handle, job, json.loads(environment))
+                with storing("a job's inputs", Path(folder)):
+                    transfer.pack({"": Path(folder), **job.inputs}, inputs)
+                    inputs.seek(0)
+                self._run(SUBMIT, self.folder, handle, image, *options, stdin=inputs)
+        except FileNotFoundError as error:
+            raise InfrastructureError(
+                f"no such image in the folder of the cluster: {job.image}", hint="farm submit puts it there"
+            ) from error
+        return handle
+
+    def _write(self, folder: Path, handle: str, job: Job, image: dict[str, str]) -> None:
+        """The files of a job's folder: what starts it, and what its supervisor needs in run/."""
+        environment = {**processes.environment("/farm/home", tree=True), "FARM_ROOT": "/farm", **image}
+        if job.gpus:
+            environment["LD_LIBRARY_PATH"] = "/farm/driver"
+        data = {
+            "command": job.command,
+            "environment": environment | job.environment,
+            "root": "/",
+            "chroot": False,
+            "cpus": ALL_CPUS,
+            "memory": job.limits.memory,
+            "timeout_s": job.timeout_s,
+        }
+        (folder / "run").mkdir()
+        (folder / "run/job.json").write_text(json.dumps(data), encoding="utf-8")
+        (folder / "run/run.py").write_text(RUN, encoding="utf-8")
+        with zipfile.ZipFile(folder / "run/engine.zip", "w") as archive:
+            for name in CARRIED:
+                archive.write(ROOT / name, name)
+        (folder / "enter.py").write_bytes((ROOT / "farm/base/processes/enter.py").read_bytes())
+        places = {_below_farm(target): "" for target in job.inputs}
+        places |= {_below_farm(target): _file_name(volume) for target, volume in job.volumes.items()}
+        text = "".join(f"{place} {volume}\n" for place, volume in places.items())
+        (folder / "places").write_text(text, encoding="utf-8")
+        (folder / "output").write_text(_below_farm(job.output), encoding="utf-8")
+        top = PurePosixPath(self.folder)
+        binds = [(str(top / "jobs" / handle / name), name) for name in ("farm", "run", "tmp")]
+        binds += [(str(top / "volumes" / volume), f"farm/{place}") for place, volume in places.items() if volume]
+        script = _script(str(top / "toolchains" / _file_name(job.image) / "root"), binds, card=bool(job.gpus))
+        (folder / "job.sh").write_text(script, encoding="utf-8")
+
+    # --- watch
+
+    def _look(self, handle: str, since: int = 0, length: int = 0) -> tuple[Observation, bytes]:
+        """The state, and the log from byte `since` on; the state is the older of the two."""
+        answer = self._run(LOOK, self.folder, handle, str(since), str(length))
+        if not answer:
+            return Observation("lost", why="there is no folder of the job"), b""
+        listed, ended, refused, cancelled, log = answer.split(b"\n", 4)
+        texts = [plain(each.decode("utf-8", "replace")).strip() for each in (listed, ended, refused, cancelled)]
+        return observation(*texts), log
+
+    def observe(self, handle: str) -> Observation:
+        return self._look(handle)[0]
+
+    def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
+        pause = 0.3
+        while True:
+            observed, piece = self._look(handle, since, CHUNK)
+            if piece:
+                since, pause = since + len(piece), 0.3
+                yield piece
+            elif observed.state in FINAL:
+                return
+            else:
+                time.sleep(pause)
+                pause = min(pause * 1.5, 3.0)
+
+    # --- end
+
+    def cancel(self, handle: str) -> None:
+        deadline = time.monotonic() + CANCEL_S
+        if self.observe(handle).state in FINAL:
+            return
+        self._run(CANCEL, self.folder, handle)
+        while time.monotonic() < deadline:
+            if self.observe(handle).state in FINAL:
+                return
+            time.sleep(0.3)
+        raise InfrastructureError(f"job {handle} does not end within {CANCEL_S} s", hint=f"squeue --name={handle}")
+
+    def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
+        try:
+            output = self._run('cat "$1/jobs/$2/output" 2>/dev/null || exit 44', self.folder, handle).decode()
+        except FileNotFoundError as error:
+            raise InfrastructureError(f"job {handle} is gone, and its output with it") from error
+        command = self._command(COLLECT, self.folder, handle, output)
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                first = process.stdout.read(CHUNK)
+                files = transfer.unpack(_chunks(first, process.stdout), dest, max_bytes) if first else []
+            except BaseException:
+                process.kill()
+                raise
+            if process.wait():
+                said.seek(0)
+                raise self._failed(process.returncode, said.read())
+        return files
+
+    def release(self, handle: str) -> None:
+        self.cancel(handle)
+        self._run(RELEASE, self.folder, handle)
+
+    def volume_id(self, volume: str) -> str | None:
+        found = self._run('stat -c %i "$1/volumes/$2" 2>/dev/null || true', self.folder, _file_name(volume)).decode()
+        return f"{self.folder} {volume} {found.strip()}" if found.strip() else None
+
+    def discard(self, volume: str) -> None:
+        self._run(DISCARD, self.folder, _file_name(volume))
+
+
+def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
+    """What a job's line of squeue and its own files say together.
+
+    Args:
+        listed: `number|STATE|nodes|reason`; empty where Slurm has forgotten the job, as it does after minutes.
+        ended: The supervisor's exit.json, written by the job, so not trusted.
+        refused: Why its node let it not enter the toolchain.
+        cancelled: Not empty: this engine asked for the end.
+    """
+    _, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
+    if state in ENDS:
+        end = ENDS[state]
+        return replace(end, why=f"{end.why}: {nodes}" if end.state == "lost" and nodes else end.why)
+    if state in WAITING:
+        return Observation("queued", why=f"in Slurm's queue: {reason}")
+    if state == "CONFIGURING":
+        return Observation("starting", why=f"Slurm prepares {nodes}")
+    active = bool(state) and state not in ("COMPLETED", "FAILED")
+    report = _report(ended)
+    # An end by Slurm comes with SIGTERM, which the supervisor takes for a cancel: Slurm then says what it was.
+    if report and not (active and report.state == "cancelled"):
+        return report
+    if refused and not active:
+        text = f"node {nodes or '?'} lets no job enter a toolchain: {refused}"
+        return Observation("done", why=text, exit_code=REFUSED, cause=Cause.NOT_STARTED)
+    if active:
+        return Observation("running")
+    if state:
+        # On a network file system the report may be seen later than the end.
+        return Observation("running", why=f"Slurm says {state}; waiting for the job's own report")
+    if cancelled:
+        return Observation("cancelled", why="cancelled")
+    return Observation("lost", why="Slurm does not know the job any more, and it left no report")
+
+
+def _report(text: str) -> Observation | None:
+    """What the supervisor wrote; None where it wrote nothing, or a job something else in its place."""
+    try:
+        data = json.loads(text)
+        code, cause = data["code"], Cause[data["cause"]] if data["cause"] else None
+        detail = None if data["detail"] is None else plain(str(data["detail"]))[:200]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if type(code) is not int or not 0 <= code <= 255:
+        return None
+    return Observation("cancelled" if cause is Cause.CANCELLED else "done", why=detail, exit_code=code, cause=cause)
+
+
+def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
+    """The batch job: it becomes the supervisor, in the toolchain's file system, by the first way that the node has."""
+    enter = ["python3", "enter.py", *(word for source, place in binds for word in ("--bind", source, place)), root]
+    bwrap = ["bwrap", "--die-with-parent", "--unshare-user", "--unshare-net", "--uid", "0", "--gid", "0"]
+    bwrap += ["--ro-bind", root, "/", "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    bwrap += [word for source, place in binds for word in ("--bind", source, f"/{place}")]
+    apptainer = ["apptainer", "exec", "--contain", "--no-home", "--pwd", "/"]
+    apptainer += [word for source, place in binds for word in ("--bind", f"{source}:/{place}")]
+    ways = {"enter": enter, "bwrap": bwrap, "apptainer": [*apptainer, root], "command": COMMAND}
+    return SCRIPT.format(driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()})
+
+
+def _chunks(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
+    while first:
+        yield first
+        first = stream.read(CHUNK)
+
+
+def _below_farm(target: str) -> str:
+    """The name of a job's folder below /farm."""
+    path = PurePosixPath(target)
+    # One level: a job could put a link in place of a folder between, which is followed outside of it.
+    if path.parent != PurePosixPath("/farm") or not re.fullmatch(r"[\w-][\w.-]*", path.name):
+        raise InfrastructureError(f"a job's folder {target!r} is not directly below /farm")
+    return path.name
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip(".-") or "none"
+
+
+def _handle(job: Job) -> str:
+    """The same for the same attempt: what makes `submit` safe to repeat."""
+    identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
+    if not job.labels:
+        identity += time.time_ns().to_bytes(8, "big")
+    return f"farm-{hashlib.sha256(identity).hexdigest()[:24]}"

@@ -1,0 +1,227 @@
+"""Publishes many wheels: files and folders of them, or all wheels of other indexes. Run again it takes what is missing.
+
+A wheel that may not be published is left out, with the reason; the others are published. How a file was built nobody
+can say here: its provenance says where it came from, and no more. Of another index its record says it.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.temporary import temporary_folder
+from farm.index import pages
+from farm.index.admission import PYPI_RULES, Admission, check_name, describe
+from farm.index.layout import check_group, parse_wheel_name, wheel_key
+from farm.index.pages import ProjectPage, read_page
+from farm.index.publish import Pages, check_place, check_store, claim, take_back
+from farm.index.records import PREDICATE, Record, Wheel, read_all
+from farm.index.stores import Store
+
+FEWEST = 16
+"""Wheels are listed together once there are that many, and as many as were listed before: each change writes a page
+whole, and so the bytes written grow with the number of wheels and not with its square."""
+
+
+BUILD_TYPE = "urn:torch-farm:adopted:v1"
+
+
+class Offer(NamedTuple):
+    """A wheel that may be published.
+
+    Attributes:
+        path: The file, perhaps not there yet.
+        group: Where to.
+        channel: The channel in whose root it is to be as well.
+        upload_time: When it was published first; None for now.
+        provenance: Where it comes from; None for a file that somebody has.
+        sha256: What its bytes hash to; empty where that is to be found out.
+        fetch: Brings the file to a folder.
+    """
+
+    path: Path
+    group: str
+    channel: str | None = None
+    upload_time: datetime | None = None
+    provenance: Mapping[str, Any] | None = None
+    sha256: str = ""
+    fetch: Callable[[Path], Path] | None = None
+
+
+class Batch(NamedTuple):
+    """Wheels that were published (or would be), and those that were left out, each with the reason."""
+
+    wheels: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def in_folders(places: Iterable[Path], group: str, channel: str | None = None) -> tuple[list[Offer], dict[str, str]]:
+    """The wheels in folders and below them, and wheels that are named themselves; and what is none, with the reason.
+
+    Raises:
+        UsageError: A place has nothing that is called a wheel, or is not there.
+    """
+    offers: dict[str, Offer] = {}
+    left_out: dict[str, str] = {}
+    for place in places:
+        found = sorted(place.rglob("*.whl")) if place.is_dir() and place.suffix != ".whl" else [place]
+        if not found or not (place.exists() or place.is_symlink()):
+            raise UsageError(f"no wheels in {place}" if place.is_dir() else f"{place}: no such file or folder")
+        for path in found:
+            before = offers.get(path.name)
+            if not path.is_file():  # a pipe would be waited for
+                kind = "a dangling link" if path.is_symlink() else "a folder" if path.is_dir() else "not a file"
+                left_out[path.name] = f"{path} is {kind}"
+            elif before is None:
+                offers[path.name] = Offer(path, group, channel)
+            elif before.path.resolve() != path.resolve():
+                left_out[path.name] = f"{before.path} and {path} have the same name"
+    return list(offers.values()), left_out
+
+
+def in_index(source: Store, group: str | None = None) -> tuple[list[Offer], dict[str, str]]:
+    """The wheels of another index, with their groups, channels, upload times and provenance; not those yanked there."""
+    wheels, _ = read_all(source, [*source.list("records/"), *source.list("events/")])
+    offers, left_out = list[Offer](), dict[str, str]()
+    for wheel in wheels.values():
+        if wheel.state.removed is not None or wheel.state.yanked is not False:
+            left_out[wheel.name] = f"{wheel.name} is {'yanked' if wheel.state.removed is None else 'removed'} there"
+            continue
+        record = wheel.record
+
+        def fetch(folder: Path, record: Record = record) -> Path:
+            digest, path = hashlib.sha256(), folder / record.filename
+            with path.open("wb") as file:
+                for chunk in source.chunks(wheel_key(record.filename)):
+                    digest.update(chunk)
+                    file.write(chunk)
+            if digest.hexdigest() != record.sha256:
+                raise VerificationFailedError(f"{source.url(wheel_key(record.filename))} is not as its record says")
+            return path
+
+        time = datetime.fromisoformat(record.upload_time)
+        place, path = group or record.groups[0], Path(record.filename)
+        offers.append(Offer(path, place, record.channel, time, record.provenance, record.sha256, fetch))
+    return offers, left_out
+
+
+def publish_all(
+    store: Store,
+    offers: Iterable[Offer],
+    *,
+    policy: Admission = PYPI_RULES,
+    progress: Callable[[str], None] = lambda _name: None,
+) -> Batch:
+    """Publishes wheels, and leaves out those that may not be published here.
+
+    Args:
+        store: Where to.
+        offers: What there is: `in_folders`, `in_index`.
+        policy: What is taken beyond PyPI's rules.
+        progress: Gets the name of each wheel that is listed now.
+
+    Raises:
+        PublishRefusedError: The store does not keep conditional writes.
+        InfrastructureError: A store failed; run it again.
+    """
+    offers = list(offers)
+    for name in {each for offer in offers for each in (offer.group, offer.channel) if each is not None}:
+        check_group(name)
+    writer = _Writer(store, policy, progress)
+    for offer in offers:
+        try:
+            writer.add(offer)
+        except (PublishRefusedError, VerificationFailedError) as error:
+            writer.left_out[offer.path.name] = str(error)
+        except (InfrastructureError, UsageError):
+            writer.flush()  # what was claimed before
+            raise
+    writer.flush()
+    return Batch(tuple(writer.listed), writer.left_out)
+
+
+class _Writer:
+    """Wheels that are stored and wait to be listed together."""
+
+    def __init__(self, store: Store, policy: Admission, progress: Callable[[str], None]) -> None:
+        self.store, self.policy, self.progress = store, policy, progress
+        self.pages = Pages(store, check_store(store))
+        self.shown: dict[tuple[str, str], ProjectPage] = {}
+        """The pages as they will be, with those that wait."""
+        self.waiting: dict[str, dict[str, list[Wheel]]] = {}
+        self.listed: list[str] = []
+        self.left_out: dict[str, str] = {}
+
+    def add(self, offer: Offer) -> None:
+        """Claims the name and stores the files; what is listed already is not fetched again."""
+        try:
+            project, _version = parse_wheel_name(offer.path.name)
+        except ValueError as error:
+            raise PublishRefusedError(str(error)) from error
+        page = self._page(offer.group, project)
+        there = None if page is None else page.entries.get(offer.path.name)
+        projects = self.waiting.setdefault(offer.group, {})
+        if there is not None and offer.sha256 == there.hashes.sha256:
+            projects.setdefault(project, [])  # all that follows from the page is looked at: a call may have been killed
+            return
+        with temporary_folder("farm-publish-") as folder:
+            path = offer.fetch(folder) if offer.fetch else offer.path
+            ours = describe(
+                path,
+                group=offer.group,
+                upload_time=min(offer.upload_time or datetime.now(UTC), datetime.now(UTC)),
+                provenance=offer.provenance or {},
+                channel=offer.channel,
+                policy=self.policy,
+            )
+            if offer.provenance is None:
+                record = ours.record.model_copy(update={"provenance": made_from(BUILD_TYPE, ours.record)})
+                ours = ours._replace(record=record)
+            if there is not None and there.hashes.sha256 == ours.record.sha256:
+                projects.setdefault(project, [])
+                return
+            check_name(project, self.pages.known.own_names | {name for _, name in self.shown}, self.policy)
+            check_place(page, Wheel(ours.record))
+            claimed = claim(self.store, ours)
+        projects.setdefault(project, []).append(claimed.wheel)
+        self.shown[offer.group, project] = pages.updated(page, project, [claimed.wheel]).page
+        if sum(len(each) for group in self.waiting.values() for each in group.values()) >= max(
+            FEWEST, len(self.listed)
+        ):
+            self.flush()
+
+    def flush(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for group, projects in ((group, projects) for group, projects in waiting.items() if projects):
+            done = self.pages.write(group, projects)
+            self.left_out.update(done.refused)
+            take_back(self.store, done.refused)
+            names = [each.name for wheels in projects.values() for each in wheels if each.name not in done.refused]
+            self.listed += names
+            for name in names:
+                self.progress(name)
+
+    def _page(self, group: str, project: str) -> ProjectPage | None:
+        if (group, project) not in self.shown:
+            page = read_page(self.store, group, project)
+            if page is None:
+                return None
+            self.shown[group, project] = page
+        return self.shown[group, project]
+
+
+def made_from(build_type: str, record: Record, source: Record | None = None) -> dict[str, Any]:
+    """The provenance of a wheel that was not built here: a SLSA predicate that says what it was taken from."""
+    origin = source or record
+    return {
+        PREDICATE: {
+            "buildDefinition": {
+                "buildType": build_type,
+                "externalParameters": {"wheel": record.filename},
+                "resolvedDependencies": [{"uri": origin.filename, "digest": {"sha256": origin.sha256}}],
+            },
+            "runDetails": {"builder": {"id": "urn:torch-farm"}},
+        }
+    }

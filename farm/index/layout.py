@@ -1,0 +1,175 @@
+"""Where everything lies in an index, and which names are therefore not to be had."""
+
+import re
+from functools import lru_cache
+from typing import Annotated
+
+from packaging.tags import Tag
+from packaging.utils import BuildTag, InvalidWheelFilename, NormalizedName, parse_wheel_filename
+from packaging.version import Version
+from pydantic import AfterValidator
+
+from farm import catalog
+from farm.base.errors import UsageError
+from farm.base.text import before_download
+
+LAYOUT = {
+    "catalog.json": "the projects of each group, for programs",
+    "index.html": "the page for people",
+    "records/{wheel}.json": "the claim on a name: which bytes it stands for; never changes",
+    "events/{wheel}/{number}.json": "what happened to a wheel later (a yank, a removal); never changes",
+    "whl/index.html": "the list of groups",
+    "whl/files/{wheel}": "each wheel once, and beside it its `.metadata`; never changes",
+    "whl/{group}/v1-json/{project}/index.json": "the JSON page of a project: all other pages follow from it",
+    "whl/{group}/simple/{project}/index.html": "the HTML page of a project: what `pip --index-url` reads",
+    "whl/{group}/v1-json/index.json": "the list of a group's projects",
+    "whl/{group}/simple/index.html": "the same, as HTML",
+    "whl/{group}/links.html": "all wheels of a group: what `pip --find-links` reads",
+    "whl/{channel}/{group}/simple/…": "the wheels of one channel in a group, as HTML",
+    "whl/variant/…": "copies of wheels with a label of PEP 825 (`farm.index.variants`)",
+    "tuf/{number}.root.json": "which keys may sign (`farm.index.keys`)",
+    "tuf/timestamp.json": "the newest signatures (`farm.index.sign`)",
+}
+"""Keys, and what is there. Names in braces are somebody's choice; all others are the layout's own."""
+
+RESERVED = frozenset(
+    part
+    for key in LAYOUT
+    if key.startswith("whl/")
+    for part in key.split("/")[1:]
+    if part.isascii() and "{" not in part
+)
+"""Names that a group, a channel or a project cannot have: a key would mean two things."""
+
+DATA = ("records/", "events/", "whl/files/", "whl/variant/files/", "whl/variant/records/", "tuf/")
+"""Below these are no pages: what a page leads to, and what pages follow from."""
+
+CATALOGUE = "catalog.json"
+HOME = "index.html"
+GROUPS = "whl/index.html"
+
+_GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+# the longest sidecar adds 14 characters and must stay a file name of at most 255
+_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,235}\.whl", re.ASCII)
+_FOLDER_PAGE = re.compile(r"(whl/(?:.*(?:simple|v1-json)/(?:[^/]+/)?)?)index\.(?:html|json)")
+
+Identity = tuple[NormalizedName, Version, BuildTag, frozenset[Tag]]
+"""Project, version, build and tags: what a wheel is to installers, whatever its spelling."""
+
+
+def wheel_key(filename: str) -> str:
+    return f"whl/files/{filename}"
+
+
+def metadata_key(filename: str) -> str:
+    return f"whl/files/{filename}.metadata"
+
+
+def record_key(filename: str) -> str:
+    return f"records/{filename}.json"
+
+
+def event_key(target: str, number: int) -> str:
+    return f"events/{target}/{number}.json"
+
+
+def json_key(group: str, project: str) -> str:
+    return f"whl/{group}/v1-json/{project}/index.json"
+
+
+def html_key(group: str, project: str, channel: str | None = None) -> str:
+    """A project's HTML page, in its group's root or in that of a channel."""
+    return f"{simple_root(group, channel)}{project}/index.html"
+
+
+def simple_root(group: str, channel: str | None = None) -> str:
+    return f"whl/{channel}/{group}/simple/" if channel else f"whl/{group}/simple/"
+
+
+def links_key(group: str) -> str:
+    return f"whl/{group}/links.html"
+
+
+def json_page_of(key: str) -> tuple[str, str] | None:
+    """Group and project of a JSON page's key; None for other keys."""
+    parts = key.split("/")
+    if len(parts) != 5 or (parts[0], parts[2], parts[4]) != ("whl", "v1-json", "index.json") or parts[1] in RESERVED:
+        return None
+    return parts[1], parts[3]
+
+
+def to_folder(key: str) -> str:
+    """`whl/g/simple/torch/` for `whl/g/simple/torch/index.html`, for a bucket that is read without a web server.
+
+    A client asks for `…/simple/torch/`. Web servers answer with `index.html`; a plain S3 endpoint looks for an object
+    with just that key, and has one when the store is opened with `?pages=slash`.
+    """
+    found = _FOLDER_PAGE.fullmatch(key)
+    return found[1] if found else key
+
+
+def from_folder(key: str) -> str:
+    """The key of the page that is stored at a folder; other keys as they are."""
+    if not key.endswith("/"):
+        return key
+    return f"{key}index.json" if "/v1-json/" in key else f"{key}index.html"
+
+
+@lru_cache(maxsize=2**16)
+def wheel_identity(filename: str) -> Identity:
+    """What a wheel's file name says.
+
+    Raises:
+        ValueError: It is not a wheel name, or has characters that do not belong into one.
+    """
+    if not _WHEEL.fullmatch(filename):
+        was = before_download(filename[:300])
+        before = f"; it was {was} before its download" if was != filename and _WHEEL.fullmatch(was) else ""
+        raise ValueError(f"not the file name of a wheel: {filename[:200]!r}{before}")
+    try:
+        return parse_wheel_filename(filename)
+    except InvalidWheelFilename as error:
+        raise ValueError(str(error)) from error
+
+
+def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
+    """Project and version of a wheel's file name; ValueError as `wheel_identity`."""
+    return wheel_identity(filename)[:2]
+
+
+def is_wheel_of(project: NormalizedName, filename: str) -> bool:
+    try:
+        return parse_wheel_name(filename)[0] == project
+    except ValueError:
+        return False
+
+
+def _wheel_name(filename: str) -> str:
+    parse_wheel_name(filename)
+    return filename
+
+
+WheelName = Annotated[str, AfterValidator(_wheel_name)]
+
+
+def check_group(group: str) -> str:
+    """Gives the name of a group or channel back, `sm35-avx` for one.
+
+    Raises:
+        UsageError: It is not lower-case letters, digits and `._-`, or the layout has it.
+    """
+    if group in RESERVED:
+        raise UsageError(f"{group!r} is a name of the index's own layout", hint="choose another: sm35-avx, for one")
+    if not _GROUP.fullmatch(group):
+        raise UsageError(f"not a group of wheels: {group[:80]!r}", hint="a group looks like sm35-avx")
+    return group
+
+
+def without_rebuild(version: str) -> str:
+    """`2.0.1+cu118.sm35.avx` for `2.0.1+cu118.sm35.avx.1`: a number at the end of a local version counts rebuilds.
+
+    The number at the end of `2.8.0+cu128.sm120.armv8.2` is the CPU's: a local version knows no underscore.
+    """
+    if version.endswith(tuple(f".{cpu}".replace("_", ".") for cpu in catalog.cpu_levels())):
+        return version
+    return re.sub(r"(\+.*[^.])\.[0-9]+$", r"\1", version)

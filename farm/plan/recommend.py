@@ -1,0 +1,154 @@
+"""Which build of one's own is for a machine: detect, `farm why --official` and the site ask this one function."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.base.errors import FarmError
+from farm.catalog.binary import sass_runs
+from farm.plan.build import judge, resolve
+from farm.plan.evidence import Evidence, ProvedWheel, load_evidence
+from farm.plan.file import Plan
+from farm.plan.matrix import Matrix, load_matrix
+from farm.plan.options import OPTIONS, Choice
+from farm.plan.selectors import Selectors
+from farm.plan.variant import PYTHONS, Variant
+from farm.platforms.facts import DEFAULT
+
+MAX_TRIED = 12  # candidates whose plan is made before the search gives up
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a build must be for.
+
+    Args:
+        sms: The cards, the one that computes most first; empty: for the CPU alone.
+        cpus: The CPU levels that it has, best first.
+        pythons: The Pythons that it has, best first.
+        driver: None: not known.
+    """
+
+    sms: tuple[int, ...]
+    cpus: tuple[str, ...]
+    platform: str = DEFAULT
+    pythons: tuple[str, ...] = PYTHONS
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class Own:
+    """A build that can be planned. `proved`: how far it was proved, empty: it never was; `lost`: cards without code."""
+
+    variant: Variant
+    channel: str
+    torch: str
+    cuda: str | None
+    proved: str
+    words: str
+    lost: tuple[int, ...] = ()
+
+    @property
+    def standing(self) -> str:
+        return f"proved: {self.proved}" if self.proved else "planned, never built"
+
+
+def own_builds(project: Path, machine: Machine, torch: str | None = None, limit: int = 3) -> list[Own]:
+    """The builds that are for a machine, at most `limit`, each of which can be planned with its own words.
+
+    Proved ones first, and of them those that ran on a card; then those with code for every card; then the newest torch.
+    """
+    matrix, evidence = load_matrix(project), load_evidence(project)
+    found: list[Own] = []
+    tried = sorted(_candidates(matrix, evidence, machine, torch), key=lambda each: each[0])[:MAX_TRIED]
+    for _, channel, variant, proof in tried:
+        if len(found) == limit:
+            break
+        if any(own.channel == channel for own in found):
+            continue  # another GPU word, CPU level or Python of what is there
+        if own := _planned(project, matrix, machine, channel, variant, proof):
+            found.append(own)
+    return sorted(found, key=lambda own: (not own.proved, len(own.lost)))
+
+
+Rank = tuple[object, ...]
+Candidate = tuple[Rank, str, Variant, ProvedWheel | None]
+
+
+def _candidates(matrix: Matrix, evidence: Evidence, machine: Machine, torch: str | None) -> Iterator[Candidate]:
+    """Builds of the matrix that some card runs, and how good each is; the smallest rank is the best."""
+    proofs: dict[tuple[str, str], ProvedWheel] = {}
+    for wheel in evidence.wheels:
+        # Of several proofs the one that went furthest counts.
+        if wheel.package == "torch" and wheel.platform == machine.platform:
+            other = proofs.get((wheel.channel, wheel.variant))
+            if other is None or wheel.level >= other.level:
+                proofs[wheel.channel, wheel.variant] = wheel
+    seen: set[tuple[str, Variant]] = set()
+    for build in matrix.builds():
+        key, variant = (build.channel, build.variant), build.variant
+        if build.package != "torch" or build.platform != machine.platform or key in seen:
+            continue
+        seen.add(key)
+        release = _torch(matrix, build.channel)
+        if torch not in (None, release) or variant.cpu not in machine.cpus or variant.python not in machine.pythons:
+            continue
+        lost = _lost(variant, machine.sms)
+        if (machine.sms and len(lost) == len(machine.sms)) or bool(machine.sms) != bool(variant.sms):
+            continue
+        proof = proofs.get((build.channel, str(variant)))
+        first = not machine.sms or machine.sms[0] not in lost
+        exact = sum(sm not in variant.sms for sm in machine.sms) + len(variant.sms)
+        place = machine.cpus.index(variant.cpu), machine.pythons.index(variant.python)
+        newest = tuple(-int(part) for part in release.split("."))
+        yield (-proof.level if proof else 0, not first, len(lost), newest, exact, *place), build.channel, variant, proof
+
+
+def _lost(variant: Variant, sms: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sm for sm in sms if not any(sass_runs(code, sm) for code in variant.sms))
+
+
+def _torch(matrix: Matrix, channel: str) -> str:
+    return str(matrix.channels[channel].text.options["torch"])
+
+
+def _planned(
+    project: Path, matrix: Matrix, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None
+) -> Own | None:
+    """The build, where a plan can be made of it and the driver runs it."""
+    selectors = Selectors(variant, platform=machine.platform, channel=channel)
+    lost = _lost(variant, machine.sms)
+    try:
+        for sm in machine.sms:
+            asked = {"gpu": sm} | ({"driver": machine.driver} if machine.driver else {})
+            if sm not in lost and not judge(project, selectors, asked).complete:
+                return None
+        plan = resolve(project, selectors)
+        extra = _options_of(proof, plan) if proof else {}
+        if extra:
+            # What was proved may have other options than a plan of today has by default: then they are in the words.
+            selectors = Selectors(variant, platform=machine.platform, channel=channel, options=extra)
+            plan = resolve(project, selectors)
+    except FarmError:
+        return None
+    words = [f"--variant {variant} --channel {channel}"]
+    words += [f"--platform {machine.platform}"] if machine.platform != DEFAULT else []
+    words += [_spelled(name, choice) for name, choice in extra.items()]
+    state = proof.state if proof and proof.is_of(plan) else ""
+    cuda = plan.options.get("cuda")
+    return Own(variant, channel, _torch(matrix, channel), str(cuda) if cuda else None, state, " ".join(words), lost)
+
+
+def _options_of(proof: ProvedWheel, plan: Plan) -> dict[str, Choice]:
+    return {
+        name: Choice(value, OPTIONS[name].flag)
+        for name, value in proof.options.items()
+        if value is not None and plan.options.get(name) != value
+    }
+
+
+def _spelled(name: str, choice: Choice) -> str:
+    flag = OPTIONS[name].flag
+    if isinstance(choice.value, bool):
+        return flag if choice.value else flag.replace("--", "--no-", 1)
+    return f"{flag} {choice.value}"

@@ -1,0 +1,226 @@
+"""Platform tags: those that a wheel has, and the manylinux or musllinux tag that its libraries earn.
+
+PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
+the symbol versions that such systems have, and the libraries that a wheel may expect there. musl has no
+symbol versions (PEP 656): its level cannot be read off a library, so a tag that is there is kept, else it is that of
+musl 1.2, which auditwheel takes where it runs on glibc.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
+
+_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
+# What the farm neither builds nor repairs, by how a tag of it begins or ends.
+_UNSUPPORTED = {
+    "PyPy": re.compile(r"pp\d"),
+    "GraalPy": re.compile(r"graalpy"),
+    "Android": re.compile(r".*-android_"),
+    "iOS": re.compile(r".*-ios_"),
+    "32-bit Windows": re.compile(r".*-win32$"),
+}
+# `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
+_MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
+LOADER = r"(?:ld-linux[-\w]*|ld64)\.so\.\d+"
+"""The names of glibc's loader, a regular expression: it is on every system, so no policy lists it."""
+_GLIBC = rf"libc\.so\.6|{LOADER}"
+_MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
+
+
+_IN_MUSL = re.compile(r"lib(?:c|m|pthread|rt|dl|util|xnet)\.")  # musl's loader answers these itself (ldso/dynlink.c)
+_LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
+
+
+class Policy(NamedTuple):
+    """One manylinux level: `glibc` is its (major, minor)."""
+
+    name: str
+    glibc: tuple[int, int]
+    aliases: tuple[str, ...]
+    libraries: frozenset[str]
+    versions: dict[str, dict[str, frozenset[str]]]
+
+    def tags(self, machine: str) -> tuple[str, ...]:
+        """Platform tags, as in `("manylinux_2_17_x86_64", "manylinux2014_x86_64")`."""
+        return tuple(f"{name}_{machine}" for name in (self.name, *self.aliases))
+
+
+class SystemNeed(NamedTuple):
+    """What a library asks of the system.
+
+    Attributes:
+        who: The member, for messages.
+        libraries: Names of needed libraries that are not in the wheel.
+        versions: Symbol versions required of those, such as `GLIBC_2.17`.
+    """
+
+    who: str
+    libraries: frozenset[str]
+    versions: frozenset[str]
+
+
+@cache
+def policies() -> tuple[Policy, ...]:
+    """All manylinux levels of the installed auditwheel, oldest glibc first."""
+    found = [_policy(raw) for raw in _raw("manylinux")]
+    return tuple(sorted(found, key=lambda policy: policy.glibc))
+
+
+@cache
+def musl_policies() -> tuple[Policy, ...]:
+    """All musllinux levels, oldest first; `Policy.glibc` is musl's version."""
+    found = [_policy(raw) for raw in _raw("musllinux")]
+    return tuple(sorted(found, key=lambda policy: policy.glibc))
+
+
+def _raw(kind: str) -> list[dict[str, Any]]:
+    file = resources.files("auditwheel") / "policy" / f"{kind}-policy.json"
+    # auditwheel also lists `linux`, which promises nothing.
+    return [raw for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
+
+
+def _policy(raw: dict[str, Any]) -> Policy:
+    _, major, minor = raw["name"].split("_")
+    return Policy(
+        name=raw["name"],
+        glibc=(int(major), int(minor)),
+        aliases=tuple(raw["aliases"]),
+        libraries=frozenset(raw["lib_whitelist"]),
+        versions={
+            machine: {family: frozenset(names) for family, names in families.items()}
+            for machine, families in raw["symbol_versions"].items()
+        },
+    )
+
+
+def is_system_library(name: str, *, musl: bool = False) -> bool:
+    """Whether some level lets a wheel expect this library on the system."""
+    if musl:
+        return is_musl_library(name) or bool(_IN_MUSL.match(name)) or name in musl_policies()[-1].libraries
+    return bool(re.fullmatch(LOADER, name)) or name in policies()[-1].libraries
+
+
+def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
+    """The lowest level that gives every library what it asks of the system.
+
+    Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
+
+    Raises:
+        VerificationFailedError: No level does; names the library and the version, or the machine.
+    """
+    wanted = list(needs)
+    # musl has no symbol versions, so nothing shows an older level: the newest known is the only safe one.
+    if any(for_musl(need.who, need.libraries) for need in wanted):
+        return musl_policies()[-1]
+    candidates = [policy for policy in policies() if machine in policy.versions]
+    if not candidates:
+        raise VerificationFailedError(f"no manylinux level exists for {machine}")
+    # Oldest glibc first: the first that fits is the widest promise.
+    for policy in candidates:
+        if not any(unmet_needs(policy, need, machine) for need in wanted):
+            return policy
+    newest = candidates[-1]
+    who, what = next((need.who, unmet[0]) for need in wanted if (unmet := unmet_needs(newest, need, machine)))
+    raise VerificationFailedError(
+        f"{who} needs {what}, which no manylinux level has (the newest known is {newest.name})",
+        hint="build on an older distribution, or upgrade auditwheel, which brings the levels",
+    )
+
+
+def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
+    """(level, machine) of a platform tag; None for any other tag and for levels that are not known."""
+    for policy in (*policies(), *musl_policies()):
+        for name in (policy.name, *policy.aliases):
+            if tag.startswith(f"{name}_"):
+                return policy, tag.removeprefix(f"{name}_")
+    return _between(tag)
+
+
+def _between(tag: str) -> tuple[Policy, str] | None:
+    """As `policy_of_tag`, of a glibc that auditwheel has no level for: PEP 600 and pip know them all.
+
+    It has the symbols of glibc up to its own version, and of other libraries what the level below has.
+    """
+    match = _LEVEL.fullmatch(tag)
+    if match is None:
+        return None
+    minor = int(match[1])
+    below = [policy for policy in policies() if policy.glibc < (2, minor)]
+    if not below:
+        return None
+    level = below[-1]
+    newer = {f"2.{each}" for each in range(level.glibc[1] + 1, minor + 1)}
+    versions = {
+        machine: {family: names | newer if family == "GLIBC" else names for family, names in families.items()}
+        for machine, families in level.versions.items()
+    }
+    return level._replace(name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions), match[2]
+
+
+def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
+    """What of `need` the level does not promise, sorted."""
+    families = policy.versions.get(machine, {})
+    missing = []
+    for version in need.versions:
+        family, _, number = version.partition("_")
+        # A family that no level knows (a library's own versions) is nothing that a level could promise.
+        if family in families and number not in families[family]:
+            missing.append(version)
+    # Only what some level lists is held against this one; other libraries are drivers or were excluded.
+    known = policies()[-1].libraries
+    missing += [name for name in need.libraries if name in known and name not in policy.libraries]
+    return sorted(missing)
+
+
+def is_musl_library(name: str) -> bool:
+    """Whether this is musl itself: its library of C, or its loader."""
+    return re.fullmatch(_MUSL, name) is not None
+
+
+def for_musl(member: str, needed: Iterable[str]) -> bool:
+    """Whether a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
+    names = list(needed)
+    if any(map(is_musl_library, names)):
+        return True
+    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)
+
+
+def check_supported(filename: str) -> None:
+    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass.
+
+    Raises:
+        UsageError: Every tag is for one of them.
+    """
+    tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
+    for system, pattern in _UNSUPPORTED.items():
+        if pattern.match(tags):
+            raise UsageError(f"{filename}: wheels for {system} are not supported")
+
+
+def platform_machine(tags: frozenset[str]) -> str | None:
+    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
+    found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
+    machines = {match[1] if match else "" for match in found}
+    return (machines.pop() or None) if len(machines) == 1 else None
+
+
+def windows_machine(tags: frozenset[str]) -> str | None:
+    """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
+    platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
+    tag = platforms.pop() if len(platforms) == 1 else ""
+    machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
+    return machine if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values() else None
+
+
+def platform_of(tags: frozenset[str]) -> str | None:
+    """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one machine of these."""
+    machine, windows = platform_machine(tags), windows_machine(tags)
+    if windows is not None:
+        return f"{WINDOWS}_{PLATFORMS[WINDOWS].machine(windows)}"
+    return None if machine is None else f"{DEFAULT}_{machine}"

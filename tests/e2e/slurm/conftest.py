@@ -1,0 +1,184 @@
+"""A Slurm cluster of two nodes on one machine, from Debian's packages, with munge: on loopback, in one folder.
+
+The daemons are root's, as on a cluster; jobs and the farm's commands on the login node are an ordinary user's. `ssh` is
+a stand-in that runs the command as that user here: what is quoted for a real one arrives in the same way.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+
+from farm.engines.docker import DockerEngine
+from farm.engines.images import Image
+from farm.engines.slurm import SlurmEngine
+from farm.run.toolchain_tree import pack_toolchain
+from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
+from tests.e2e.dispatch.conftest import toolchain  # noqa: F401 a fixture
+
+FOLDER = Path("/var/tmp/farm-e2e-slurm")
+"""One place, so that what a killed run left is found."""
+NOBODY = 65534
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "bwrap", "setpriv")
+CONFIGURATION = """ClusterName=farm
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/log/slurmctld
+SlurmdLogFile={folder}/log/%n
+SlurmctldPort=16817
+SlurmdTimeout=10
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmctldParameters=enable_configless
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName=d1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 CPUs=1 RealMemory=4000 Features=k40
+NodeName=d2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 CPUs=1 RealMemory=4000 Features=k80
+PartitionName=gpu Nodes=d1,d2 Default=YES MaxTime=INFINITE State=UP
+"""
+SSH = """#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+[ "$1" = login ] && shift && cd / || exit 255
+exec env -i PATH=/usr/bin:/bin SLURM_CONF={folder}/slurm.conf HOME={folder}/shared \\
+    setpriv --reuid={user} --regid={user} --clear-groups sh -c "$*"
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What happens to its machines, and what an administrator does."""
+
+    shared: Path = FOLDER / "shared"
+
+    def command(self, *words: str) -> str:
+        """One of Slurm's commands, as root."""
+        environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(FOLDER / "slurm.conf")}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+    def start_node(self, name: str) -> None:
+        self.command("slurmd", "-N", name, "-f", str(FOLDER / "slurm.conf"))
+        wait(f"node {name}", lambda: "idle" in self.command("sinfo", "-h", "-n", name, "-o", "%T").split())
+
+    def kill_node(self, name: str) -> None:
+        """As if its power were cut: the daemon, and all that it started."""
+        pid = int((FOLDER / f"{name}.pid").read_text())
+        steps = [f"slurmstepd: [{job}." for job in self.jobs_on(name)]
+        for each in [*_below([found for found, command in _ours() if command.startswith(tuple(steps))]), pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+    def jobs_on(self, name: str) -> list[str]:
+        return self.command("squeue", "-h", "-w", name, "-o", "%i").split()
+
+
+def _ours() -> list[tuple[int, str]]:
+    """The processes of this cluster with their commands: by the path of its configuration, which all of them have."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+            if f"{FOLDER}/".encode() in command + (entry / "environ").read_bytes():
+                found.append((int(entry.name), command.decode(errors="replace")))
+    return [(pid, command) for pid, command in found if pid != os.getpid()]
+
+
+def _below(pids: list[int]) -> list[int]:
+    """These processes and their descendants."""
+    found = list(pids)
+    for pid in found:  # grows while it is read
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _stop() -> None:
+    """Ends a cluster with all its jobs, also one that a killed run left."""
+    for _ in range(50):
+        alive = [pid for pid, _ in _ours()]
+        for pid in _below(alive):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not alive:
+            break
+        time.sleep(0.1)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    if os.geteuid() != 0:
+        need("root", "slurmd runs jobs as other users")
+    if missing := [name for name in PROGRAMS if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")]:
+        need(", ".join(missing), "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap")
+    _stop()
+    for name in ("", "state", "log", "munge", "d1", "d2", "shared", "bin"):
+        (FOLDER / name).mkdir(mode=0o755)
+    os.chown(FOLDER / "shared", NOBODY, NOBODY)
+    host = socket.gethostname().partition(".")[0]
+    (FOLDER / "slurm.conf").write_text(CONFIGURATION.format(host=host, folder=FOLDER))
+    (FOLDER / "bin/ssh").write_text(SSH.format(folder=FOLDER, user=NOBODY))
+    (FOLDER / "bin/ssh").chmod(0o755)
+    (FOLDER / "munge/key").write_bytes(secrets.token_bytes(1024))
+    (FOLDER / "munge/key").chmod(0o400)
+    made = Cluster()
+    try:
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        made.command("munged", *(f"--{option}={FOLDER}/munge/{name}" for option, name in files.items()))
+        made.command("slurmctld", "-f", str(FOLDER / "slurm.conf"))
+        for name in ("d1", "d2"):
+            made.start_node(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", f"{FOLDER}/bin:{os.environ['PATH']}")
+            yield made
+    finally:
+        _stop()
+
+
+@pytest.fixture(scope="session")
+def tree(
+    cluster: Cluster,
+    client: docker.DockerClient,
+    toolchain: Image,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """The canary's toolchain in the shared folder; returns the image's name."""
+    project = make_project(tmp_path_factory.mktemp("packed") / "project")
+    pack_fast(project)
+    engine = DockerEngine(client)
+    packer = project / "dockerfiles/scripts/pack_toolchain.py"
+    packed = pack_toolchain(engine, toolchain.tag, packer, project / "toolchains", whole=True)
+    shared = SlurmEngine(str(cluster.shared), "login")
+    shared.add_toolchain(toolchain.tag, packed, engine.image_environment(toolchain.tag))
+    return toolchain.tag
+
+
+@pytest.fixture
+def slurm_engine(cluster: Cluster) -> SlurmEngine:
+    return SlurmEngine(str(cluster.shared), "login", cpus=0.5, memory=256 << 20)
+
+
+__all__ = ["ROOT"]

@@ -1,0 +1,175 @@
+"""What is refused of a wheel's archive, RECORD, WHEEL and name, by whatever command it comes."""
+
+import stat
+import zipfile
+from random import Random
+
+import pytest
+
+from farm.base.errors import PublishRefusedError, UsageError
+from farm.index.admission import check_archive, describe
+from farm.index.layout import LAYOUT, RESERVED, check_group
+from tests.indexes.wheels import build_wheel, recorded
+
+NAME = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
+INFO = "torch-2.0.1+cu118.sm35.avx.dist-info"
+
+
+def rezipped(path, change):
+    """The wheel, written again with `change(archive, info, data)` for each member."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(each, archive.read(each)) for each in archive.infolist()]
+    with zipfile.ZipFile(path, "w") as archive:
+        for info, data in members:
+            change(archive, info, data)
+    return path
+
+
+def member(name, data=b"x", *, mode=0, method=zipfile.ZIP_STORED):
+    """A further member of a wheel, in RECORD too."""
+
+    def add(folder):
+        path = build_wheel(folder, NAME, record=lambda lines: [*lines, recorded(name, data), f"{INFO}/RECORD,,"]).path
+        with zipfile.ZipFile(path, "a") as archive:
+            info = zipfile.ZipInfo(name)
+            info.external_attr, info.compress_type = mode << 16, method
+            archive.writestr(info, data)
+        return path
+
+    return add
+
+
+def prefixed(folder):
+    path = build_wheel(folder, NAME).path
+    path.write_bytes(b"0123456789" + path.read_bytes())
+    return path
+
+
+def followed(folder):
+    path = build_wheel(folder, NAME).path
+    path.write_bytes(path.read_bytes() + b"more")
+    return path
+
+
+def contradicting(folder):
+    return rezipped(
+        build_wheel(folder, NAME).path,
+        lambda archive, info, data: archive.writestr(info, b"evil = 1\n" if info.filename.endswith(".py") else data),
+    )
+
+
+def renamed_inside(folder):
+    """Another name where the bytes are than in the directory at the end."""
+    path = build_wheel(folder, NAME).path
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"torch/__init__.py", b"torch/__evil__.py", 1))
+    return path
+
+
+def bomb(folder):
+    return member("torch/zeros.bin", b"\0" * (80 << 20), method=zipfile.ZIP_DEFLATED)(folder)
+
+
+def made(**options):
+    return lambda folder: build_wheel(folder, NAME, **options).path
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (prefixed, "10 bytes before its first member"),
+        (followed, "follows the end"),
+        (contradicting, "is not as RECORD says"),
+        (renamed_inside, "another name where its bytes are"),
+        (bomb, "as bombs do"),
+        (member("../../../../tmp/x"), "leads out of its folder"),
+        (member("/etc/x"), "leads out of its folder"),
+        (member("C:/x"), "leads out of its folder"),
+        (member("torch//x"), "two spellings"),
+        (member("torch/./x"), "two spellings"),
+        (member("torch/__init__.py/x"), "is below a file"),
+        (member("torch/link", mode=stat.S_IFLNK | 0o777), "is a link or a device"),
+        (member("torch/pipe", mode=stat.S_IFIFO | 0o666), "is a link or a device"),
+        (member("torch/x", method=zipfile.ZIP_LZMA), "packed in another way"),
+        (made(more={"torch/a\nb": ""}), "no portable name"),
+        (made(record=lambda lines: [*lines[1:], f"{INFO}/RECORD,,"]), "only in the archive"),
+        (made(record=lambda lines: [*lines, recorded("torch/none.py", ""), f"{INFO}/RECORD,,"]), "only in RECORD"),
+        (made(record=lambda lines: [*lines, lines[0], f"{INFO}/RECORD,,"]), "a file twice"),
+        (made(record=lambda lines: [lines[0].split(",")[0] + ",,", *lines[1:]]), "no sha256 of"),
+        (made(tags="Tag: py2-none-any\n"), "are not those of the file's name"),
+        (made(tags=""), "are not those of the file's name"),
+        (made(extra="Summary: a\0b\n"), "control character"),
+        (made(extra="Summary: a\x1bb\n"), "control character"),
+    ],
+)
+def test_what_installers_read_differently_or_refuse(tmp_path, uploaded, make, why):
+    with pytest.raises(PublishRefusedError, match=why):
+        describe(make(tmp_path), group="g", upload_time=uploaded, provenance={})
+
+
+def test_a_member_twice(tmp_path):
+    path = build_wheel(tmp_path, NAME).path
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("torch/__init__.py", "x = 2\n")
+    with pytest.raises(PublishRefusedError, match="is in it twice"):
+        check_archive(path)
+
+
+@pytest.mark.parametrize("mode", [0, stat.S_IFREG | 0o755])
+def test_what_is_taken(tmp_path, uploaded, mode):
+    path = member("torch/lib/x.so", b"code", mode=mode, method=zipfile.ZIP_DEFLATED)(tmp_path)
+    assert describe(path, group="g", upload_time=uploaded, provenance={}).record.project == "torch"
+
+
+@pytest.mark.parametrize(
+    ("folder", "left_out", "why"),
+    [
+        ("other-2.0.1+cu118.sm35.avx", None, "another wheel's"),
+        ("torch-2.0.1", None, "another wheel's"),
+        ("torch", None, "another wheel's"),
+        ("torch-2.0.1+cu118.sm35.avx", "WHEEL", "has no"),
+        ("torch-2.0.1+cu118.sm35.avx", "RECORD", "has no"),
+        ("torch-2.0.1+cu118.sm35.avx", "METADATA", "has no"),
+    ],
+)
+def test_the_dist_info_is_that_of_the_file_name(tmp_path, folder, left_out, why):
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        for name in {"METADATA", "WHEEL", "RECORD"} - {left_out}:
+            archive.writestr(f"{folder}.dist-info/{name}", b"x")
+    with pytest.raises(PublishRefusedError, match=why):
+        check_archive(tmp_path / NAME)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_damaged_wheel_never_crashes(tmp_path, uploaded, method):
+    path = rezipped(
+        build_wheel(tmp_path, NAME).path,
+        lambda archive, info, data: archive.writestr(info.filename, data, compress_type=method),
+    )
+    good, random = path.read_bytes(), Random(method)
+    refused = 0
+    for _ in range(300):
+        bad = bytearray(good)
+        for _ in range(random.randint(1, 4)):
+            bad[random.randrange(len(bad))] = random.randrange(256)
+        path.write_bytes(bad[: random.randrange(len(bad))] if random.random() < 0.1 else bad)
+        try:
+            describe(path, group="g", upload_time=uploaded, provenance={})
+        except PublishRefusedError:
+            refused += 1
+    assert refused > 200
+
+
+@pytest.mark.parametrize("name", sorted(name for name in RESERVED if "." not in name))
+def test_a_name_of_the_layout_is_nobodys(tmp_path, uploaded, name):
+    wheel = build_wheel(tmp_path, f"{name.replace('-', '_')}-1.0-py3-none-any.whl").path
+    with pytest.raises(PublishRefusedError, match="name of the index's own layout"):
+        describe(wheel, group="g", upload_time=uploaded, provenance={})
+    with pytest.raises(UsageError, match="name of the index's own layout"):
+        check_group(name)
+
+
+def test_the_names_of_the_layout_are_those_of_its_table():
+    assert {"simple", "v1-json", "files", "variant", "links.html", "index.html"} <= RESERVED
+    for key in (key for key in LAYOUT if key.startswith("whl/")):
+        assert all(part in RESERVED for part in key.split("/")[1:] if "{" not in part and part != "…"), key

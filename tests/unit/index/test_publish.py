@@ -1,0 +1,244 @@
+"""The order in which a publish writes, over a folder: killed anywhere, interleaved anywhere, nothing is lost."""
+
+import itertools
+
+import pytest
+
+from farm.base.errors import InfrastructureError, PublishRefusedError
+from farm.index.backends import open_store
+from farm.index.check import check
+from farm.index.layout import html_key, json_key
+from farm.index.publish import check_store
+from tests.indexes.watched import FIRST, GROUP, OTHER, SECOND, Killed, Watched, content, kill_at, listed
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """A factory of empty stores that were tried."""
+    numbers = itertools.count()
+
+    def fresh():
+        store = open_store(str(tmp_path / f"index-{next(numbers)}"))
+        check_store(store)
+        return store
+
+    return fresh
+
+
+def test_the_same_name_with_other_bytes_is_refused(fresh, make_wheel, put):
+    store = fresh()
+    put(store, make_wheel(FIRST))
+    before = content(store)
+    with pytest.raises(PublishRefusedError, match="is taken") as caught:
+        put(store, make_wheel(FIRST, payload="x = 2\n"))
+    assert caught.value.exit_code == 7
+    assert content(store) == before
+
+
+def test_a_wheel_belongs_to_one_group(fresh, make_wheel, put):
+    store = fresh()
+    put(store, make_wheel(FIRST))
+    before = content(store)
+    with pytest.raises(PublishRefusedError, match="published in sm35-avx, not in sm37-avx"):
+        put(store, make_wheel(FIRST), group="sm37-avx")
+    assert content(store) == before
+
+
+def test_other_bytes_under_a_claimed_name_are_an_error(fresh, make_wheel, put):
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    with pytest.raises(Killed):
+        put(Watched(store, after=kill_at(1)), wheel)
+    store.create(f"whl/files/{FIRST}", b"not the wheel", content_type="text/plain")
+    with pytest.raises(InfrastructureError, match="other bytes than its record"):
+        put(store, wheel)
+    assert store.get(json_key(GROUP, "canary")) is None
+
+
+def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
+    store = fresh()
+    costs = []
+    for number in range(6):
+        watched = Watched(store)
+        put(watched, make_wheel(f"canary-{number}-py3-none-any.whl"))
+        costs.append(watched.calls)
+    assert costs == [12] + [9] * 5
+
+
+def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, make_wheel, put):
+    first, second = make_wheel(FIRST), make_wheel(SECOND)
+    for number in range(6, 13):  # the JSON page is written, the derived ones are not
+        store = fresh()
+        with pytest.raises(Killed):
+            put(Watched(store, before=kill_at(number)), first)
+        assert store.get(json_key(GROUP, "canary")) is not None
+        put(Watched(store), second)
+        assert check(store) == []
+        assert listed(store) == [FIRST, SECOND]
+
+
+def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
+    wheel = make_wheel(FIRST)
+    for wanted in range(1, 14):
+        store = fresh()
+
+        def interfere(number, name, wanted=wanted, store=store):
+            if number == wanted:
+                put(store, wheel)
+
+        put(Watched(store, before=interfere), wheel)
+        assert check(store) == [], wanted
+        assert listed(store) == [FIRST], wanted
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "canary-2.0.0-py2.py3-none-any.whl",
+        "Canary-2.0-py2.py3-none-any.whl",
+        "canary-0!2.0-py2.py3-none-any.whl",
+        "canary-v2.0-py2.py3-none-any.whl",
+        "canary-2.0-py3.py2-none-any.whl",
+        "canary-2.0-py2.py3-none-ANY.whl",
+    ],
+)
+def test_another_spelling_of_the_same_wheel_is_refused_before_it_takes_a_name(fresh, make_wheel, put, other):
+    """pip and uv take either for the same: which of the two a user gets would be chance."""
+    store = fresh()
+    put(store, make_wheel("canary-2.0-py2.py3-none-any.whl"))
+    before = content(store)
+    with pytest.raises(PublishRefusedError, match=r"the same wheel as canary-2\.0-py2\.py3-none-any\.whl"):
+        put(store, make_wheel(other, payload="x = 2\n"))
+    assert content(store) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "canary-2.0-1-py2.py3-none-any.whl",
+        "canary-2.0-py3-none-any.whl",
+        "canary-1!2.0-py2.py3-none-any.whl",
+        "canary-2.0.post1-py2.py3-none-any.whl",
+        "canary-2.0+local.1-py2.py3-none-any.whl",
+    ],
+)
+def test_a_wheel_that_only_looks_similar_is_taken(fresh, make_wheel, put, other):
+    store = fresh()
+    put(store, make_wheel("canary-2.0-py2.py3-none-any.whl"))
+    put(store, make_wheel(other))
+    assert check(store) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "channel", "operations"),
+    [(None, None, 12), (FIRST, None, 9), (OTHER, "kepler", 13), (FIRST, "kepler", 10)],
+)
+def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, channel, operations):
+    """A reader finds nothing broken, and what was there."""
+    second = make_wheel(SECOND)
+    for number in itertools.count(1):
+        store = fresh()
+        if there:
+            put(store, make_wheel(there), channel=channel)
+        try:
+            put(Watched(store, after=kill_at(number)), second, channel=channel)
+        except Killed:
+            problems = check(store)
+            assert [problem for problem in problems if problem.broken] == [], number
+            if there:
+                shown = store.get(html_key(GROUP, there.split("-")[0])).data.decode()
+                assert f">{there}</a>" in shown, number
+            put(Watched(store), second, channel=channel)
+            assert check(store) == [], number
+            assert listed(store) == [name for name in (there, SECOND) if name and name.startswith("canary")], number
+            assert not put(Watched(store), second, channel=channel).changed
+        else:
+            break
+    assert number == operations + 1
+
+
+@pytest.mark.parametrize(("channel", "operations"), [(None, 12), ("kepler", 14)])
+def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put, channel, operations):
+    first, second = make_wheel(FIRST), make_wheel(SECOND)
+    for wanted in itertools.count(1):
+        store = fresh()
+
+        def interfere(number, name, wanted=wanted, store=store):
+            if number == wanted:
+                put(store, first, channel=channel)
+
+        watched = Watched(store, before=interfere)
+        put(watched, second, channel=channel)
+        if watched.calls < wanted:
+            break
+        assert check(store) == [], wanted
+        assert listed(store) == [FIRST, SECOND], wanted
+    assert wanted > operations
+
+
+def test_the_pages_come_after_the_bytes_and_the_lists_after_the_pages(fresh, make_wheel, put):
+    """The order itself: a client never sees a name that leads nowhere."""
+    store, order = fresh(), []
+
+    class Noted(Watched):
+        def _call(self, name, arguments, options):
+            if name in {"create", "replace"}:
+                order.append(arguments[0])
+            return super()._call(name, arguments, options)
+
+    put(Noted(store), make_wheel(FIRST), channel="kepler")
+    places = [f"records/{FIRST}.json", f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", json_key(GROUP, "canary")]
+    assert order[:4] == places
+    lists = [
+        f"whl/{GROUP}/simple/index.html",
+        f"whl/{GROUP}/v1-json/index.json",
+        f"whl/kepler/{GROUP}/simple/index.html",
+    ]
+    assert set(order[4:6]) == {html_key(GROUP, "canary"), html_key(GROUP, "canary", "kepler")}
+    assert set(order[6:9]) == set(lists)
+    assert order[9:] == [f"whl/{GROUP}/links.html", "index.html", "whl/index.html", "catalog.json"]
+
+
+class Careless:
+    """A store that ignores one of its two promises, or drops the header of packed pages."""
+
+    def __init__(self, store, fails):
+        self._store, self.fails, self.plain = store, fails, False
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def create(self, key, data, **options):
+        if self.fails == "create" and self._store.get(key) is not None:
+            return self._store.replace(key, data, self._store.get(key).etag, content_type="x/y")
+        return self._store.create(key, data, **options)
+
+    def replace(self, key, data, etag, **options):
+        now = self._store.get(key)
+        if self.fails == "replace" and now is not None:
+            etag = now.etag
+        if self.fails == "never" and etag is not None:
+            return False
+        packed = self.fails == "header" and not self.plain and len(data) > 1024
+        return self._store.replace(key, b"packed" + data if packed else data, etag, **options)
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"), [("create", "If-None-Match"), ("replace", "that it does not have"), ("never", "that it has")]
+)
+def test_a_store_that_loses_wheels_is_refused_before_the_first_write(tmp_path, make_wheel, put, fails, why):
+    store = open_store(str(tmp_path / "index"))
+    with pytest.raises(PublishRefusedError, match=why) as caught:
+        put(Careless(store, fails), make_wheel(FIRST))
+    assert caught.value.exit_code == 7
+    assert list(store.list("")) == []
+
+
+def test_a_store_that_drops_the_header_of_packed_pages_gets_plain_ones(tmp_path, make_wheel, put):
+    store = open_store(str(tmp_path / "index"))
+    put(Careless(store, "header"), make_wheel(FIRST))
+    again = Careless(store, "header")
+    put(again, make_wheel(SECOND))
+    assert again.plain, "it was written down"
+    assert check(store) == []
+    assert listed(store) == [FIRST, SECOND]
