@@ -10,13 +10,13 @@ import re
 import subprocess
 import sys
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from farm.base.errors import InfrastructureError, UsageError
@@ -24,7 +24,7 @@ from farm.base.errors import InfrastructureError, UsageError
 if TYPE_CHECKING:
     from email.message import Message
 
-    from farm.plan.matrix import Channel
+    from farm.plan.matrix import Channel, Matrix
 
 APT = ("cmake", "ninja-build", "python3-build", "python3-dev", "python3-pip", "python3-setuptools", "python3-wheel")
 """The list of `farm init`'s example: packages with the same list share one image."""
@@ -36,9 +36,7 @@ CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".pyx",
 MAX_FILE, MAX_READ, MAX_FILES = 1 << 20, 64 << 20, 50_000
 TORCH_IMPORTS = ("filelock", "typing-extensions")
 """What `import torch` needs in a build."""
-NO_PACKAGE = re.compile(
-    r"^(tests?|docs?|examples?|benchmarks?|tools|scripts|build|ci|third_party|vendor|extern(al)?)$", re.I
-)
+NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks", "tools", "scripts", "third_party")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
     project, settings = project_of(args)
     use_project(project)
-    channel = load_matrix(project).channels[_channel_name(project, args.channel)]
+    channels = load_matrix(project)
+    channel = channels.channels[_channel_name(project, args.channel)]
     if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
         found = _of_folder(Path(args.source).expanduser(), project)
     else:
@@ -71,7 +70,11 @@ def run(args: argparse.Namespace) -> int:
     outputs.write(project, {target.relative_to(project): text.encode()})
     load(target, Recipe)  # a name that no recipe can have is said now
     matrix = project / "ci" / "matrix.yaml"
-    changed = _with_package(matrix.read_text(encoding="utf-8"), channel.name, found.folder)
+    torch = _torch_for(channels, channel) if found.torch else None
+    if found.torch:
+        release = torch or channel.text.options["torch"]
+        found.notes.append(f"it is built against torch {release} of this farm, which is built or adopted first")
+    changed = _with_package(matrix.read_text(encoding="utf-8"), channel.name, found.folder, torch)
     if changed is None:
         found.notes.append(f"add {found.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml")
     else:
@@ -79,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     show.say(target)
     for note in found.notes:
         show.say(f"note: {note}")
-    show.say(f"next: farm submit --variant {_variant(channel, found.cuda)} --package {found.folder}")
+    variant = _variant(channel, found.cuda and not found.torch)
+    show.say(f"next: farm submit --variant {variant} --package {found.folder}")
     return 0
 
 
@@ -121,7 +125,7 @@ class Found:
             *(["needs: [torch]", 'requires: ["torch=={torch_version}"]'] if self.torch else []),
             *(["exclude: ['libc10*.so', 'libtorch*.so']    # torch has loaded them"] if self.torch else []),
             *(["build_requires:"] if wheels else []),
-            *(f"  - {{package: {w['package']}, file: {w['file']}, sha256: {w['sha256']}}}" for w in wheels),
+            *(f"  - {{{', '.join(f'{key}: {json.dumps(value)}' for key, value in w.items())}}}" for w in wheels),
             f"env: {json.dumps(env)}",
             f"memory_per_job_gb: {2.0 if self.cuda or self.torch else 1.0}",
             "disk_gb: 2.0",
@@ -146,7 +150,7 @@ class Tree:
 
 def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
     from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import InvalidSdistFilename, parse_sdist_filename
+    from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
     from farm.plan.file import SourcePlan
     from farm.run.sources import fetch, index_files
@@ -167,12 +171,13 @@ def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
         raise UsageError(f"the Python index has no sdist of {wanted}", hint="name a version that has one, or a folder")
     version, (file, sha256) = max(known.items())
     cache.mkdir(parents=True, exist_ok=True)
-    packed = fetch(
-        SourcePlan(kind="sdist", package=asked.name, file=file, sha256=sha256), cache, mirror=None, line=line
-    )
+    plan = SourcePlan(kind="sdist", package=asked.name, file=file, sha256=sha256)
+    packed = fetch(plan, cache, mirror=None, line=line)
     with _unpacked(packed) as tree:
         metadata = HeaderParser().parsestr(tree.text("PKG-INFO"))
-        package = str(metadata["Name"] or asked.name)
+        package = str(metadata["Name"] or "")
+        if canonicalize_name(package) != canonicalize_name(asked.name):  # a stranger's text: no other name, nor lines
+            package = asked.name
         source = f"{{kind: sdist, package: {package}, file: {json.dumps(file)}, sha256: {sha256}}}"
         return _read(tree, package, str(version), source, metadata)
 
@@ -184,6 +189,8 @@ def _of_folder(folder: Path, project: Path) -> Found:
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder", hint="NAME, NAME==VERSION, or ./FOLDER")
+    if not folder.resolve().is_relative_to(project.resolve()):
+        raise UsageError(f"{folder} is not below {project}", hint="farm init in it, then farm recipe new .")
     names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
     tree = Tree(names, lambda name: (folder / name).read_bytes())
     import tomllib
@@ -196,9 +203,8 @@ def _of_folder(folder: Path, project: Path) -> Found:
     metadata["Summary"] = str(about.get("description", ""))
     for need in about.get("dependencies", []):
         metadata["Requires-Dist"] = str(need)
-    found = _read(
-        tree, package, str(about.get("version", "0.1.0")), f"{{kind: path, path: {json.dumps(relative)}}}", metadata
-    )
+    source = f"{{kind: path, path: {json.dumps(relative)}}}"
+    found = _read(tree, package, str(about.get("version", "0.1.0")), source, metadata)
     if "version" not in about:
         found.notes.append("pyproject.toml has no version: correct the recipe's")
     return found
@@ -208,22 +214,12 @@ def _of_folder(folder: Path, project: Path) -> Found:
 def _unpacked(packed: Path) -> Iterator[Tree]:
     """An sdist's files, read where they are: nothing is unpacked."""
     try:
-        if zipfile.is_zipfile(packed):
-            with zipfile.ZipFile(packed) as zipped:
-                names = {n.partition("/")[2]: n for n in zipped.namelist()[:MAX_FILES] if not n.endswith("/")}
-                yield Tree(tuple(names), lambda name: _part(zipped.open(names[name])))
-            return
         with tarfile.open(packed) as archive:
-            members = {
-                m.name.partition("/")[2]: m for m, _ in zip(archive, range(MAX_FILES), strict=False) if m.isreg()
-            }
-            yield Tree(tuple(members), lambda name: _part(archive.extractfile(members[name])))
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+            files = islice((member for member in archive if member.isreg()), MAX_FILES)
+            members = {member.name.partition("/")[2]: member for member in files}
+            yield Tree(tuple(members), lambda name: cast(IO[bytes], archive.extractfile(members[name])).read(MAX_FILE))
+    except (tarfile.TarError, EOFError) as error:
         raise UsageError(f"{packed.name} cannot be read: {error}") from error
-
-
-def _part(stream: Any) -> bytes:
-    return bytes(stream.read(MAX_FILE))
 
 
 def _read(tree: Tree, package: str, version: str, source: str, metadata: "Message") -> Found:
@@ -243,19 +239,14 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
     cuda = any(name.endswith((".cu", ".cuh")) for name in tree.names)
     components = sorted({hints["components"][name] for name in outside if name in hints["components"]}) if cuda else []
-    direct = [need for need in needs if " @ " in need]
-    if direct:
-        notes.append(
-            f"{short(direct[0])}: no index can serve it and verify refuses it; a patch or prepare.sh removes it"
-        )
+    notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
     if any(PurePosixPath(name).name == "Cargo.toml" for name in tree.names):
-        notes.append(
-            "it has Rust code: crates are not fetched, since a build has no network, and Debian's rustc is 1.63"
-        )
+        notes.append("it has Rust code: a build has no network for crates, and Debian's rustc is 1.63")
     imports = _modules(tree, package)
     if not imports:
         notes.append("no module was found: name one under smoke.imports, or a script")
-    licence = metadata["License-Expression"] or metadata["License"] or _classified(metadata)
+    classes = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License ::")] or [""]
+    licence = metadata["License-Expression"] or metadata["License"] or classes[0].rpartition(" :: ")[2]
     apt = {hints["headers"][name] for name in outside if name in hints["headers"]}
     if any(need.startswith("meson-python") for need in requires):
         apt.add("patchelf")
@@ -273,11 +264,6 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
         torch=torch,
         notes=notes,
     )
-
-
-def _classified(metadata: "Message") -> str:
-    found = [c for c in metadata.get_all("Classifier") or [] if c.startswith("License ::")]
-    return found[0].rpartition(" :: ")[2] if found else ""
 
 
 def _code(tree: Tree) -> Iterator[str]:
@@ -306,23 +292,20 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
         try:
             need = Requirement(text)
         except InvalidRequirement:
-            notes.append(f"pyproject.toml requires {text!r}, which is no requirement")
-            continue
-        if need.marker is None or need.marker.evaluate():
+            need = Requirement("unknown @ unknown")
+        if need.url:  # pip would fetch what it names, and run it
+            notes.append(f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand")
+        elif need.marker is None or need.marker.evaluate():
             found.add("torch" if need.name == "torch" else str(need).partition(";")[0].strip())
     if "requires" not in system:
         setup = tree.text("setup.py")
         found |= {imports[name] for name in imports if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)}
-    versions = [
-        tuple(map(int, version.split(".")[:2]))
-        for name in tree.names
-        if name == "CMakeLists.txt"
-        for version in re.findall(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+\.\d+)", tree.text(name), re.I)
-    ]
+    minimum = re.findall(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+\.\d+)", tree.text("CMakeLists.txt"), re.I)
     scikit = json.dumps(data.get("tool", {}).get("scikit-build", {}))
-    versions += [tuple(map(int, v.split("."))) for v in re.findall(r'"cmake[^}]*?"[=><~ ]*(\d+\.\d+)', scikit)]
-    if versions and max(versions) > DEBIAN_CMAKE:
-        found.add(f"cmake>={'.'.join(map(str, max(versions)))}")
+    minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d+\.\d+)', scikit)
+    newest = max((tuple(map(int, version.split("."))) for version in minimum), default=(0, 0))
+    if newest > DEBIAN_CMAKE:
+        found.add(f"cmake>={newest[0]}.{newest[1]}")
     return found, notes
 
 
@@ -333,7 +316,7 @@ def _modules(tree: Tree, package: str) -> list[str]:
     for name in tree.names:
         parts = PurePosixPath(name).parts
         below = parts[1:] if parts[0] in ("src", "python", "lib", "source") else parts
-        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and not NO_PACKAGE.match(below[0]):
+        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and below[0] not in NO_PACKAGE:
             names.append(below[0])
     like = re.sub(r"[-_.]+", "", package).lower()
     named = [name for name in names if name.replace("_", "").lower() == like]
@@ -385,15 +368,26 @@ def _channel_name(project: Path, asked: str | None) -> str:
     raise UsageError(what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one")
 
 
-def _with_package(text: str, channel: str, package: str) -> str | None:
-    """ci/matrix.yaml with the package in its channel's list; None where the list is not written in one line."""
-    block = re.search(
-        rf"^  {re.escape(channel)}:.*\n(?:(?:    .*|\s*)\n)*?    packages: \[([^\]\n]*)\]", text, re.MULTILINE
-    )
+def _with_package(text: str, channel: str, package: str, torch: str | None) -> str | None:
+    """ci/matrix.yaml with the package, and a release of PyTorch, in its channel.
+
+    None where the channel's packages are not written in one line.
+    """
+    head = rf"^  {re.escape(channel)}:.*\n(?:    .*\n|\n)*?"
+    block = re.search(rf"{head}(    packages: \[)([^\]\n]*)\]", text, re.MULTILINE)
     if block is None:
         return None
-    listed = f"{block[1]}, {package}" if block[1].strip() else package
-    return text[: block.start(1)] + listed + text[block.end(1) :]
+    line = f'    torch: "{torch}"\n' if torch else ""
+    listed = ", ".join(filter(None, [block[2].strip(), package]))
+    return text[: block.start(1)] + line + block[1] + listed + text[block.end(2) :]
+
+
+def _torch_for(matrix: "Matrix", channel: "Channel") -> str | None:
+    """The release of PyTorch for a channel that names none: the newest that another channel has with its CUDA."""
+    if channel.text.options.get("torch"):
+        return None
+    fitting = [c.text.options.get("torch") for c in matrix.channels.values() if set(c.cuda) & set(channel.cuda)]
+    return max((str(r) for r in fitting if r), key=lambda release: [int(n) for n in release.split(".")], default=None)
 
 
 def _variant(channel: "Channel", cuda: bool) -> str:
