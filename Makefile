@@ -44,6 +44,9 @@ unit: $(VENV)/.dev
 integration: $(VENV)/.dev  ## slower tests over real S3 servers, web servers and GitHub's stand-in: no root, no system packages
 	$(BIN)/pytest -q --dist worksteal -n $(WORKERS) tests/integration
 
+fuzz: $(VENV)/.dev  ## new inputs for every parser, besides the recorded ones
+	FARM_FUZZ_RUNS=$${FARM_FUZZ_RUNS:-100000} $(BIN)/pytest -q tests/e2e/fuzz/test_fuzz.py
+
 e2e: $(VENV)/.dev  ## integration tests and everything else, on real parts: Docker, nvcc, emulated CPUs; installs what it needs
 	tests/e2e/run $(BIN)
 

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--into", metavar="FOLDER", help="put libraries into this folder of the wheel, such as torch/lib"
     )
     where.add_argument(
+        "--plan", type=Path, metavar="PLAN.json", help="repair as this plan says: folder, requirements, version and all"
+    )
+    where.add_argument(
         "--tools",
         action="store_true",
         help="put libraries into <name>.libs, as auditwheel and delvewheel do; needs patchelf or delvewheel",
@@ -45,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
     parser.add_argument(
-        "--require", action="append", default=[], metavar="REQUIREMENT", help="add a Requires-Dist, such as 'numpy<2'"
+        "--require", action="append", default=[], metavar="REQUIREMENT", help='add a Requires-Dist, such as "numpy<2"'
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
 
@@ -55,16 +58,9 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
     if args.output.exists() and not args.output.is_dir():
         raise UsageError(f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel")
+    options = _options(args)
     made = not args.output.exists()
     args.output.mkdir(parents=True, exist_ok=True)
-    options = RepairOptions(
-        lib_dirs=args.lib_dir,
-        into=args.into,
-        exclude=args.exclude,
-        version=args.new_version,
-        requires=args.require,
-        opens=args.opens,
-    )
     try:
         result = repair(args.wheel, args.output, options)
     except BaseException:
@@ -93,3 +89,25 @@ def run(args: argparse.Namespace) -> int:
     show.say(str(result.wheel))
     gc.freeze()  # nor is there anything to be found at the end
     return 0
+
+
+def _options(args: argparse.Namespace) -> RepairOptions:
+    """What the options say, or the plan."""
+    if args.plan is None:
+        return RepairOptions(
+            lib_dirs=args.lib_dir,
+            into=args.into,
+            exclude=args.exclude,
+            version=args.new_version,
+            requires=args.require,
+            opens=args.opens,
+        )
+    given = {"--exclude": args.exclude, "--opens": args.opens, "--version": args.new_version, "--require": args.require}
+    if refused := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"{refused[0]} beside --plan: the plan has it", hint="leave it out, or use --into in place of --plan"
+        )
+    from farm.plan.file import Plan
+    from farm.run.repair import repair_options
+
+    return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)

@@ -36,7 +36,8 @@ SIGNATURE_WARNING = timedelta(days=10)
 ROOT_WARNING = timedelta(days=60)
 """Likewise for the root: its key is offline, so a person has to act."""
 TIMESTAMP = "tuf/timestamp.json"
-NOT_PAGES = (*DATA, SCRATCH, "smoke/")
+NOT_PAGES = (*DATA, SCRATCH, "smoke/", "site/")
+"""Reports of smoke tests, and what the site remembers of its own pages, are read by nobody else."""
 TRIES = 10
 _TIME = "x-farm-time"
 

@@ -24,13 +24,23 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
         FarmError: A library is missing, or the wheel is broken; `dest` holds no wheel then.
     """
     wheel = the_wheel(built / "wheel")
-    _check_promise(plan, wheel)
+    libraries = built / "lib"
+    # Engines that hand over files alone leave an empty folder out.
+    options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
-    libraries = built / "lib"
-    options = RepairOptions(
-        # Engines that hand over files alone leave an empty folder out.
-        lib_dirs=[libraries] if libraries.is_dir() else [],
+    return repair(wheel, dest, options)
+
+
+def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptions:
+    """Options of the repair of a wheel, as the plan has them, with the folders where libraries are searched for.
+
+    Raises:
+        BuildFailedError: The wheel is of another package or release than the plan.
+    """
+    _check_promise(plan, wheel)
+    return RepairOptions(
+        lib_dirs=lib_dirs,
         into=None if plan.repair == "tools" else plan.vendor_into,
         exclude=plan.exclude,
         version=plan.version,
@@ -41,7 +51,6 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
             for wheel in plan.library_wheels
         ],
     )
-    return repair(wheel, dest, options)
 
 
 def _check_promise(plan: Plan, wheel: Path) -> None:

@@ -262,6 +262,8 @@ class _Reader:
     def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:
         """Remember what is loaded where; (offset, length) of the dynamic segment, None without one."""
         dynamic = None
+        if count and size != (56 if self.bits == 64 else 32):
+            raise damaged(f"its program headers have {size} bytes each")
         for index in range(count):
             if self.bits == 64:
                 # p_flags comes second in 64-bit files and last in 32-bit ones.
@@ -342,6 +344,9 @@ class _Reader:
             names = self._at(layout, table)[6]
         if count > _MAX_SECTIONS:
             raise damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
+        # Shorter ones would overlap: a small file could ask for tens of thousands.
+        if size != struct.calcsize(self.order + ("IIQQQQIIQQ" if wide else "10I")):
+            raise damaged(f"its section headers have {size} bytes each")
         raw = [self._at(layout, table + index * size) for index in range(count)]
         base = raw[names][4] if names < len(raw) else None
         return tuple(

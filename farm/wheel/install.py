@@ -22,7 +22,7 @@ from farm.base.text import printable
 from farm.platforms.facts import DEFAULT, split_platform
 from farm.wheel.library import Contents, Library
 from farm.wheel.metadata import DistInfo, same_name
-from farm.wheel.policy import Policy
+from farm.wheel.policy import Forbidden, Policy, defaults
 from farm.wheel.report import Check, Finding
 
 # setuptools before 77 writes License-File into these (pypa/setuptools#4759).
@@ -131,19 +131,26 @@ def check_metadata(info: DistInfo, policy: Policy) -> Check:
 
 def check_members(contents: Contents, policy: Policy) -> Check:
     """No file that the policy forbids."""
-    any_of = re.compile("|".join(map(translate, policy.forbidden)) or r"\b\B")  # ten thousand members, at one look each
+    reasons = {rule if isinstance(rule, str) else rule.pattern: _why_forbidden(rule) for rule in policy.forbidden}
+    any_of = re.compile("|".join(map(translate, reasons)) or r"\b\B")  # ten thousand members, at one look each
     findings = tuple(
         Finding(
             check="members",
             where=name,
             what=f"has no place in the wheel (policy: {pattern})",
-            why="test libraries load before the real ones: a missing dependency of those is then blamed on these",
-            fix="build without tests (BUILD_TEST=0, INSTALL_TEST=0) and from a clean build folder",
+            why=reasons[pattern],
+            fix="leave it out of the build, or build from a clean folder; PyTorch: BUILD_TEST=0, INSTALL_TEST=0",
         )
         for name in filter(any_of.match, contents.files)
-        for pattern in [next(each for each in policy.forbidden if fnmatchcase(name, each))]
+        for pattern in [next(each for each in reasons if fnmatchcase(name, each))]
     )
     return Check(id="members", status="failed" if findings else "passed", findings=findings)
+
+
+def _why_forbidden(rule: str | Forbidden) -> str:
+    if not isinstance(rule, str):
+        return rule.reason
+    return defaults("forbidden_reason")[0] if rule in defaults("forbidden") else "the policy forbids such files"
 
 
 def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:

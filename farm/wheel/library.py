@@ -63,7 +63,7 @@ class Library(NamedTuple):
         path: Member name.
         size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
-        kind: `shared`, `executable`, `object`, `core` or `other`, which an assembly of .NET for any machine is.
+        kind: `shared`, `executable`, `object`, `core` or `other`.
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
         linker: Version of Microsoft's linker (PE).
@@ -175,7 +175,7 @@ def _read_dll(path: str, sha256: str, data: Buffer, level: str | None, on_load: 
     if device:
         ranges = _pe_ranges(pe)
         sets, empty = _fatbins(data, ranges, ranges)
-    if level and pe.is_dll and not pe.any_machine:
+    if level and pe.is_dll:
         instructions = _dll_instructions(data, pe, level, on_load)
     return Library(
         path=path,
@@ -183,7 +183,7 @@ def _read_dll(path: str, sha256: str, data: Buffer, level: str | None, on_load: 
         size=len(data),
         format="pe",
         machine=pe.machine,
-        kind="other" if pe.any_machine else "shared" if pe.is_dll else "executable",
+        kind="shared" if pe.is_dll else "executable",
         needed=pe.needed,
         delay_needed=pe.delay_needed,
         named=loaded_by_name(data, path.rpartition("/")[2]),

@@ -74,10 +74,6 @@ class DistInfo(NamedTuple):
         """Name and version, as the wheel's own folders begin."""
         return self.folder.removesuffix(".dist-info")
 
-    @property
-    def data_folder(self) -> str:
-        return f"{self.stem}.data"
-
 
 def parse_wheel_name(filename: str) -> WheelName:
     """Take a wheel's file name apart.

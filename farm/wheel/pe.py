@@ -7,7 +7,6 @@ Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-forma
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -22,9 +21,7 @@ MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
 _DLL = 0x2000
 _CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
 _PE32, _PE64 = 0x10B, 0x20B
-_EXPORTS, _IMPORTS, _LOAD_CONFIG, _DELAYED, _DOTNET = 0, 1, 10, 13, 14
-_IL_ONLY, _32_BIT = 1, 2  # COMIMAGE_FLAGS of IMAGE_COR20_HEADER (corhdr.h)
-_HYBRID = 200  # CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64 (winnt.h)
+_EXPORTS, _IMPORTS, _DELAYED = 0, 1, 13
 _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
@@ -52,15 +49,13 @@ class Pe(NamedTuple):
     """The facts of one PE file.
 
     Attributes:
-        machine: As in platform tags (`amd64`), or `pe0x<number>`; `arm64ec` for Arm code behind a header that says
-            AMD64, which no x86 processor runs.
+        machine: As in platform tags (`amd64`), or `pe0x<number>`.
         needed: DLLs that must be there when it is loaded, in order, as written.
         delay_needed: DLLs that must be there when one of their functions is first called.
         linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
         entry: Where the loader enters it, relative to the image base; 0: nowhere.
         directories: (address, size) of the data directories, sixteen of them.
         wide: 64 bits.
-        any_machine: An assembly of .NET without machine code ("AnyCPU"), whatever its header says.
     """
 
     machine: str
@@ -73,7 +68,6 @@ class Pe(NamedTuple):
     entry: int
     directories: tuple[tuple[int, int], ...]
     wide: bool = True
-    any_machine: bool = False
 
     def place(self, address: int) -> tuple[int, int]:
         """(file offset, end of its section in the file) of an address relative to the image base.
@@ -149,11 +143,10 @@ class _Reader:
         places = [self._at("II", table + 8 * index) for index in range(directories)]
         places += [(0, 0)] * (16 - len(places))
         self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
-        called = MACHINES.get(machine, f"pe0x{machine:x}")
         if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
             raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
         return Pe(
-            machine="arm64ec" if self._is_arm64ec(machine, places[_LOAD_CONFIG][0]) else called,
+            machine=MACHINES.get(machine, f"pe0x{machine:x}"),
             is_dll=bool(flags & _DLL),
             # Bytes of a record, and where its name and its address table stand: "Import Directory Table" and
             # "Delay-Load Directory Table" of the PE format.
@@ -164,27 +157,8 @@ class _Reader:
             image_base=base,
             entry=entry,
             wide=wide,
-            any_machine=self._is_any_machine(machine, places[_DOTNET][0]),
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
-
-    def _is_arm64ec(self, machine: int, load_config: int) -> bool:
-        """Such a file has metadata of hybrid code, as LLVM's COFFObjectFile::getMachine reads it."""
-        if machine != 0x8664 or not load_config:
-            return False
-        with suppress(VerificationFailedError):  # a table that cannot be read is none: the loader does without it
-            (size,) = struct.unpack("<I", self.slice_address(load_config, 4))
-            return size >= _HYBRID + 8 and any(self.slice_address(load_config + _HYBRID, 8))
-        return False
-
-    def _is_any_machine(self, machine: int, header: int) -> bool:
-        """Compilers give such an assembly the header of x86; .NET, and Windows' loader, take it on every machine."""
-        if machine != 0x14C or not header:
-            return False
-        with suppress(VerificationFailedError):
-            (flags,) = struct.unpack("<I", self.slice_address(header + 16, 4))
-            return bool(flags & (_IL_ONLY | _32_BIT) == _IL_ONLY)
-        return False
 
     def slice_address(self, address: int, size: int) -> bytes:
         start, end = self._place(address)

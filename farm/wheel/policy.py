@@ -73,6 +73,13 @@ Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=la
 """See `farm.wheel.fatbin`."""
 
 
+class Forbidden(Frozen):
+    """Files that have no place in a wheel, and why."""
+
+    pattern: str
+    reason: Printable
+
+
 class Rules(Frozen):
     """What a package's wheels are held to whatever their variant. A recipe states it, a channel may replace it by key.
 
@@ -88,7 +95,8 @@ class Rules(Frozen):
         dispatching: Libraries that choose their code at run time: only what runs when they are loaded must keep to
             the level (`farm.wheel.initscan`).
         direct_urls: METADATA may require packages by URL.
-        forbidden: Files that have no place in a wheel. Null: `verify_defaults.yaml`.
+        forbidden: Files that have no place in a wheel, each a pattern or `{pattern, reason}`. Null:
+            `verify_defaults.yaml`.
     """
 
     allow_other_sass: bool = False
@@ -99,9 +107,9 @@ class Rules(Frozen):
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
     direct_urls: bool = False
-    forbidden: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))] = Field(
-        default_factory=lambda: defaults("forbidden"), json_schema_extra=_OR_NULL
-    )
+    forbidden: Annotated[
+        tuple[str | Forbidden, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))
+    ] = Field(default_factory=lambda: defaults("forbidden"), json_schema_extra=_OR_NULL)
 
 
 def _or_default(value: object, what: str) -> object:

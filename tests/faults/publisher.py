@@ -9,28 +9,26 @@ import os
 import sys
 import tempfile
 import threading
-import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 import boto3
+from boto3.s3.transfer import TransferConfig
 
 from farm.base.errors import FarmError
-from farm.index import multipart, s3
+from farm.index import s3
 from farm.index.backends import open_store
 from farm.index.publish import publish
 
 GROUP = "sm35-avx"
 
 
-def metadata_of(wheel: Path) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")))
-
-
 def work(job: dict, errors: str) -> int:
     if job.get("max_put"):
-        s3.MAX_PUT, multipart.PART = job["max_put"], job["part"]
+        s3.MAX_PUT = job["max_put"]
+        s3._PARTS = TransferConfig(
+            multipart_threshold=job["max_put"], multipart_chunksize=job["part"], max_concurrency=1
+        )
     try:
         store = open_store(job["url"])
         for wheel in map(Path, job["wheels"]):

@@ -115,6 +115,47 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
     assert found == ["numpy", "torch==2.6.0+cpu.avx", "numpy<3"]
 
 
+def windows_wheel(folder, version):
+    """A torch for Windows as setup.py leaves it: without the bound on numpy."""
+    folder.mkdir(parents=True)
+    info, wheel = f"torch-{version}.dist-info", folder / f"torch-{version}-cp311-cp311-win_amd64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("torch/__init__.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-win_amd64\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+@pytest.mark.parametrize("channel", ["kepler-2.0.1", "kepler-2.7.1", "rtx50-windows"])
+def test_the_command_that_a_build_on_windows_prints_leaves_nothing_out(tmp_path, monkeypatch, channel):
+    """As build.cmd's last line has it. With `--into` alone verify refused the wheel: numpy 2 could be installed."""
+    variant = {"rtx50-windows": "sm120-avx2-py311"}.get(channel, "sm35-avx-py311")
+    plan = resolve(ROOT, Selectors(Variant.parse(variant), package="torch", channel=channel, platform="windows"))
+    built = windows_wheel(tmp_path / "built" / "wheel", plan.version.partition("+")[0])
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    monkeypatch.chdir(tmp_path)
+    words = ["--lib-dir", str(tmp_path), "--plan", "plan.json"]
+    template = (ROOT / "dockerfiles/windows/build.cmd.j2").read_text()
+    assert 'farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\\lib" --plan C:\\farm\\job\\plan.json' in template
+    assert main(["repair", str(built), *words]) == 0
+    (mine,) = Path("repaired").iterdir()
+    assert mine.read_bytes() == repair_built(plan, tmp_path / "built", tmp_path / "theirs").wheel.read_bytes()
+    report = verify(mine, plan.verify)
+    assert [check.status for check in report.checks if check.id == "metadata"] in (["passed"], ["not_run"])
+    assert main(["repair", str(built), "--into", "torch/lib", "-o", "by-hand"]) == 0
+    if plan.verify.numpy:
+        (other,) = Path("by-hand").iterdir()
+        assert "failed" in {check.status for check in verify(other, plan.verify).checks if check.id == "metadata"}
+
+
+def test_what_the_plan_has_is_not_taken_beside_it(tmp_path, capsys):
+    words = ["repair", str(tmp_path / "a.whl"), "--plan", str(tmp_path / "plan.json"), "--require", "numpy<2"]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 2
+    assert "--require beside --plan" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("built", "taken"),
     [

@@ -164,8 +164,7 @@ def build_pe(
     dotnet: int | None = None,
 ) -> bytes:
     """A 64-bit DLL (32-bit with machine 0x14C). It takes the first function of each DLL in `needed`, or by name what
-    `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers; `dotnet`: the flags
-    of an assembly of .NET."""
+    `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers."""
     wide = machine != 0x14C
     base, at = 0x10000000, 0x2000  # the image, and .rdata in it
     needed, delayed, exports = list(needed), list(delayed), sorted(exports)

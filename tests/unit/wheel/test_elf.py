@@ -141,3 +141,12 @@ def test_versions_of_symbols_may_end_with_the_file():
     assert _versions(b"..\1\0\2\0", elf, tags, 2) == (1, 2)
     with pytest.raises(VerificationFailedError, match="beyond the end"):
         _versions(b"..\1\0\2\0", elf, tags, 3)
+
+
+@pytest.mark.parametrize("field", [54, 58])  # e_phentsize, e_shentsize
+def test_headers_do_not_overlap(make_elf, field):
+    """A small file could ask for tens of thousands of them, which took half a second."""
+    raw = bytearray(make_elf())
+    struct.pack_into("<H", raw, field, 1)
+    with pytest.raises(VerificationFailedError, match="headers have 1 bytes each"):
+        read_elf(bytes(raw))

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from farm.base.errors import VerificationFailedError
 from farm.wheel.library import read_library
 from farm.wheel.pe import read_pe
-from farm.wheel.policy import Policy
-from farm.wheel.verify import verify
 from farm.wheel.windows import added_folders, owner, windows_dlls
 from tests.examples import examples
 
@@ -52,26 +50,6 @@ def test_other_kinds(make_pe):
     assert read_pe(make_pe(machine=0xAA64)).machine == "arm64"
     assert read_pe(make_pe(machine=0x1234)).machine == "pe0x1234"
     assert read_pe(make_pe()).needed == ()
-
-
-@pytest.mark.parametrize(
-    ("machine", "size", "metadata", "read"),
-    [
-        (0x8664, 320, 0x180001000, "arm64ec"),
-        (0x8664, 320, 0, "amd64"),
-        (0x8664, 200, 0x180001000, "amd64"),  # a load configuration of older linkers ends before that field
-        (0xAA64, 320, 0x180001000, "arm64"),  # Arm64X: for Arm64 processes too
-    ],
-)
-def test_arm_code_behind_an_amd64_header_is_no_amd64(make_pe, machine, size, metadata, read):
-    config = struct.pack("<I196xQ", size, metadata).ljust(320, b"\0")
-    data = bytearray(make_pe(machine=machine, text=config))
-    optional = int.from_bytes(data[0x3C:0x40], "little") + 24
-    text = next(section for section in read_pe(bytes(data)).sections if section.name == ".text")
-    data[optional + 112 + 80 : optional + 112 + 88] = struct.pack("<II", text.address, size)
-    assert read_pe(bytes(data)).machine == read
-    data[optional + 112 + 80 : optional + 112 + 84] = b"\xff\xff\xff\x7f"
-    assert read_pe(bytes(data)).machine == {0x8664: "amd64", 0xAA64: "arm64"}[machine], "a table that is not there"
 
 
 def test_delay_loads_of_old_linkers_hold_absolute_addresses(make_pe):
@@ -175,27 +153,3 @@ def test_agrees_with_pefile_on_the_launchers_that_distlib_brings():
     assert len(REAL) >= 2
     for path in REAL:
         agrees(path.read_bytes())
-
-
-@pytest.mark.parametrize(
-    ("machine", "flags", "any_machine"),
-    [
-        (0x14C, 1, True),
-        (0x14C, 9, True),
-        (0x14C, 3, False),
-        (0x14C, 0, False),
-        (0x8664, 1, False),
-        (0x14C, None, False),
-    ],
-)
-def test_an_assembly_of_dotnet_without_machine_code_is_for_any_machine(make_pe, machine, flags, any_machine):
-    """pythonnet's Python.Runtime.dll has 9: signed, too."""
-    library = read_library("a.dll", "", make_pe(machine=machine, dotnet=flags), "avx")
-    assert (library.kind, library.is_loadable) == (("other", False) if any_machine else ("shared", True))
-
-
-def test_such_an_assembly_may_lie_in_any_wheel(tmp_path, make_pe, make_wheel):
-    files = {"canary/__init__.py": b"", "canary/Runtime.dll": make_pe(machine=0x14C, dotnet=9, needed=["mscoree.dll"])}
-    for tag in ("py3-none-any", "py3-none-win_amd64", "py3-none-win_arm64"):
-        report = verify(make_wheel(tmp_path / tag, files, tag=tag), Policy())
-        assert [finding.what for finding in report.findings if finding.check in ("platform", "imports")] == []

@@ -104,6 +104,18 @@ def test_test_libraries_are_forbidden(check, make_elf):
     assert not check({"canary/x.pdb": b""}, {"forbidden": ["*.pdb"]})[1].passed
 
 
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("*.pyc", "the policy forbids such files"),
+        ({"pattern": "*.pyc", "reason": "compiled for one Python"}, "compiled for one Python"),
+    ],
+)
+def test_a_forbidden_file_is_explained_by_the_policy(check, rule, why):
+    [finding] = check({"canary/x.pyc": b""}, {"forbidden": [rule]})[1].findings
+    assert (finding.where, finding.why) == ("canary/x.pyc", why)
+
+
 def test_cudnn_must_run_on_the_lowest_gpu(check, make_elf, make_container, make_entry):
     def cudnn(*sms):
         return make_elf(fatbin=b"".join(make_container(make_entry("sass", sm)) for sm in sms))
