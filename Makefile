@@ -8,7 +8,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')  # tests
 # Tests start the farm some hundred times: it should not be compiled for each.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test lint unit integration e2e distributions installed mutants bench lock generate clean
+.PHONY: help demo test lint unit integration e2e fuzz distributions installed mutants bench lock generate clean
 
 help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8

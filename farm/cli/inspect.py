@@ -24,28 +24,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli import show, why126
-    from farm.cli.contents import show_contents
-    from farm.cli.tree import print_tree
+    from farm.cli import show
+    from farm.cli.contents import print_tree, show_contents
+    from farm.cli.explain import explanations_of, message_of, print_explanations, print_missing
     from farm.wheel.explain import why_126
     from farm.wheel.inspect import DECODED, inspect
 
     if args.explain is not None:
-        from farm.cli.explain import explain as print_explained
-        from farm.cli.explain import explained, message_of
-
-        explanations = explained(args.wheel, message_of(args.explain))
+        explanations = explanations_of(args.wheel, message_of(args.explain))
         if args.json:
             show.json_document([each.model_dump(mode="json") for each in explanations])
         else:
-            print_explained(explanations)
+            print_explanations(explanations)
         return 0
     if args.why_126:
         found = why_126(args.wheel)
         if args.json:
             show.json_document(found.model_dump(mode="json"))
         else:
-            why126.explain(found)
+            print_missing(found)
         return 6 if found.missing else 0
     contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
     if args.json:

@@ -5,7 +5,7 @@ Everything lies in a folder that the login node and the nodes share. The login n
 bubblewrap, else apptainer: the job enters the toolchain's file system by the first of them that works, and runs there
 under the host engine's supervisor, which keeps its limits and notes its end.
 
-    toolchains/<image>/root, environment.json    unpacked once
+    toolchains/<image>/root, image.json          unpacked once
     jobs/<handle>/                               job.sh and what the job cannot write
     jobs/<handle>/farm, run, tmp                 what it sees as /farm, /run (its log and exit.json), /tmp
     volumes/<name>                               build trees
@@ -15,7 +15,6 @@ A job is found by its name, which follows from its labels. Jobs are looked for b
 which is all that a job array gives them.
 """
 
-import contextlib
 import hashlib
 import json
 import math
@@ -28,7 +27,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from farm.base import processes
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
@@ -41,6 +40,8 @@ from farm.engines.output import storing
 
 CHUNK = 1 << 20
 CANCEL_S = 120
+LOOKS, LOOK_PAUSE_S = 5, 6.0
+"""A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
 ALL_CPUS = 1 << 16
 """Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
 ABSENT = 44
@@ -102,7 +103,7 @@ done
 INSTALL = """
 set -e; umask 077; mkdir -p "$1/toolchains"; cd "$1/toolchains"; part=$(mktemp -d ".$2.XXXXXX")
 trap 'rm -rf "$part"' EXIT
-printf '%s\\n' "$3" > "$part/environment.json"; mkdir "$part/root"
+printf '%s\\n' "$3" > "$part/image.json"; mkdir "$part/root"
 xz -dc | tar -xf - -C "$part/root" --no-same-owner
 for name in dev proc run tmp farm; do mkdir -p "$part/root/$name"; done
 mv -T "$part" "$2" 2>/dev/null || [ -d "$2/root" ]
@@ -220,17 +221,25 @@ class SlurmEngine:
 
     # --- toolchains
 
-    def has_toolchain(self, image: str) -> bool:
-        """Whether the file system of an image is in the shared folder."""
-        with contextlib.suppress(FileNotFoundError):
-            self._run('[ -d "$1/toolchains/$2/root" ] || exit 44', self.folder, _file_name(image))
-            return True
-        return False
+    def toolchain_id(self, image: str) -> str | None:
+        """The id of the image whose file system is in the shared folder under this name; None: none is."""
+        found = self._image(image)
+        return found["id"] if found else None
 
-    def add_toolchain(self, image: str, packed: Path, environment: dict[str, str]) -> None:
+    def add_toolchain(self, image: str, packed: Path, image_id: str, environment: dict[str, str]) -> None:
         """Unpack an image's file system (tar.xz) in the shared folder; `environment` is what the image sets."""
+        data = json.dumps({"id": image_id, "environment": environment})
         with packed.open("rb") as stream:
-            self._run(INSTALL, self.folder, _file_name(image), json.dumps(environment), stdin=stream)
+            self._run(INSTALL, self.folder, _file_name(image), data, stdin=stream)
+
+    def _image(self, image: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(
+                self._run('cat "$1/toolchains/$2/image.json" 2>/dev/null || exit 44', self.folder, _file_name(image))
+            )
+        except FileNotFoundError:
+            return None
+        return found
 
     # --- start
 
@@ -254,10 +263,12 @@ class SlurmEngine:
             f"--time={min(minutes, self._minutes or minutes)}",
             *(self._card if job.gpus else self._build).arguments(),
         ]
+        found = self._image(job.image)
         try:
-            environment = self._run('cat "$1/toolchains/$2/environment.json" || exit 44', self.folder, image)
+            if found is None:
+                raise FileNotFoundError
             with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as inputs:
-                self._write(Path(folder), handle, job, json.loads(environment))
+                self._write(Path(folder), handle, job, found["environment"])
                 with storing("a job's inputs", Path(folder)):
                     transfer.pack({"": Path(folder), **job.inputs}, inputs)
                     inputs.seek(0)
@@ -304,7 +315,14 @@ class SlurmEngine:
 
     def _look(self, handle: str, since: int = 0, length: int = 0) -> tuple[Observation, bytes]:
         """The state, and the log from byte `since` on; the state is the older of the two."""
-        answer = self._run(LOOK, self.folder, handle, str(since), str(length))
+        for left in reversed(range(LOOKS)):
+            try:
+                answer = self._run(LOOK, self.folder, handle, str(since), str(length))
+                break
+            except InfrastructureError:
+                if not left:
+                    raise
+                time.sleep(LOOK_PAUSE_S)
         if not answer:
             return Observation("lost", why="there is no folder of the job"), b""
         listed, ended, refused, cancelled, log = answer.split(b"\n", 4)
@@ -393,8 +411,10 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
         return Observation("starting", why=f"Slurm prepares {nodes}")
     active = bool(state) and state not in ("COMPLETED", "FAILED")
     report = _report(ended)
-    # An end by Slurm comes with SIGTERM, which the supervisor takes for a cancel: Slurm then says what it was.
-    if report and not (active and report.state == "cancelled"):
+    if report and not state and cancelled and report.exit_code:
+        return Observation("cancelled", why="cancelled")
+    # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why, and says so at the end.
+    if report and not (active and report.exit_code):
         return report
     if refused and not active:
         text = f"node {nodes or '?'} lets no job enter a toolchain: {refused}"

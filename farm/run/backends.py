@@ -424,8 +424,9 @@ def unpacked_toolchain(
     """
     assert isinstance(engine, SlurmEngine)
     image = f"toolchain-{rendered.image_digest[:24]}"
-    if engine.has_toolchain(image):
+    if image_id := engine.toolchain_id(image):
         with outcomes.timed("image", workspace.watcher) as step:
+            (folder / IMAGE).write_text(image_id, encoding="utf-8")  # for the provenance, as in `toolchain`
             step.result = f"{image}, in {engine.folder}"
         return image
     maker = open_backend(workspace, "docker")
@@ -435,7 +436,8 @@ def unpacked_toolchain(
         with outcomes.timed("unpack", workspace.watcher) as step:
             script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
             packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
-            engine.add_toolchain(image, packed, maker.engine.image_environment(made))
+            image_id = (folder / IMAGE).read_text(encoding="utf-8")
+            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made))
             step.result = f"{image} into {engine.folder}"
     finally:
         maker.close()

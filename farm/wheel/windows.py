@@ -4,6 +4,7 @@ Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 """
 
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib import import_module
@@ -32,6 +33,7 @@ class _Lists(NamedTuple):
     python: tuple[str, ...]
     runtime: tuple[str, ...]
     brought_along: tuple[str, ...]
+    openmp: tuple[str, ...]
     folders: tuple[str, ...]
     loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
 
@@ -90,6 +92,11 @@ def is_brought_along(name: str) -> bool:
 def added_folders() -> tuple[str, ...]:
     """Patterns of folders below site-packages that packages add to the search for DLLs."""
     return _lists().folders
+
+
+def openmp_runtimes(needed: Iterable[str]) -> list[str]:
+    """The OpenMP runtimes among the DLLs that a library imports."""
+    return [name for name in needed if fits(name, _lists().openmp)]
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:

@@ -183,7 +183,7 @@ def test_an_extension_that_needs_torch(own, tmp_path):
     refused = subprocess.run(submit, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert f"torchsort is built against torch=={TORCH}+cpu.avx2" in refused.stderr
-    own.run("farm", "index", "adopt", str(torch_of_the_farm(tmp_path)), "--to", "cpu-avx2")
+    own.run("farm", "publish", str(torch_of_the_farm(tmp_path)), "--to", "cpu-avx2")
     own.run(*submit, "--no-smoke")
     own.run("farm", "index", "dependencies")
     result = valid("submit", own.run(*submit, "--json"))

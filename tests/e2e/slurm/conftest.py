@@ -19,12 +19,16 @@ from pathlib import Path
 import docker
 import pytest
 
-from farm.engines.docker import DockerEngine
-from farm.engines.images import Image
 from farm.engines.slurm import SlurmEngine
-from farm.run.toolchain_tree import pack_toolchain
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.backends import unpacked_toolchain
+from farm.run.report import Outcomes, Silent
+from farm.run.workspace import Workspace
 from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
-from tests.e2e.dispatch.conftest import toolchain  # noqa: F401 a fixture
 
 FOLDER = Path("/var/tmp/farm-e2e-slurm")
 """One place, so that what a killed run left is found."""
@@ -159,21 +163,17 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def tree(
-    cluster: Cluster,
-    client: docker.DockerClient,
-    toolchain: Image,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-) -> str:
-    """The canary's toolchain in the shared folder; returns the image's name."""
-    project = make_project(tmp_path_factory.mktemp("packed") / "project")
+def tree(cluster: Cluster, client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The canary's toolchain in the shared folder, as the first `farm submit` puts it there; returns its name."""
+    folder = tmp_path_factory.mktemp("tree")
+    project = make_project(folder / "project")
     pack_fast(project)
-    engine = DockerEngine(client)
-    packer = project / "dockerfiles/scripts/pack_toolchain.py"
-    packed = pack_toolchain(engine, toolchain.tag, packer, project / "toolchains", whole=True)
+    plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
+    rendered = render(project, plan)
+    rendered.write(folder / "context")
+    workspace = Workspace(project, load_settings(project), Silent())
     shared = SlurmEngine(str(cluster.shared), "login")
-    shared.add_toolchain(toolchain.tag, packed, engine.image_environment(toolchain.tag))
-    return toolchain.tag
+    return unpacked_toolchain(workspace, shared, plan, rendered, folder, Outcomes())
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from farm.base.errors import FarmError
+from farm.engines import slurm
 from farm.engines.base import Cause, Job
 from farm.engines.slurm import Options, SlurmEngine, _below_farm, _handle, observation
 
@@ -32,7 +33,11 @@ def exit_json(code=0, cause=None, detail=None):
         ("BOOT_FAIL", "", ("lost", None, None)),
         ("PREEMPTED", exit_json(143, "CANCELLED"), ("lost", None, None)),
         ("CANCELLED", exit_json(143, "CANCELLED"), ("cancelled", None, None)),
+        # It ends a job by SIGTERM, which may reach the command before the supervisor: the reason comes a moment later.
         ("COMPLETING", exit_json(143, "CANCELLED"), ("running", None, None)),
+        ("COMPLETING", exit_json(143), ("running", None, None)),
+        ("CANCELLED", exit_json(143), ("cancelled", None, None)),
+        ("COMPLETING", exit_json(0), ("done", 0, None)),
         # A network file system shows the report later than Slurm the end.
         ("FAILED", "", ("running", None, None)),
         # Slurm has forgotten it.
@@ -62,6 +67,8 @@ def test_a_node_that_lets_no_job_in_is_named_with_what_it_said():
 
 def test_what_was_cancelled_in_the_queue_stays_so_when_slurm_has_forgotten_it():
     assert observation("", "", "", "cancelled").state == "cancelled"
+    assert observation("", exit_json(143), "", "cancelled").state == "cancelled"
+    assert observation("", exit_json(0), "", "cancelled").state == "done"
 
 
 @pytest.mark.parametrize("target", ["/farm", "/farm/a/b", "/farm/..", "/etc", "farm/out", "/farm/a b", "/farm/$(x)"])
@@ -84,5 +91,6 @@ def test_a_login_node_that_does_not_answer_is_named(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text("#!/bin/sh\necho 'ssh: connect to host: refused' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "LOOK_PAUSE_S", 0.0)
     with pytest.raises(FarmError, match="the login node k40 does not answer: ssh: connect to host: refused"):
         SlurmEngine("/shared", "k40").observe("farm-1")

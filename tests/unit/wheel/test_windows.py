@@ -116,6 +116,25 @@ def test_excluded_in_any_case(tmp_path, wheel):
     assert run(wheel, tmp_path, [], exclude=["LibIomp5*", "lazy.dll"]).vendored == ()
 
 
+@pytest.mark.parametrize(
+    ("needed", "named"),
+    [
+        (["VCOMP140.DLL", "libomp140.x86_64.dll"], "VCOMP140.DLL, libomp140.x86_64.dll"),  # CMake's find with VS 2022
+        (["libiomp5md.dll", "vcomp140.dll"], "libiomp5md.dll, vcomp140.dll"),
+        (["VCOMP140.DLL", "libopenblas.dll"], None),
+        (["libiomp5md.dll", "mkl_intel_thread.2.dll"], None),
+    ],
+)
+def test_one_library_with_two_openmp_runtimes(tmp_path, make_wheel, make_pe, needed, named):
+    """Each of two libraries may have its own; that is another matter, and torch and MKL live with it."""
+    members = {"torch/lib/torch_cpu.dll": make_pe(needed=needed), "torch/lib/other.dll": make_pe(needed=needed[:1])}
+    wheel = make_wheel(tmp_path, members, tag=TAG)
+    report = verify(wheel, Policy(platform="windows_x86_64"))
+    found = [(finding.where, finding.what) for finding in report.findings if "OpenMP" in finding.what]
+    expected = [("torch/lib/torch_cpu.dll", f"imports 2 OpenMP runtimes: {named}")] if named else []
+    assert found == expected
+
+
 def test_not_found(tmp_path, wheel, libs):
     (libs[1] / "deep.dll").unlink()
     with pytest.raises(VerificationFailedError, match=r"LibIomp5md\.dll needs Deep\.dll"):
