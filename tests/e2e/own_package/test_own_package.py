@@ -87,7 +87,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient):
     }
     outside = Own(empty, environ)
     script = empty.with_name("own-tutorial.sh")
-    script.write_text("set -ex\n" + "\n".join(lines(PAGE.read_text())).replace("uv tool install .", "uv tool install torch-farm") + "\n")
+    script.write_text("set -ex\n" + "\n".join(lines(PAGE.read_text())) + "\n")
     made = Own(empty / "my-wheels", environ)
     try:
         printed = outside.run("bash", str(script))
