@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -106,7 +106,7 @@ def find(name: str) -> tuple[Card, ...]:
 
 def _sm_of_chip(line: str) -> Sm | None:
     """The SM of the chip that a line of `lspci` names before the card's name in brackets."""
-    chip = re.search(r"\b(g[fkmpv]\d{3})\w{0,4} \[", line[:200].lower(), re.ASCII)
+    chip = re.search(_CHIP, line[:200].lower(), re.ASCII)
     # The longest beginning: GK210 is another SM than the other GK2 chips.
     begun = [known for known in gpus().chips if chip and chip[1].startswith(known)]
     return gpus().chips[max(begun, key=len)] if begun else None
@@ -117,7 +117,7 @@ def maker(name: str) -> str | None:
     text = re.sub(r"[^a-z0-9]+", " ", _MARKS.sub(" ", name[:200].lower()))
     words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
     for company, names in gpus().others.items():
-        if company.lower() in text.split() or any(re.match(rf"{known}\b", words) for known in names):
+        if company.lower() in text.split() or any(re.match(rf"(?:{known})\b", words) for known in names):
             return company
     return None
 
@@ -163,7 +163,10 @@ _FORM = re.compile(r"(?<![a-z0-9])(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)(?
 _SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce)(?<!gtx))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
 """A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
 _LISTED = re.compile(r"^\s*(?:gpu \d+|product name\s*):|\(uuid:.*")  # nvidia-smi -L and -q
-_PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
+_CHIP = r"\b(g[fkmpv]\d{3})\w{0,4} \["
+_FAMILY = r"^(?:geforce|quadro|tesla|grid|jetson|dgx|hgx)"
+_SERIES = r"^(?:gtx|gts|gt|rtx)(?=.)"
+_PCI = re.compile(r"\[([^\]\[]*[a-z][^\]\[]*)\](?=[^\]\[]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
 
 
 def _full(name: str) -> str:
@@ -179,11 +182,11 @@ def _full(name: str) -> str:
 
 
 def _bare(name: str) -> str:
-    return re.sub(r"^(?:geforce|quadro|tesla|grid|jetson|dgx|hgx)", "", _full(name))
+    return re.sub(_FAMILY, "", _full(name))
 
 
 def _number(name: str) -> str:
-    return re.sub(r"^(?:gtx|gts|gt|rtx)(?=.)", "", _bare(name))
+    return re.sub(_SERIES, "", _bare(name))
 
 
 KEYS: tuple[Callable[[str], str], ...] = (_full, _bare, _number)
@@ -208,3 +211,26 @@ def _indices() -> tuple[dict[str, tuple[Card, ...]], ...]:
             index[key(card.name)] = (*index.get(key(card.name), ()), card)
         indices.append(index)
     return tuple(indices)
+
+
+def name_facts() -> dict[str, Any]:
+    """Everything that `find` and `maker` read, as JSON: expressions, the index of each key, chips, other makers."""
+    words, inside = _noise()
+    strip = [each.pattern for each in (_LISTED, _SLICE, _MEMORY, _FORM, words)]
+    return {
+        "marks": _MARKS.pattern,
+        "brackets": _PCI.pattern,
+        "strip": strip,
+        "inside": inside.pattern,
+        "loose": [_FAMILY, _SERIES],
+        "index": [
+            {key: sorted({(card.name, card.sm) for card in found}) for key, found in each.items()}
+            for each in _indices()
+        ],
+        "chip": _CHIP,
+        "chips": gpus().chips,
+        "renamed": gpus().renamed,
+        "others": gpus().others,
+        "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
+        "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
+    }

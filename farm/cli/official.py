@@ -14,15 +14,13 @@ from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Question
 from farm.plan.compat.stack import number
 from farm.plan.options import OPTIONS
-from farm.plan.variant import PYTHONS, Variant, python_word
+from farm.plan.variant import Variant, python_word
 
 if TYPE_CHECKING:
     from farm.plan.recommend import Own
 
 NO = 3
 """The exit code for "no": nothing that upstream publishes runs on the cards."""
-NEWER_ARM = 90
-"""The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
 _BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 
 
@@ -148,20 +146,10 @@ def _python(name: str | None) -> str | None:
 
 def _own(args: argparse.Namespace, question: Question, variant: Variant | None) -> "list[Own]":
     from farm.base.project import find_project
-    from farm.plan.recommend import Machine, own_builds
+    from farm.plan.recommend import machine_of, own_builds
 
-    x86 = question.platform.endswith("x86_64")
-    cpus = ("avx2", "avx", "sse41") if x86 else ("armv9", "armv8_2") if min(question.sms) >= NEWER_ARM else ("armv8_2",)
-    pythons = tuple(sorted(PYTHONS, key=lambda word: (word.endswith("t"), -int(word[3:].removesuffix("t")))))
-    # A free-threaded Python that the farm builds nothing for counts as the one with the lock.
-    wanted = (question.python or "").removesuffix("t")
-    machine = Machine(
-        question.sms,
-        (variant.cpu,) if variant else cpus,
-        args.platform,
-        (wanted,) if wanted in PYTHONS else pythons,
-        question.driver,
-    )
+    cpu = variant.cpu if variant else None
+    machine = machine_of(question.sms, question.platform, question.python, cpu, question.driver)
     try:
         return own_builds(find_project(args.project or Path.cwd()), machine)
     except FarmError:  # no project, or a matrix that cannot be read: the answer about upstream stands without it

@@ -9,14 +9,15 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.cli.project import project_of
 from farm.index.backends import open_store
+from farm.index.layout import CATALOGUE
 from farm.index.publish import check_store
-from farm.run.release import pip_links, pip_source, public_url
+from farm.run.release import pip_source, public_url
 from farm.run.report import Silent
 from farm.run.workspace import Workspace, open_journal
 from farm.site import build
-from farm.site.offers import offers
-from farm.site.state import Known, runs, wheels
+from farm.site.runs import runs
 from farm.site.tested import kept_tests
+from farm.site.wheels import wheels, with_tests
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,15 +33,20 @@ def run(args: argparse.Namespace) -> int:
         settings = settings.named(args.index)
     workspace = Workspace(project, settings, Silent())
     store = open_store(workspace.index_url)
+    if not args.output and store.get(CATALOGUE) is None:
+        raise UsageError(
+            f"{workspace.index_url} is no index: it has no {CATALOGUE}",
+            hint="publish a wheel first, or write to -o DIR",
+        )
+    found = list(wheels(store))
+    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found})
     with open_journal(project, workspace.settings) as journal:
-        published = list(wheels(store))
-        tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in published})
-        known = Known.of(published, runs(journal, workspace.artifacts / "runs"), tests)
+        shown = list(runs(journal, workspace.artifacts / "runs"))
     made = build.files(
-        list(offers(project)),
-        known,
+        with_tests(found, tests, shown),
+        shown,
+        project=project,
         source=lambda group: pip_source(workspace, group),
-        links=lambda group: pip_links(workspace, group),
         root=public_url(workspace, ""),
     )
     if args.output:

@@ -36,6 +36,23 @@ class Machine:
     driver: str | None = None
 
 
+NEWER_ARM = 90
+"""The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
+NEWEST_FIRST = tuple(sorted(PYTHONS, key=lambda word: (word.endswith("t"), -int(word[3:].removesuffix("t")))))
+
+
+def machine_of(
+    sms: tuple[int, ...], place: str, python: str | None = None, cpu: str | None = None, driver: str | None = None
+) -> Machine:
+    """A machine of which the cards are known, and where: `linux-x86_64`; its CPU is not known."""
+    platform, _, machine = place.partition("-")
+    arm = ("armv9", "armv8_2") if min(sms) >= NEWER_ARM else ("armv8_2",)
+    cpus = ("avx2", "avx", "sse41") if machine == "x86_64" else arm
+    # A free-threaded Python that the farm builds nothing for counts as the one with the lock.
+    wanted = (python or "").removesuffix("t")
+    return Machine(sms, (cpu,) if cpu else cpus, platform, (wanted,) if wanted in PYTHONS else NEWEST_FIRST, driver)
+
+
 @dataclass(frozen=True)
 class Own:
     """A build that can be planned. `proved`: how far it was proved, empty: it never was; `lost`: cards without code."""

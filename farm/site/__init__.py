@@ -1,5 +1,5 @@
-"""The static site beside the index: pick a wheel, see the farm. Data in, files out; it builds and publishes nothing.
+"""The static site beside the index: what is there, what PyTorch and others have, what could be built.
 
-The way through: `offers` has every build of the matrix, `state` what became of each; `payload` and `conflicts` are the
-data of the selector, `pages` (with `charts`) and `feed` make the files, `build` writes those that changed.
+`wheels` reads the index, `runs` the journal, `tested` the smoke tests; `answers` is the data of the page's search,
+`pages` makes the HTML, `build` writes the files that changed.
 """

@@ -2,34 +2,27 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from farm.base.errors import InfrastructureError
+from farm.base.errors import FarmError, InfrastructureError
 from farm.base.text import plain_lines
 from farm.index.pages import catalogue_schema
 from farm.index.standing import KEY, Standing, Test, render
 from farm.index.stores import Store
-from farm.site import charts, pages
-from farm.site.conflicts import conflicts
-from farm.site.feed import feed
-from farm.site.offers import Offer, by_builds
-from farm.site.payload import Source, payload
-from farm.site.state import STATES, Known, RunView
+from farm.plan.evidence import Evidence, load_evidence
+from farm.plan.matrix import Channel, load_matrix
+from farm.site import answers, pages
+from farm.site.runs import RunView
+from farm.site.wheels import STATES, Wheel
 
 MANIFEST = "site/manifest.json"
-"""Hashes of the site's files when they were last written: a rebuild reads this alone."""
+"""What the site's files hashed to when they were last written: a rebuild reads this alone."""
 
 MAX_LOG = 256 * 1024  # bytes of a log's end that are shown
 TRIES = 5
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".json": "application/json",
-    ".xml": "application/atom+xml",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-}
+TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".txt": "text/plain; charset=utf-8"}
 
 
 class Written(NamedTuple):
@@ -39,58 +32,47 @@ class Written(NamedTuple):
     changed: tuple[str, ...]
 
 
-def files(offered: Sequence[Offer], known: Known, *, source: Source, links: Source, root: str) -> dict[str, bytes]:
+Source = Callable[[str], tuple[str, ...]]
+"""Group -> the options by which pip finds its wheels."""
+
+
+def files(
+    there: Sequence[Wheel], runs: Sequence[RunView], *, project: Path | None, source: Source, root: str
+) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
     Args:
-        offered: Every build of the matrix.
-        known: The index's wheels and the journal's runs.
-        source: Group of a variant -> pip's options for it.
-        links: Group of a variant -> pip's options for its page of links.
+        there: The index's wheels, newest first (`farm.site.wheels.with_tests`).
+        runs: The journal's newest runs.
+        project: The project whose channels could be built; None: none.
+        source: Group -> pip's options for it.
         root: The address of the index's root, ending in a slash.
     """
-    data = payload(offered, conflicts(offered), known, source, links)
     made: dict[str, bytes] = {}
-    linked = {run.id: tuple(_texts(run, made)) for run in known.runs[: pages.SHOWN_RUNS]}
-    made["index.html"] = pages.selector(data, offered, known).encode()
-    made["farm.html"] = pages.farm_page(offered, known, linked, root).encode()
-    standings = _standings(offered, known)
-    made["feed.xml"] = feed(known.wheels, {name: said.state for name, said in standings.items()}, root)
-    made[KEY] = render(standings)
+    channels, evidence = _offered(project)
+    made["index.html"] = pages.index_page(answers.data(project, there), there, channels, evidence).encode()
+    sources = {group: source(group) for group in sorted({group for wheel in there for group in wheel.groups})}
+    for name, found in pages.of_project(there).items():
+        made[pages.project_key(name)] = pages.project_page(name, found, sources).encode()
+    linked = {run.id: tuple(_texts(run, made)) for run in runs[: pages.SHOWN_RUNS]}
+    made["farm.html"] = pages.farm_page(runs, linked, root).encode()
+    made[KEY] = render({wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None})
     made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
-    made |= badges(offered, known)
     return made
 
 
-def _standings(offered: Sequence[Offer], known: Known) -> dict[str, Standing]:
-    return {
-        wheel.filename: Standing(
-            state=STATES[known.tested(offer)],
-            tests=tuple(Test(where=s.where, date=s.date, outcome=s.outcome) for s in known.smokes(offer)),
-        )
-        for offer in offered
-        if (wheel := known.wheel(offer))
-    }
+def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
+    try:
+        if project is not None:
+            return list(load_matrix(project).channels.values()), load_evidence(project)
+    except FarmError:  # what is in the index is shown whatever the matrix says
+        pass
+    return [], Evidence([])
 
 
-def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:
-    """A badge a variant, of the best build of its main package: `badges/sm35-avx-py311.svg`."""
-    order, packages = list(STATES), by_builds(offered)
-    best: dict[str, tuple[int, Offer]] = {}
-    for offer in offered:
-        if not offer.blocked:
-            # The package first, then its best state: torch that is published counts more than a tested companion.
-            rank = packages.index(offer.package) * len(order) + order.index(known.state(offer)[0])
-            if offer.variant not in best or rank < best[offer.variant][0]:
-                best[offer.variant] = (rank, offer)
-    made = {}
-    for variant, (_, offer) in best.items():
-        state = known.state(offer)[0]
-        right = STATES[state]
-        if known.wheel(offer):
-            right = f"{offer.package} {offer.version.partition('+')[0]}: {STATES[known.tested(offer)]}"
-        made[f"badges/{variant}.svg"] = charts.badge(variant, right, state).encode()
-    return made
+def _standing(wheel: Wheel) -> Standing:
+    tests = tuple(Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests)
+    return Standing(state=STATES[wheel.state], tests=tests)
 
 
 def _texts(run: RunView, made: dict[str, bytes]) -> list[tuple[str, str]]:

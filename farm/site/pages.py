@@ -1,11 +1,11 @@
-"""The two pages: HTML from data, everything escaped, each page whole in one file."""
+"""The pages: HTML from data, everything escaped, each page whole in one file."""
 
 import base64
 import hashlib
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -15,30 +15,16 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from farm import catalog
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
-from farm.run.journal import Phase
-from farm.site import charts
-from farm.site.offers import Offer
-from farm.site.payload import GROUP
-from farm.site.state import STATES, Known, RunView, Wheel
+from farm.plan.evidence import Evidence
+from farm.plan.matrix import Channel
+from farm.site.runs import RunView
+from farm.site.wheels import STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKS = {
-    "smoked": "✔✔",
-    "tested": "✔",
-    "published": "✔",
-    "broken": "✘",
-    "running": "▶",
-    "waiting": "…",
-    "withdrawn": "✕",
-    "failed": "✘",
-    "cancelled": "✘",
-    "open": "○",
-    "blocked": "✕",
-}
 SHOWN_RUNS = 50
-SHOWN_WHEELS = 100
 
 
 class Inline(NamedTuple):
@@ -51,12 +37,17 @@ class Inline(NamedTuple):
 @cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False)
+    made = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"megabytes": megabytes, "duration": duration, "quoted": quote}
+    made.globals |= {"css": _inline("site.css"), "states": STATES}
+    return made
 
 
 @cache
-def _inline(name: str) -> Inline:
-    text = (TEMPLATES / name).read_text(encoding="utf-8")
+def _inline(*names: str) -> Inline:
+    text = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names)
     digest = hashlib.sha256(text.encode()).digest()
     # The policy of the page lets run what has this hash, and nothing that got into it otherwise.
     return Inline(Markup(text), f"sha256-{base64.b64encode(digest).decode()}")  # noqa: S704 our own files
@@ -66,14 +57,8 @@ def embedded(data: Mapping[str, Any]) -> Markup:
     """JSON that can stand inside a script element whatever its strings hold."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     # `</script>` would end the element; U+2028 and U+2029 end a line in older JavaScript.
-    for character, escape in (
-        ("<", "\\u003c"),
-        (">", "\\u003e"),
-        ("&", "\\u0026"),
-        ("\u2028", "\\u2028"),
-        ("\u2029", "\\u2029"),
-    ):
-        text = text.replace(character, escape)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 escaped above
 
 
@@ -81,131 +66,88 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def selector(data: Mapping[str, Any], offers: Sequence[Offer], known: Known) -> str:
-    """The page on which a user picks a wheel."""
-    wheels = {offer.key: (offer, wheel) for offer in offers if (wheel := known.wheel(offer))}
-    published = [
+def duration(seconds: float) -> str:
+    """`2 h 05 min`, `3 min 20 s`, `8.2 s`."""
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def project_key(project: str) -> str:
+    return f"project/{project}.html"
+
+
+def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
+    """The wheels by project, in the order of names; of each the newest first."""
+    return {
+        name: [*found]
+        for name, found in groupby(sorted(there, key=lambda each: each.project), lambda each: each.project)
+    }
+
+
+def index_page(data: Mapping[str, Any], there: Sequence[Wheel], channels: Iterable[Channel], evidence: Evidence) -> str:
+    """What is there, by project and by group; then what could be built."""
+    projects = [
         {
-            "variant": offer.variant,
-            "platform": offer.platform,
-            "requirement": f"{offer.package}=={wheel.version}",
-            "size": megabytes(wheel.size),
-            "driver": offer.driver,
+            "name": name,
+            "newest": next((wheel.version for wheel in found if wheel.withdrawn is None), "all withdrawn"),
+            "versions": len({wheel.version for wheel in found}),
+            "wheels": len(found),
+            "groups": len({group for wheel in found for group in wheel.groups}),
+            "checked": sum(wheel.report is not None for wheel in found),
+            "date": max(wheel.uploaded for wheel in found)[:10],
         }
-        for offer, wheel in wheels.values()
+        for name, found in of_project(there).items()
     ]
+    counted = Counter(group for wheel in there for group in wheel.groups)
+    named: dict[str, set[str]] = {}
+    for wheel in there:
+        for group in wheel.groups:
+            named.setdefault(group, set()).add(wheel.project)
+    groups = [(group, _meaning(group), counted[group], sorted(named[group])) for group in sorted(counted)]
+    offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
     return (
         _environment()
         .get_template("index.html")
         .render(
-            css=_inline("site.css"),
-            js=_inline("selector.js"),
             data=embedded(data),
-            published=published,
-            group=GROUP,
-            pip=shlex.join(("pip", "install", "REQUIREMENT", *data["pip"])),
+            js=_inline("answers.js", "page.js"),
+            projects=projects,
+            groups=groups,
+            wheels=len(there),
+            channels=sorted(offered, key=lambda pair: not pair[1]),
         )
     )
 
 
-def farm_page(offers: Sequence[Offer], known: Known, links: Mapping[str, Sequence[tuple[str, str]]], root: str) -> str:
-    """The page that shows how the farm stands. `links`: run -> (name, address) of its files."""
-    newest = sorted(known.wheels, key=lambda wheel: (wheel.uploaded, wheel.filename), reverse=True)
-    # Not the time now: pages that did not change must not be written anew.
-    times = [run.created for run in known.runs] + [wheel.uploaded for wheel in newest]
+def _tested(evidence: Evidence, channel: str) -> str:
+    found = {wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")}
+    return "; ".join(f"{variant}: {state}" for variant, state in found.items())
+
+
+def _meaning(group: str) -> str:
+    """`Kepler, Tesla K40; Core 4xxx (Haswell)` of a group's name; empty for a name of one's own."""
+    gpu, _, cpu = group.partition("-")
+    card, level = catalog.architectures().architectures.get(gpu), catalog.cpu_levels().get(cpu)
+    words = [f"{card.name}, {card.example}"] if card else {"cpu": ["no GPU"], "mps": ["Apple GPU"]}.get(gpu, [])
+    return "; ".join([*words, *([level.example] if level else [])])
+
+
+def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[str, ...]]) -> str:
+    """All versions and files of a project, and the line that installs each version from each group."""
+    versions = []
+    for version, files in groupby(found, key=lambda wheel: wheel.version):
+        listed = list(files)
+        groups = sorted({group for wheel in listed for group in wheel.groups if wheel.withdrawn is None})
+        lines = [(group, shlex.join(["pip", "install", f"{name}=={version}", *sources[group]])) for group in groups]
+        versions.append((version, listed, lines))
     return (
         _environment()
-        .get_template("farm.html")
-        .render(
-            css=_inline("site.css"),
-            states=STATES,
-            marks=MARKS,
-            counts={"published": len(known.wheels), "offers": len(offers)},
-            updated=max(times, default="")[:16].replace("T", " "),
-            grids=list(_grids(offers, known)),
-            troubles=list(_troubles(offers, known)),
-            runs=[_run(run, links.get(run.id, ())) for run in known.runs[:SHOWN_RUNS]],
-            legend=charts.LEGEND,
-            wheels=[_wheel(wheel) for wheel in newest[:SHOWN_WHEELS]],
-            chart=charts.sizes(newest),
-            root=root,
-        )
+        .get_template("project.html")
+        .render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key, meaning=_meaning)
     )
 
 
-class Cell(NamedTuple):
-    state: str
-    text: str
-
-
-def _grids(offers: Sequence[Offer], known: Known) -> Iterator[dict[str, Any]]:
-    for channel, group in groupby(offers, key=lambda offer: offer.channel):
-        builds = list(group)
-        cpus = list(dict.fromkeys(offer.cpu for offer in builds))
-        rows: dict[tuple[str, str, str, str, str | None], dict[str, Cell]] = {}
-        counts: Counter[str] = Counter()
-        for offer in builds:
-            state, why = known.state(offer)
-            counts[state] += 1
-            text = f"{offer.package} {offer.version} {offer.variant}: {STATES[state]}" + (f": {why}" if why else "")
-            row = rows.setdefault((offer.package, offer.platform, offer.gpu, offer.python, offer.cuda), {})
-            row[offer.cpu] = Cell(state, text)
-        yield {
-            "name": channel,
-            "title": f"{len(builds)} builds",
-            "proved": [f"{offer.package} {offer.variant}: {offer.proved}" for offer in builds if offer.proved],
-            "summary": ", ".join(f"{counts[state]} {STATES[state]}" for state in STATES if counts[state]),
-            "open": any(counts[state] for state in STATES if state not in ("cancelled", "open", "blocked")),
-            "cpus": cpus,
-            "rows": [
-                dict(zip(("package", "platform", "gpu", "python", "cuda"), key, strict=True))
-                | {"cells": [cells.get(cpu) for cpu in cpus]}
-                for key, cells in rows.items()
-            ],
-        }
-
-
-def _troubles(offers: Sequence[Offer], known: Known) -> Iterator[dict[str, str]]:
-    seen = set()
-    for offer in offers:
-        state, why = known.state(offer)
-        if why and (offer.key, why) not in seen:
-            seen.add((offer.key, why))
-            yield {"name": f"{offer.channel}: {offer.package} {offer.variant}", "state": state, "why": why}
-
-
-_ENDED = {
-    Phase.SUCCEEDED: ("done", "published"),
-    Phase.FAILED: ("failed", "failed"),
-    Phase.INFRASTRUCTURE: ("failed: infrastructure", "failed"),
-    Phase.CANCELLED: ("cancelled", "cancelled"),
-}
-"""Ends of runs in the table: the word, and the style of the cell."""
-
-
-def _run(run: RunView, links: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    ended, mark = _ENDED.get(run.phase, (str(run.phase), "running"))
-    return {
-        "id": run.id,
-        "package": run.package,
-        "version": run.version,
-        "variant": run.variant,
-        "ended": ended,
-        "mark": mark,
-        "why": run.why,
-        "time": charts.duration(run.seconds),
-        "bar": charts.bar(run.steps),
-        "cache": f"{run.cached[0] / run.cached[1]:.0%} of {run.cached[1]}" if run.cached else "-",
-        "links": links,
-    }
-
-
-def _wheel(wheel: Wheel) -> dict[str, str]:
-    return {
-        "filename": wheel.filename,
-        "url": quote(wheel_place(wheel.filename)),
-        "record": quote(record_key(wheel.filename)),
-        "date": wheel.uploaded[:10],
-        "size": megabytes(wheel.size),
-        "sha256": wheel.sha256,
-    }
+def farm_page(runs: Sequence[RunView], linked: Mapping[str, Sequence[tuple[str, str]]], root: str) -> str:
+    """The newest runs, and how an index is verified."""
+    return _environment().get_template("farm.html").render(runs=runs[:SHOWN_RUNS], linked=linked, root=root)

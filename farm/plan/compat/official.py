@@ -1,7 +1,7 @@
 """PyTorch's own wheels and those of other makers for a set of cards: the rules are data, and `best` reads nothing else.
 
-`facts` is that data as JSON. The page's `answers.js` is the same algorithm over the same document, sentence for
-sentence; `tests/unit/site/test_answers.py` asks both the same questions.
+`facts` is that data as JSON, with the grammar of names and pasted text. The page's `answers.js` is the same algorithm
+over the same document, sentence for sentence; `tests/unit/site/test_answers.py` asks both the same questions.
 """
 
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from farm import catalog
-from farm.catalog import makers
+from farm.catalog import makers, paste
 from farm.catalog.binary import ptx_compiles, sass_runs
 from farm.catalog.models import Dropped, OfficialWheel
 from farm.plan.compat.stack import number, reaches
@@ -168,7 +168,12 @@ def facts() -> dict[str, Any]:
         "cards": {name[2:]: [card.first_driver, card.last_driver] for name, card in cards.architectures.items()},
         "tegra": cards.tegra,
         "branches": catalog.NEXT_BRANCH,
-        "makers": [each.model_dump() for each in makers.makers()],
+        "floors": {
+            system: {name: major.driver(system) for name, major in catalog.cuda_majors().items()}
+            for system in sorted({place.split("-")[0] for place in PLATFORMS})
+        },
+        "makers": [each.model_dump() | {"source": makers.source(each)} for each in makers.makers()],
+        **paste.facts(),
     }
 
 

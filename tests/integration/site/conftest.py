@@ -1,1 +1,1 @@
-from tests.unit.site.conftest import offered, put_into, root, store  # noqa: F401
+from tests.unit.site.conftest import put_into, root, store  # noqa: F401

@@ -36,9 +36,6 @@ def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
     workspace = Workspace(project, settings, Silent())
     plan = resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "torch", "linux", "debian-2.6.0", {}))
     name = f"torch-{plan.version}-cp311-cp311-manylinux_2_28_x86_64.whl"
-    # Older on the page, and of the same version: the report is of neither.
-    for other in ("cp311-cp311-win_amd64", "cp311-cp311t-manylinux_2_28_x86_64"):
-        put_into(open_store(workspace.index_url), f"torch-{plan.version}-{other}.whl", "sm35-avx")
     put_into(open_store(workspace.index_url), name, "sm35-avx")
     check_ = Check(group="cpu", name="import", status="passed", seen="1", expected=None, reason=None, seconds=0.1)
     for emulated in (None, "SandyBridge"):
@@ -55,17 +52,22 @@ def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
     ]
 
 
-def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, capsys):
+def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, capsys, put_into):
     project_with(tmp_path / "project", "main", "debian-2.6.0")
+    other = tmp_path / "other"
     command = ["--project", str(tmp_path / "project"), "site", "build", "--json", "--index"]
-    assert main([*command, str(tmp_path / "other")]) == 0
+    assert main([*command, str(other)]) == 2
+    assert "is no index" in capsys.readouterr().err
+    assert not other.exists()
+    put_into(open_store(str(other)), "anything-1.0-py3-none-any.whl", "my-group")
+    assert main([*command, str(other)]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["where"] == (tmp_path / "other/index.html").as_uri()
+    assert said["where"] == (other / "index.html").as_uri()
     assert not (tmp_path / "project/artifacts/index").exists()
-    page = (tmp_path / "other/index.html").read_text()
-    assert (tmp_path / "other").as_uri() in page
+    page = (other / "project/anything.html").read_text()
+    assert f"--index-url {other.as_uri()}/whl/my-group/simple/" in page
     assert "wheels.example.org" not in page, "that is where the project's own index is seen"
-    assert check(open_store(str(tmp_path / "other"))) == []
-    assert main([*command, (tmp_path / "other").as_uri()]) == 0
+    assert check(open_store(str(other))) == []
+    assert main([*command, other.as_uri()]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] == []
     assert main([*command, "ftp://x"]) == 2

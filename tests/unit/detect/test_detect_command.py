@@ -11,7 +11,7 @@ from farm.cli.main import main, parser
 from farm.cli.selected import selectors_of
 from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.index.standing import KEY
+from farm.index.standing import KEY, WITHDRAWN
 from farm.machine.detect.choose import Offer as ChannelOffer
 from farm.machine.detect.choose import choose
 from farm.machine.detect.published import with_published
@@ -21,9 +21,9 @@ from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run.journal import Phase
 from farm.site import build
-from farm.site.offers import Offer
-from farm.site.state import STATES, Known, RunView, wheels
+from farm.site.runs import RunView
 from farm.site.tested import Smoke
+from farm.site.wheels import STATES, wheels, with_tests
 from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
@@ -188,24 +188,16 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     detect(index)
     assert "the index does not say what was tested" in words_of(capsys)
     outcome = "CPU part passed; GPU part not run: no NVIDIA driver"
-    offer = Offer(
-        *("main", "torch", "sm61", "avx2", "py313", "linux", "12.6", "2.0.1", "2.0.1+cu126.sm61.avx2"),
-        off=(),
-        driver=None,
-        blocked=None,
-    )
     smoke = Smoke("Haswell (emulated)", "2026-11-21", outcome, passed=True)
-    run = RunView(
-        "1", "2026-11-21", Phase.SUCCEEDED, offer.key, "torch", offer.variant, offer.version, (), "", (smoke,)
-    )
+    built = ("torch", "sm61-avx2-py313", "2.0.1+cu126.sm61.avx2")
+    run = RunView("1", "2026-11-21", Phase.SUCCEEDED, *built, smokes=(smoke,))
     store = open_store(str(index))
-    links = lambda group: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    known = Known.of(wheels(store), [run])
-    build.write(store, build.files([offer], known, source=links, links=links, root="https://w.example/"))
+    there = with_tests(wheels(store), {}, [run])
+    source = lambda group: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
+    build.write(store, build.files(there, [run], project=None, source=source, root="https://w.example/"))
     detect(index)
     out = words_of(capsys)
-    assert f"wheel {STATES[known.tested(offer)]}" in out
-    assert STATES[known.tested(offer)] == "published, CPU part tested; GPU part not run"
+    assert f"wheel {STATES['tested']}" in out
     assert f"tested 2026-11-21, Haswell (emulated): {outcome}" in out
     main(["--project", str(ROOT), "detect", "--index", str(index), "--json"])
     found = json.loads(capsys.readouterr().out)["recommendation"]
@@ -237,7 +229,7 @@ def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, t
     assert main(["--project", str(ROOT), "index", *argv, "--index", str(index)]) == 0
     detect(index)
     out = words_of(capsys)
-    assert f"{WHEEL}: {STATES['withdrawn']}: {said}; its successor is built by: farm submit" in out
+    assert f"{WHEEL}: {WITHDRAWN}: {said}; its successor is built by: farm submit" in out
     assert "--channel main --rebuild 1" in out
     assert "pip install" not in out
     publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.1")

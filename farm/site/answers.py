@@ -1,0 +1,41 @@
+"""The data of the page's search: `official.facts`, what the index has for a card, and what could be built for it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from farm import catalog
+from farm.base.errors import FarmError
+from farm.plan.compat import official
+from farm.plan.recommend import machine_of, own_builds
+from farm.site.wheels import Wheel
+
+
+def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
+    """What answers.js and page.js read."""
+    newest: dict[tuple[str, str], list[Wheel]] = {}
+    for wheel in there:
+        for group in wheel.groups if wheel.withdrawn is None else ():
+            newest.setdefault((wheel.project, group), []).append(wheel)
+    rows = [
+        [name, group, found[0].version, list(found[0].sms), sorted({wheel.tags[0] for wheel in found})]
+        for (name, group), found in sorted(newest.items())
+    ]
+    return official.facts() | {"there": rows, "own": _own(project) if project else {}}
+
+
+def _own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
+    """By platform and SM, the builds that `farm why --official` names."""
+    found: dict[str, dict[str, list[list[str]]]] = {}
+    for place in official.PLATFORMS:
+        for name in catalog.architectures().architectures:
+            sm = int(name.removeprefix("sm"))
+            try:
+                own = own_builds(project, machine_of((sm,), place))
+            except FarmError:  # a matrix that cannot be read: the rest of the page stands without it
+                return {}
+            if own:
+                found.setdefault(place, {})[str(sm)] = [
+                    [each.torch, each.cuda or "", each.standing, each.words] for each in own
+                ]
+    return found

@@ -1,0 +1,155 @@
+"""The wheels of an index as pages show them: each statement is from its record, its page or a kept report."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from farm.base.tags import python_of
+from farm.base.text import short
+from farm.index.layout import json_key, record_key
+from farm.index.pages import File, parse_page, read_catalogue
+from farm.index.records import parse_record
+from farm.index.standing import withdrawn
+from farm.index.stores import Store
+from farm.plan.variant import Variant
+from farm.plan.variant import gpus as gpu_words
+from farm.site.runs import RunView
+from farm.site.tested import REQUESTS, Smoke, Tests, newest
+
+STATES = {
+    "smoked": "published, every part tested",
+    "tested": "published, CPU part tested; GPU part not run",
+    "published": "published, not tested",
+    "broken": "published, its smoke test failed",
+}
+"""The words of the pages, and of `catalog.wheels.json`."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel in the index.
+
+    Attributes:
+        groups: Where it is listed.
+        channel: The channel that built it; None: nobody says.
+        report: The sha256 of the report with which it was verified; None: it was adopted, and not verified.
+        withdrawn: Why installers do not get it; None: they do.
+        tests: The newest smoke test on each kind of machine.
+    """
+
+    filename: str
+    project: str
+    version: str
+    groups: tuple[str, ...]
+    size: int
+    sha256: str
+    uploaded: str
+    channel: str | None = None
+    report: str | None = None
+    withdrawn: str | None = None
+    tests: tuple[Smoke, ...] = ()
+
+    @cached_property
+    def tags(self) -> tuple[str, str]:
+        """Pythons and platforms, as the file name says: `cp311`, `manylinux_2_28_x86_64`."""
+        tags = parse_wheel_filename(self.filename)[3]
+        pythons = {
+            f"{tag.interpreter}-{tag.abi}"
+            if tag.abi == "abi3"
+            else tag.interpreter
+            if tag.abi == "none"
+            else python_of(tag.interpreter, tag.abi)
+            for tag in tags
+        }
+        return ", ".join(sorted(pythons)), ", ".join(sorted({tag.platform for tag in tags}))
+
+    @property
+    def several(self) -> bool:
+        """True where it serves several Pythons: by the stable ABI, or since it has no code for Python."""
+        return any(tag.abi in ("abi3", "none") for tag in parse_wheel_filename(self.filename)[3])
+
+    @property
+    def sms(self) -> tuple[int, ...]:
+        """The SMs of its groups' names."""
+        found = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
+        return tuple(sorted({sm for word in found for sm in Variant(word, "avx2", "py311").sms}))
+
+    @property
+    def state(self) -> str:
+        """A key of `STATES`; a wheel for a GPU counts as tested if its GPU part ran on a card."""
+        if any(smoke.failed for smoke in self.tests):
+            return "broken"
+        passed = [smoke for smoke in self.tests if smoke.passed]
+        if not passed:
+            return "published"
+        return "smoked" if not self.sms or any(smoke.gpu for smoke in passed) else "tested"
+
+    @property
+    def checked(self) -> str:
+        """What was verified of it, and by which report."""
+        if self.report:
+            return f"verified: report {self.report[:12]}"
+        return "published without a report: not verified" if self.channel else "adopted and not verified"
+
+
+def wheels(store: Store) -> Iterator[Wheel]:
+    """Every wheel of the index, once: a request for each project of each group, and one for each record.
+
+    Raises:
+        InfrastructureError: The store failed, or holds a page that is not one of ours.
+    """
+    catalogue, _ = read_catalogue(store)
+    places = [(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
+    groups: dict[str, list[str]] = {}
+    files: dict[str, tuple[str, File]] = {}
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        keys = [json_key(*place) for place in places]
+        for (group, project), key, page in zip(places, keys, pool.map(store.get, keys), strict=True):
+            for name, file in parse_page(page.data, key).entries.items() if page else ():
+                groups.setdefault(name, []).append(group)
+                # A wheel may be in several groups, and withdrawn from one of them.
+                if name not in files or withdrawn(file) is None:
+                    files[name] = project, file
+        stored = pool.map(store.get, map(record_key, files))
+        for (name, (project, file)), record in zip(files.items(), stored, strict=True):
+            said = parse_record(record.data, record_key(name)).provenance if record else {}
+            yield _wheel(project, file, tuple(groups[name]), said)
+
+
+def _wheel(project: str, file: File, groups: tuple[str, ...], said: Mapping[str, Any]) -> Wheel:
+    report = said.get("verified")
+    return Wheel(
+        filename=file.filename,
+        project=project,
+        version=str(parse_wheel_filename(file.filename)[1]),
+        groups=groups,
+        size=file.size or 0,
+        sha256=file.hashes.sha256,
+        uploaded=file.upload_time or "",
+        channel=file.channel,
+        report=short(report) if isinstance(report, str) else None,
+        withdrawn=withdrawn(file),
+    )
+
+
+def with_tests(found: Iterable[Wheel], kept: Tests, runs: Iterable[RunView]) -> list[Wheel]:
+    """The wheels, newest version first, each with the smoke tests that the index keeps of it and those of its runs."""
+    of_runs: dict[tuple[str, str], list[RunView]] = {}
+    for run in runs:
+        with suppress(InvalidVersion):
+            of_runs.setdefault((canonicalize_name(run.package), str(Version(run.version))), []).append(run)
+    made = []
+    for wheel in found:
+        pythons = wheel.tags[0].split(", ")
+        smokes = [*kept.get(wheel.filename, ())]
+        for run in of_runs.get((wheel.project, wheel.version), ()):
+            smokes += run.smokes if wheel.several or run.python in pythons else ()
+        # With its Python only where that is news: the tag says it of all other wheels.
+        made.append(replace(wheel, tests=newest([each.with_python() for each in smokes] if wheel.several else smokes)))
+    return sorted(made, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)
