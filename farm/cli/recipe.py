@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from farm.base.errors import InfrastructureError, UsageError
+from farm.base.requirement import read_requirement
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -149,14 +150,14 @@ class Tree:
 
 
 def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
     from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
     from farm.plan.file import SourcePlan
     from farm.run.sources import fetch, index_files
 
     try:
-        asked = Requirement(wanted)
+        asked = read_requirement(wanted)
     except InvalidRequirement as error:
         raise UsageError(f"{wanted!r} is no project of an index", hint="NAME, NAME==VERSION, or ./FOLDER") from error
     known = {}
@@ -279,7 +280,7 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     """What the build requires, as requirements; without [build-system] what setup.py imports."""
     import tomllib
 
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
 
     notes: list[str] = []
     try:
@@ -290,9 +291,9 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     found: set[str] = set()
     for text in system.get("requires", ["setuptools", "wheel"]):
         try:
-            need = Requirement(text)
+            need = read_requirement(text)
         except InvalidRequirement:
-            need = Requirement("unknown @ unknown")
+            need = read_requirement("unknown @ unknown")
         if need.url:  # pip would fetch what it names, and run it
             notes.append(f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand")
         elif need.marker is None or need.marker.evaluate():
@@ -330,7 +331,7 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
         InfrastructureError: pip finds no wheels for all of them; the text is its own.
     """
     digits = python.removeprefix("py")
-    tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64", "linux_x86_64"]
+    tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "--target", "unused", "--implementation", "cp"]
     command += [f"--python-version={digits[0]}.{digits[1:].rstrip('t')}", *(f"--platform={tag}" for tag in tags)]
