@@ -301,6 +301,8 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     if "requires" not in system:
         setup = tree.text("setup.py")
         found |= {imports[name] for name in imports if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)}
+    if any(need.startswith("setuptools") for need in found):
+        found.add("packaging>=24.2")  # a newer setuptools takes the image's else, which is too old for it
     minimum = re.findall(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+\.\d+)", tree.text("CMakeLists.txt"), re.I)
     scikit = json.dumps(data.get("tool", {}).get("scikit-build", {}))
     minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d+\.\d+)', scikit)

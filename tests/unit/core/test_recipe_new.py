@@ -120,7 +120,7 @@ def test_requirements_are_those_of_pyproject_else_what_setup_imports(tmp_path):
     assert found == {"a>1", "torch"}
     assert notes == ["pyproject.toml requires 'c @ git+https://x.example/c': add its wheel to build_requires by hand"]
     assert requirements(tmp_path, **{"setup.py": "from Cython.Build import x\nimport numpy as np\n"})[0] == {
-        "setuptools", "wheel", "Cython", "numpy",
+        "setuptools", "wheel", "packaging>=24.2", "Cython", "numpy",
     }  # fmt: skip
     assert "cmake>=3.29" in requirements(tmp_path, **{"CMakeLists.txt": "CMAKE_MINIMUM_REQUIRED( VERSION 3.29)"})[0]
     with pytest.raises(UsageError, match="cannot be read"):
