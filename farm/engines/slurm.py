@@ -7,7 +7,7 @@ under the host engine's supervisor, which keeps its limits and notes its end.
 
     toolchains/<image>/root, image.json          unpacked once
     jobs/<handle>/                               job.sh and what the job cannot write
-    jobs/<handle>/farm, run, tmp                 what it sees as /farm, /run (its log and exit.json), /tmp
+    jobs/<handle>/farm, run, tmp                 what it sees as /farm (with the image's scripts), /run, /tmp
     volumes/<name>                               build trees
 
 A job is found by its name, which follows from its labels. Jobs are looked for by `squeue` in a format of our own:
@@ -81,6 +81,7 @@ set -e; umask 077; cd "$1"; handle=$2 image=$3; shift 3
 [ ! -e "jobs/$handle/submitted" ] || exit 0
 if [ -n "$(squeue --noheader --user="$(id -un)" --name="$handle" --format=%i)" ]; then exit 0; fi
 rm -rf "jobs/$handle"; mkdir -p "jobs/$handle"; cd "jobs/$handle"; mkdir farm farm/home tmp run
+cp -R "../../toolchains/$image/root/farm/." farm
 tar -xf -
 while read -r place volume; do mkdir -p "farm/$place"; [ -z "$volume" ] || mkdir -p "../../volumes/$volume"
 done < places
