@@ -8,7 +8,6 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 import argparse
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,6 @@ VARIABLES = {
 }
 
 
-MANY = 8
-"""Commands that are counted and not named."""
 MAX_DEFAULT = 60
 """Characters of a default value that is printed."""
 
@@ -56,12 +53,14 @@ def keys(model: type[Model], comments: Path | None = None) -> str:
     schema = model.model_json_schema()
     rows = []
     for name, field in schema["properties"].items():
-        default = "" if name in schema.get("required", []) else f"`{_yaml(field.get('default'))}`"
-        default = default if len(default) < MAX_DEFAULT else "see `farm/wheel/verify_defaults.yaml`"
+        default = "" if name in schema.get("required", []) else f"default `{_yaml(field.get('default'))}`"
+        default = default if len(default) < MAX_DEFAULT else "default in `farm/wheel/verify_defaults.yaml`"
         rows.append(
             (f"`{name}`", _type(field, schema), default or "needed", field.get("description", comment.get(name, "")))
         )
-    return table("| key | type | default | what |", rows)
+    return "".join(
+        f"- {key} ({kind}, {default})" + (f": {what}\n" if what else "\n") for key, kind, default, what in rows
+    )
 
 
 def _yaml(value: Any) -> str:
@@ -96,57 +95,19 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def commands() -> str:
-    """Every command with its options; those that several commands share are explained once."""
+    """Every command and subcommand with its line of help."""
     top = parser()
-    found = [one for name in COMMANDS for one in _commands(command_parser(top, name), COMMANDS[name])]
-    count = Counter(row for _, _, rows in found for row in rows)
-    common = [row for row, times in count.items() if times > 2 and row[1]]
-    shared = [(*row, ", ".join(name.removeprefix("farm ") for name, _, own in found if row in own)) for row in common]
-    parts = [
-        "### Options of several commands\n",
-        table("| option | what | of |", [_short(row) for row in sorted(shared)]),
-    ]
-    for name, text, rows in found:
-        parts.append(f"### {name}\n\n{text[0].upper()}{text[1:]}.\n")
-        if own := [row for row in rows if row not in common]:
-            parts.append("".join(f"- {option}: {what}\n" if what else f"- {option}\n" for option, what in own))
-    return "\n".join(parts)
+    found = [row for name in COMMANDS for row in _commands(command_parser(top, name), COMMANDS[name])]
+    return "".join(f"- {name}: {what}\n" for name, what in found)
 
 
-def _short(row: tuple[str, str, str]) -> tuple[str, str, str]:
-    many = len(row[2].split(", ")) > MANY
-    return (row[0], row[1], f"{len(row[2].split(', '))} commands" if many else row[2])
-
-
-def _commands(one: argparse.ArgumentParser, text: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Name, text and options of a command and of those below it."""
-    texts = one._get_formatter()  # argparse has no public way to list its options
-    rows = [
-        (_option(action), texts._expand_help(action) if action.help else "")
-        for action in one._actions
-        if _shown(action)
-    ]
-    yield one.prog, text, rows
-    for action in one._actions:
+def _commands(one: argparse.ArgumentParser, text: str) -> Iterator[tuple[str, str]]:
+    yield f"`{one.prog}`", text
+    for action in one._actions:  # argparse has no public way to list its subcommands
         if isinstance(action, argparse._SubParsersAction):
             helps = {each.dest: each.help or "" for each in action._choices_actions}
             for name, each in action.choices.items():
                 yield from _commands(each, helps[name] or name)
-
-
-def _shown(action: argparse.Action) -> bool:
-    hidden = argparse._HelpAction, argparse._SubParsersAction
-    return not isinstance(action, hidden) and action.help != argparse.SUPPRESS
-
-
-def _option(action: argparse.Action) -> str:
-    value = ""
-    if action.nargs != 0:
-        words = "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
-        made = action.metavar if isinstance(action.metavar, str) else words
-        value = made if action.option_strings or action.metavar else action.dest
-    names = ", ".join(action.option_strings)
-    return f"`{' '.join(filter(None, (names, value)))}`"
 
 
 def _gpus() -> str:

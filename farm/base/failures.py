@@ -1,6 +1,6 @@
 """Why a step failed, read from its log: the tool's own first error, the cause where it is known, and what to do.
 
-The patterns stand in `failures.yaml`. A log is untrusted text: it is only searched, and printed through `plain`.
+The patterns are in `failures.yaml`. A log is untrusted text: it is only searched, and printed through `plain`.
 """
 
 import re

@@ -15,8 +15,8 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 def held() -> Iterator[None]:
     """Holds back a first Ctrl-C (or SIGTERM, SIGHUP) to the end of the block; a second one ends it at once.
 
-    For a question whose answer names what was made: Docker makes a container also where nobody waits for its answer any
-    more, and then nobody knows it. Signals reach the main thread alone; in another one this changes nothing.
+    For a question whose answer names what was made: Docker makes a container also where no one waits for its answer any
+    more, and then no one knows it. Signals reach the main thread alone; in another one this changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

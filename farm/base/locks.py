@@ -30,19 +30,19 @@ if sys.platform == "win32":
     _kernel.LockFileEx.argtypes = (wintypes.HANDLE, *(wintypes.DWORD,) * 4, ctypes.POINTER(_Place))
 
     def lock(descriptor: int, *, wait: bool) -> None:
-        """Locks an open file; BlockingIOError where somebody else has it and `wait` is false."""
+        """Locks an open file; BlockingIOError where someone else has it and `wait` is false."""
         handle = msvcrt.get_osfhandle(descriptor)
         while not _kernel.LockFileEx(handle, _AT_ONCE_ALONE, 0, 1, 0, ctypes.byref(_Place(offset_high=1 << 8))):
             number = ctypes.get_last_error()
             if number != _TAKEN:
                 raise ctypes.WinError(number)
             if not wait:
-                raise BlockingIOError("somebody else holds the lock")
+                raise BlockingIOError("another process holds the lock")
             time.sleep(_POLL_S)
 
 else:
     import fcntl
 
     def lock(descriptor: int, *, wait: bool) -> None:
-        """Locks an open file; BlockingIOError where somebody else has it and `wait` is false."""
+        """Locks an open file; BlockingIOError where someone else has it and `wait` is false."""
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

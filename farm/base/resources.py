@@ -1,6 +1,6 @@
 """The files that come with the farm: channels, templates and scripts; a project's own stand before them.
 
-In a checkout they stand at its root, where they are edited; a wheel of the farm carries them inside the package
+In a checkout they are at its root, where they are edited; a wheel of the farm carries them inside the package
 (`setup.py` puts them there).
 """
 

@@ -40,8 +40,8 @@ def plain_lines(text: str) -> str:
 
 
 def short(text: object) -> str:
-    """As `plain`, with runs of blanks as one, at most `MAX_SHORT` characters."""
-    # Cut before it is cleaned: the length is somebody else's choice.
+    """One printable line with runs of blanks as one, at most `MAX_SHORT` characters."""
+    # Cut before it is cleaned: the length is someone else's choice.
     cleaned = plain(" ".join(str(text)[: 4 * MAX_SHORT].split()))
     return cleaned if len(cleaned) <= MAX_SHORT else cleaned[: MAX_SHORT - 1] + "…"
 

@@ -49,7 +49,7 @@ def plain(path: Path) -> Any:
 
 
 def keep(path: Path, raw: bytes, data: Any) -> None:
-    """Keep what the file's content `raw` was parsed to, where that can be done: nobody needs it."""
+    """Keep what the file's content `raw` was parsed to, where that can be done: no one needs it."""
     if not is_own(path) or sys.dont_write_bytecode:
         return
     place = _place(path)

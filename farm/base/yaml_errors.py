@@ -110,7 +110,7 @@ def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """Names of the fields of the models that may stand at `loc` (through lists, mappings and unions of models)."""
+    """Names of the fields of the models that may be at `loc` (through lists, mappings and unions of models)."""
     models = [model]
     for part in loc:
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]

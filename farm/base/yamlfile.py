@@ -246,7 +246,7 @@ def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
 
 
 def where(path: Path, *loc: int | str) -> str:
-    """`file:line` of what stands at `loc` in a file that `load` took, for checks that a model cannot make."""
+    """`file:line` of what is at `loc` in a file that `load` took, for checks that a model cannot make."""
     loader = Loader(path.read_bytes().decode("utf-8"))
     try:
         return f"{path}:{find(loader.get_single_node(), loc)[0]}"

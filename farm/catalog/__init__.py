@@ -1,6 +1,6 @@
 """Facts about GPUs, CPUs, CUDA, cuDNN, compilers and PyTorch: YAML files with a source per fact.
 
-The shapes stand in `farm.catalog.models`; the functions here load each file once.
+The shapes are in `farm.catalog.models`; the functions here load each file once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -272,7 +272,7 @@ def toolkit_components() -> list[str]:
 def find(known: Mapping[str, object], version: str) -> str | None:
     """The key of `known` that `version` means: itself, or the last one that it begins (`2.9` for `2.9.1`).
 
-    Keys stand in ascending order in every file. None: there is none.
+    Keys are in ascending order in every file. None: there is none.
     """
     if version in known:
         return version

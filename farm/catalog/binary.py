@@ -1,7 +1,7 @@
 """Which machine code runs on which GPU: the one place that why, detect, verify and smoke ask.
 
 Source: CUDA C++ Programming Guide, "Binary Compatibility", "PTX Compatibility" and "Architecture-Specific and
-Family-Specific Features"; the SMs of integrated GPUs stand in `architectures.yaml`.
+Family-Specific Features"; the SMs of integrated GPUs are in `architectures.yaml`.
 """
 
 from farm import catalog

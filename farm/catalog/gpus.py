@@ -113,7 +113,7 @@ def _sm_of_chip(line: str) -> Sm | None:
 
 
 def maker(name: str) -> str | None:
-    """Who makes a card that is none of NVIDIA's; None: nobody that the catalogue knows."""
+    """Who makes a card that is none of NVIDIA's; None: no one that the catalogue knows."""
     text = re.sub(r"[^a-z0-9]+", " ", _MARKS.sub(" ", name[:200].lower()))
     words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
     for company, names in gpus().others.items():
@@ -170,7 +170,7 @@ _PCI = re.compile(r"\[([^\]\[]*[a-z][^\]\[]*)\](?=[^\]\[]*$|\s*\[[0-9a-f:]+\])")
 
 
 def _full(name: str) -> str:
-    # Bounded: the name may be a whole line of somebody's terminal.
+    # Bounded: the name may be a whole line of someone's terminal.
     text = _MARKS.sub(" ", name[:200].lower())
     in_brackets = _PCI.search(text)
     if in_brackets:

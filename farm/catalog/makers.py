@@ -11,7 +11,7 @@ from farm.catalog.models import VERSION
 
 
 class Maker(Model):
-    """One kind of build by somebody else. `install` may hold `{arch}`, the SM of the card."""
+    """One kind of build by someone else. `install` may hold `{arch}`, the SM of the card."""
 
     maker: str
     torch: str = Field(pattern=VERSION)

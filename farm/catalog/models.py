@@ -178,7 +178,7 @@ class PinnedWheel(Model):
 
 
 class LibraryWheel(PinnedWheel):
-    """One of NVIDIA's wheels of libraries for Linux: `libraries` (patterns of file names) lie in `folder`.
+    """One of NVIDIA's wheels of libraries for Linux: `libraries` (patterns of file names) are in `folder`.
 
     `requires`: further wheels of libraries that it needs, by package.
     """
@@ -209,7 +209,7 @@ class LibraryFiles(Model):
 class WheelLayout(Model):
     """How NVIDIA divides a toolkit into wheels: packages by component, those that a build may need at run time.
 
-    A toolkit lies below `folder` in each wheel, cuDNN below `cudnn_folder`; `cudnn` are its wheels by release.
+    A toolkit is below `folder` in each wheel, cuDNN below `cudnn_folder`; `cudnn` are its wheels by release.
     """
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
@@ -507,7 +507,7 @@ class PythonVersions(Table):
 
 
 class PythonArchive(Model):
-    """An archive of Python for one machine; all of it lies below `python/`."""
+    """An archive of Python for one machine; all of it is below `python/`."""
 
     url: str = Field(pattern=r"^https://[!-~]{1,400}\.tar\.gz$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")

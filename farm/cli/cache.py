@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     names: Sequence[str] = args.run or sorted(path.parents[1].name for path in folder.glob(f"*/{FILE}"))
     rows = []
     for name in names:
-        # `.name`: what somebody types is the name of a folder, not a path out of it.
+        # `.name`: what someone types is the name of a folder, not a path out of it.
         path = folder / Path(name).name / FILE
         if not path.is_file():
             raise UsageError(

@@ -123,7 +123,7 @@ def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:
 
 
 def _holds_index(entry: Path, index: str) -> bool:
-    """An index that somebody put there is not a leftover."""
+    """An index that someone put there is not a leftover."""
     return "://" not in index and Path(index).resolve().is_relative_to(entry.resolve())
 
 
@@ -159,7 +159,7 @@ def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: boo
         return []
     containers = client.containers.list(all=True, ignore_removed=True)
     ended = ended_runs(workspace)
-    # A controller that was killed leaves them. One that runs is somebody's: it stays.
+    # A controller that was killed leaves them. One that runs is someone's: it stays.
     old = [
         container
         for container in containers
@@ -185,7 +185,7 @@ def old_images(
     # Containers that have ended count too: Docker refuses to remove their image.
     used = {container.attrs["Image"] for container in containers}
     found = []
-    # Not client.images.list: it asks for each image anew, and fails where somebody has removed one meanwhile.
+    # Not client.images.list: it asks for each image anew, and fails where someone has removed one meanwhile.
     for image in client.api.images(name=IMAGES):
         if workspace is not None and (image["Labels"] or {}).get(PROJECT_LABEL) != workspace.id:
             continue
@@ -228,7 +228,7 @@ def trees_of(workspace: "Workspace") -> set[str]:
 
 
 def remove_from_docker(found: list[tuple[str, int]]) -> None:
-    """Removes containers, images and build trees by name; what somebody else removed or uses by now is passed over."""
+    """Removes containers, images and build trees by name; what someone else removed or uses by now is passed over."""
     from docker.errors import APIError
 
     from farm.engines.reach import connect

@@ -18,7 +18,7 @@ _WHEN = {
 
 
 def message_of(argument: str) -> str:
-    """The message: the argument itself, or with `-` what stands on the input.
+    """The message: the argument itself, or with `-` what is on the input.
 
     Raises:
         UsageError: Nothing is there.

@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "wheels",
         "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants finds it",
     ),
-    "verify": ("keys", "compare an index with what its owner signed, and name pages that nobody signed"),
+    "verify": ("keys", "compare an index with what its owner signed, and name pages that are not signed"),
     "sign": ("keys", "sign all pages and wheels as they are (TUF)"),
     "key": ("keys", "make, add and revoke the keys that sign the index"),
 }

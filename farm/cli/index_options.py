@@ -21,7 +21,7 @@ def add_allow(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(args: argparse.Namespace) -> "Admission":
-    """What `--allow` says."""
+    """The value of `--allow`."""
     from farm.index.admission import Admission
 
     return Admission("direct-urls" in args.allow, "similar-names" in args.allow)

@@ -62,7 +62,7 @@ def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterato
 
 
 def _tell(journal: "Journal", run: "Run", told: bool) -> bool:
-    """Says once that nobody carries the run out: its log then stands still until somebody goes on with it."""
+    """Says once that no one carries the run out: its log then stands still until someone goes on with it."""
     from farm.run.journal import state_of
 
     state = state_of(journal, run)

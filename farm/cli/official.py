@@ -77,7 +77,7 @@ def _refuse_options(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
-    """What is asked, in the catalogue's words.
+    """A question in the catalogue's words.
 
     Raises:
         UsageError: A word is not known.

@@ -16,12 +16,12 @@ from farm.base.errors import InfrastructureError
 CLOSED = 141
 """The exit code then: 128 + SIGPIPE, as a shell gives it for a program that the signal ends."""
 
-# Windows says EINVAL of a pipe that nobody reads.
+# Windows says EINVAL of a pipe that no one reads.
 _GONE = {errno.EPIPE, errno.EINVAL} if sys.platform == "win32" else {errno.EPIPE}
 
 
 class OutputClosed(KeyboardInterrupt):
-    """Nobody reads the output any more: the command ends as if it were interrupted, and quietly.
+    """No one reads the output any more: the command ends as if it were interrupted, and quietly.
 
     No OSError, since what writes files while it reports progress would take it for a failure of the disk.
     """
@@ -124,7 +124,7 @@ def flush() -> None:
     """Writes out what is still held back.
 
     Raises:
-        OutputClosed: Nobody reads it.
+        OutputClosed: No one reads it.
         OutputFailedError: It cannot be written.
     """
     for stream in (sys.stdout, sys.stderr):

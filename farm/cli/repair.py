@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         result = repair(args.wheel, args.output, options)
     except BaseException:
         if made:
-            with contextlib.suppress(OSError):  # somebody put something into it
+            with contextlib.suppress(OSError):  # someone put something into it
                 args.output.rmdir()
         raise
     if args.json:

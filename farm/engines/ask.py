@@ -1,4 +1,4 @@
-"""What the engines say of their runners, and where it differs from `ci/runners.yaml`."""
+"""The engines' own account of their runners, and its differences from `ci/runners.yaml`."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ SLACK = 0.95
 
 @dataclass(frozen=True)
 class Reported:
-    """What an engine says of a runner; None: it does not say. `why` explains what is not online."""
+    """An engine's account of a runner; None: unknown. `why` explains what is not online."""
 
     online: bool
     why: str | None = None
@@ -75,11 +75,11 @@ def _docker(runner: Runner) -> Reported:
 
 
 def listed_as(name: str, found: Listed | None) -> Reported:
-    """What GitHub's list of runners says of the one called `name`; None: it is not on the list."""
+    """The entry called `name` in GitHub's list of runners; None: there is none."""
     if found is None:
         return Reported(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
-    # GitHub sets `read-only` labels itself, from the machine; custom ones say what somebody typed.
+    # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone typed.
     own = {label.name.lower() for label in found.labels if label.type != "custom"}
     platform = named(found.os)
     spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels

@@ -17,7 +17,7 @@ SOCKET_HINT = "as root: usermod -aG docker USER; then log in again"
 
 
 class Cause(Enum):
-    """What ended a job other than its own command; the value is what people read."""
+    """The cause of a job's end other than its own command; the value is printed."""
 
     TIME_LIMIT = "killed at its time limit"
     OUT_OF_MEMORY = "out of memory: killed at its memory limit"
@@ -29,7 +29,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What an engine is like: others ask for these, never for its name.
+    """Properties of an engine: others ask for these, never for its name.
 
     Attributes:
         gathers: Its runners have a farm of their own, which fetches sources and needed wheels and makes the
@@ -51,7 +51,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What one job may use: CPUs (cores) and memory (bytes)."""
+    """Limits of one job: CPUs (cores) and memory (bytes)."""
 
     cpus: float
     memory: int
@@ -108,7 +108,7 @@ class Observation:
 
 
 class Engine(Protocol):
-    """What every engine does. All methods raise InfrastructureError when the engine itself fails.
+    """The interface of engines. All methods raise InfrastructureError when the engine itself fails.
 
     The order: `submit`, `observe` until the job runs, `logs` to its end, `collect`, `release`; `cancel` at any time.
     A controller may be killed between any two. So each may be repeated, and a job is submitted again only with the same
@@ -121,7 +121,7 @@ class Engine(Protocol):
     traits: Traits
 
     def capacity(self) -> Capacity:
-        """What one job may use here at most."""
+        """The limits of one job here."""
 
     def submit(self, job: Job) -> str:
         """Start a job; returns a handle that stays valid across restarts of the controller."""

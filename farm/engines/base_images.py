@@ -34,7 +34,7 @@ KEPT_LINES = 5000
 """Of debootstrap's output, for the search for its first error."""
 
 SCRIPTS = {"debian": "sid", "ubuntu": "gutsy"}
-"""What the names of all newer releases are links to in debootstrap. It refuses a release that is newer than itself
+"""The script of debootstrap to which names of all newer releases link. It refuses a release that is newer than itself
 (Debian 12's: forky, noble), unless it is told the script."""
 
 

@@ -27,7 +27,7 @@ from farm.engines.reach import ERRORS
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
 CRASHED = 255
-"""What Docker notes for a container that ran when the engine itself was killed."""
+"""Docker's exit code of a container that ran when the engine itself was killed."""
 TERMINATED = 143
 """SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
 IN_USE = 409
@@ -64,7 +64,7 @@ def _seconds(state: dict[str, Any]) -> float:
 
 
 def _remove(container: Container) -> None:
-    """Removes a container, whatever runs in it, with its nameless volumes; somebody else may be at that as well."""
+    """Removes a container, whatever runs in it, with its nameless volumes; someone else may be at that as well."""
     try:
         container.remove(force=True, v=True)
     except docker.errors.NotFound:
@@ -97,7 +97,7 @@ class DockerEngine:
 
     @guard
     def image_environment(self, image: str) -> dict[str, str]:
-        """What an image sets in the environment of its containers."""
+        """The environment that an image gives its containers."""
         entries = self.client.images.get(image).attrs["Config"]["Env"] or []
         return dict(entry.split("=", 1) for entry in entries)
 
@@ -108,7 +108,7 @@ class DockerEngine:
             _remove(old)
         container = self.client.containers.create(
             job.image,
-            # The limit also holds when nobody is left to watch.
+            # The limit also holds when no one is left to watch.
             ["timeout", "-k", "30", str(job.timeout_s), *job.command],
             labels={"farm.job": job.name, "farm.output": job.output, "farm.limit": str(job.timeout_s), **job.labels},
             environment=job.environment,

@@ -1,7 +1,7 @@
 """Where a job on another machine leaves what it made: objects that it may write through URLs signed for each alone.
 
 The job holds no credentials. A URL serves one key and one verb, for a limited time, and the write is refused where
-something is already (`If-None-Match: *`). What lies here is in transit only: `drop` removes it.
+something is already (`If-None-Match: *`). What is here is in transit only: `drop` removes it.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the job must check a certificate."""
+        """True if the job must check a certificate."""
         return self._store.url("").startswith("https://")
 
     def put_url(self, key: str, seconds: int) -> str:
@@ -97,7 +97,7 @@ class Exchange:
             return None
         if size > limit:
             raise OversizeError(f"{size} bytes, at most {limit}")
-        # By `chunks`, which gives the bytes as they lie there: the store's `get` unpacks what is declared as gzip.
+        # By `chunks`, which gives the bytes as they are there: the store's `get` unpacks what is declared as gzip.
         return b"".join(self._store.chunks(key))
 
     def chunks(self, key: str) -> Iterator[bytes]:

@@ -73,11 +73,11 @@ class GithubEngine:
         self._followed = Followed(api, poll_s, clock)
 
     def capacity(self) -> Capacity:
-        """As `ci/runners.yaml` has it: GitHub does not know what a runner has."""
+        """The limits in `ci/runners.yaml`: GitHub does not know what a runner has."""
         return self._capacity
 
     def submit(self, job: Job) -> str:
-        """Dispatch the job once; a run of the same labels and plan that has not ended is taken up instead.
+        """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
 
         GitHub chooses the runner by labels alone. So `job.runner` is given the job where it carries its own name as a
         label; elsewhere any runner with the labels takes it.
@@ -211,7 +211,7 @@ class GithubEngine:
         return Observation("lost", why=why) if code in INFRASTRUCTURE else Observation("done", why=why, exit_code=code)
 
     def _exit_code(self, job: RunJob) -> int:
-        """What the runner noted at the end of the job's log; 1 where the log is not to be had."""
+        """The exit code at the end of the job's log; 1 where there is no log."""
         tail = b""
         try:
             for piece in self._bounded_log(job):

@@ -33,7 +33,7 @@ def reason(error: Exception) -> str:
 
 
 def message(answer: httpx.Response) -> str:
-    """What GitHub says of a refusal."""
+    """GitHub's message of a refusal."""
     try:
         message = answer.json()["message"]
     except (ValueError, KeyError, TypeError, RecursionError):

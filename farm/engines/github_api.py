@@ -137,7 +137,7 @@ class GithubApi:
         return self._setting(path, Approval, Approval(approval_policy="")).approval_policy or None
 
     def pins_actions(self) -> bool:
-        """Whether only actions run that are pinned to a commit."""
+        """True if only actions run that are pinned to a commit."""
         return self._setting("/actions/permissions", Permissions, Permissions()).sha_pinning_required
 
     def environment(self, name: str) -> Environment | None:
@@ -227,7 +227,7 @@ class GithubApi:
         if following is not None:
             # The token goes along to the next page.
             if not following.startswith(self._base + "/"):
-                raise InfrastructureError("GitHub: the next page of a list lies elsewhere than its API")
+                raise InfrastructureError("GitHub: the next page of a list is elsewhere than its API")
             following = following.removeprefix(self._base)
         if etag := answer.headers.get("etag"):
             self._cache[path] = (etag, answer.content, following)

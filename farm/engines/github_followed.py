@@ -1,4 +1,4 @@
-"""What is known of the runs at GitHub that are followed: asked for together.
+"""States of the runs at GitHub, requested together.
 
 A call for each of 400 runs each time would use up GitHub's limits (5,000 requests an hour; GitHub Docs, "Rate limits
 for the REST API"). One list of the workflow's runs says which have moved on; the jobs of a run are asked for when its
@@ -49,7 +49,7 @@ class Followed:
             return found
 
     def forget_all(self) -> None:
-        """What was known is old: the next question is asked anew."""
+        """Forget the states: the next question is requested anew."""
         with self._lock:
             self._listed_at = float("-inf")
             self._runners = (float("-inf"), [])

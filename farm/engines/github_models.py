@@ -1,4 +1,4 @@
-"""What the farm takes of the answers of GitHub's REST API (version 2026-03-10). They are checked, not trusted."""
+"""Models of the answers of GitHub's REST API (version 2026-03-10), which are checked, not trusted."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Answer(BaseModel):
-    """What the farm takes of an answer; GitHub may add to it at any time."""
+    """A model of an answer; GitHub may add keys at any time."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -103,12 +103,12 @@ class Dispatched(Answer):
 
 
 class Token(Answer):
-    """What a machine registers with, for an hour."""
+    """A registration token, valid for an hour."""
 
     token: str
 
 
 class JitConfig(Answer):
-    """What a machine starts with that takes one job and is gone."""
+    """The configuration of a runner that takes one job."""
 
     encoded_jit_config: str

@@ -14,7 +14,7 @@ EVERYBODY = "all_external_contributors"
 
 
 def missing_settings(api: GithubApi) -> list[str]:
-    """What is not set at GitHub and must be, each with where to set it; empty: all is.
+    """Settings that GitHub lacks, each with the place to set it.
 
     Raises:
         UsageError: The token may not read the settings.
@@ -45,7 +45,7 @@ def missing_settings(api: GithubApi) -> list[str]:
 
 
 def _wrong_branches(api: GithubApi, default: str) -> list[str]:
-    """What else than the default branch may publish, or that it may not."""
+    """Branches besides the default one that may publish, or that the default one may not."""
     rules = [(rule.type, rule.name) for rule in api.deployment_rules(RELEASE)]
     if rules == [("branch", default)]:
         return []

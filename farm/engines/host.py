@@ -56,7 +56,7 @@ CARRIED = (
 )
 """The files of the farm that make this engine, for machines that have no farm."""
 JOB = "job.json"
-"""What was submitted; a folder without it is no job."""
+"""The submitted job; a folder without it is no job."""
 
 
 def _here() -> frozenset[str]:
@@ -199,7 +199,7 @@ class HostEngine:
             else:
                 processes.remove(place)
             place.parent.mkdir(parents=True, exist_ok=True)
-            # The mark before the folder. Killed between the two, a mark without a folder is mended by the next job; a
+            # The mark before the folder. Killed between the two, a mark without a folder is fixed by the next job; a
             # folder under the mark of another volume would be put away under the wrong name.
             mark.write_text(name, encoding="utf-8")
             if (self._volumes / name).is_dir():

@@ -76,7 +76,7 @@ def check_machine(client: docker.DockerClient, machine: str) -> None:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What a toolchain image is made from.
+    """The inputs of a toolchain image.
 
     Args:
         repository: Of its tag.
@@ -245,7 +245,7 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
 
 
 class _Doing(Pulse):
-    """What an image's build does while it prints nothing: Docker is asked about the container of the step.
+    """The state of an image's build while it prints nothing: Docker is asked about the container of the step.
 
     Args:
         archive: The context, which is sent to the engine before the first step.
@@ -341,7 +341,7 @@ def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[st
 
 
 def _shown(line: str) -> str:
-    """What a terminal shows of a line with carriage returns."""
+    """A line with carriage returns as a terminal shows it."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 

@@ -38,7 +38,7 @@ def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log:
     """One run of this user at a time makes the image `tag` on an engine; whoever comes second waits.
 
     That it waits, and for whom (with the `log` that the other run writes), goes to `note`; for how long to `line`.
-    Where no lock can be had (a home that cannot be written, a file system without locks), nobody waits.
+    Where no lock can be had (a home that cannot be written, a file system without locks), no one waits.
     """
     file = _opened(client, tag)
     with file or contextlib.nullcontext():
@@ -67,7 +67,7 @@ def _opened(client: docker.DockerClient, tag: str) -> FileIO | None:
 
 
 def _held_by_another(descriptor: int) -> bool:
-    """Takes the lock if it can be had; where there are no locks, nobody holds one."""
+    """Takes the lock if it can be had; where there are no locks, no one holds one."""
     try:
         lock(descriptor, wait=False)
     except BlockingIOError:
@@ -82,7 +82,7 @@ def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
     """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
 
     So neither Ctrl-C nor another project's image of the same name leaves gigabytes behind. An image that a container
-    uses stays, and one that somebody else has named: what an engine built before from the same files has the same id.
+    uses stays, and one that someone else has named: what an engine built before from the same files has the same id.
     """
     made: list[str] = []
     try:
@@ -108,5 +108,5 @@ def name(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
         client.images.get(made).tag(repository, version)
         return made
     if first != made:
-        note(f"{tag} was made by somebody else meanwhile; this one is removed")
+        note(f"{tag} was made by another run meanwhile; this one is removed")
     return first

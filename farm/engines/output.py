@@ -29,7 +29,7 @@ def check_name(name: str) -> None:
 
 
 _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-"""What a file's name can cause; every other error is the disk's."""
+"""Errors that a file's name can cause; every other one is the disk's."""
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def storing(name: str, path: Path) -> Iterator[None]:
     """Tells apart whose fault it is that a file of a job's output cannot be written.
 
     Raises:
-        RefusedOutputError: Its name's: it stands twice, is too long, lies below another file.
+        RefusedOutputError: Its name's: it stands twice, is too long, is below another file.
         LocalDiskError: This machine's.
     """
     try:

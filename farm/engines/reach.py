@@ -93,7 +93,7 @@ def describe() -> tuple[str, str, str]:
 
 
 def _elsewhere_hint(address: str) -> str | None:
-    """What to do about an engine on another machine that does not answer; None: it is one of this machine."""
+    """The hint for an engine on another machine that does not answer; None: it is one of this machine."""
     where = urlsplit(address)
     if where.scheme == "ssh":
         port = f"-p {where.netloc.rpartition(':')[2]} " if ":" in where.netloc.rpartition("@")[2] else ""

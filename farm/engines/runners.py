@@ -19,7 +19,7 @@ TRAITS: Mapping[str, Traits] = {engine.name: engine.traits for engine in (Docker
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job asks of a runner.
+    """Requirements of a job on its runner.
 
     Args:
         kind: A build asks for memory, disk and the right system; a smoke test for the CPU and GPU of the wheel.
@@ -40,7 +40,7 @@ class Needs:
 
 
 def needs_of(kind: JobKind, build: Build, github: Github | None) -> Needs:
-    """What the build or the smoke test of an entry of the matrix asks for; without `github` no labels."""
+    """Requirements of the build or smoke test of an entry of the matrix; without `github` no labels."""
     stack = Stack(build.package, build.variant, build.platform, cuda=catalog.find(catalog.toolkits(), build.cuda or ""))
     labels = tuple(github.runs_on(kind, build.variant, build.platform)) if github else ()
     if kind == "smoke":

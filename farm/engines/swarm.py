@@ -216,7 +216,7 @@ class SwarmEngine:
         return self._reported(labels["farm.exchange"], observed) if observed.state == "done" else observed
 
     def _reported(self, name: str, observed: Observation) -> Observation:
-        """What the agent says of an end that the swarm has seen; without its word the end is nobody's fault."""
+        """The agent's account of an end that the swarm reported; without it the job counts as lost."""
         try:
             data = self.exchange.get(f"{name}/report.json", MAX_REPORT)
             if data is None:
@@ -226,7 +226,7 @@ class SwarmEngine:
             code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
             # The node, not the build, is at fault: lost, so that it is tried elsewhere.
             if report["stopped"]:
-                return Observation("lost", why="stopped from outside: its node went down, or somebody stopped it there")
+                return Observation("lost", why="stopped from outside: its node went down, or it was stopped there")
             if not 0 <= code <= MAX_CODE:
                 return Observation("lost", why="its report is malformed: an exit code that there is not")
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OversizeError) as error:
@@ -262,7 +262,7 @@ class SwarmEngine:
             return f"\n[a piece of the log is left out: {error}]\n".encode()
 
     def _kept_output(self, handle: str) -> bytes:
-        """What the node's own engine kept of the output; nothing where it does not answer.
+        """The output that the node's own engine kept; nothing where it does not answer.
 
         The manager starts its answer at once and then waits for the node, for ever if that is cut off. docker-py's
         `service_logs` takes the time limit off its socket, so it is not used here.
@@ -370,7 +370,7 @@ def _packed(manifest: dict[str, Any]) -> bytes:
 
 
 def _service_name(job: Job) -> str:
-    """The same for the same attempt: what makes `submit` safe to repeat."""
+    """A stable name for an attempt, which makes `submit` safe to repeat."""
     identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
     if not job.labels:
         identity += time.time_ns().to_bytes(8, "big")

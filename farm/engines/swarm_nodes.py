@@ -1,4 +1,4 @@
-"""What a swarm says of its nodes and tasks, in the farm's words. Pure: from the API's JSON to values.
+"""Nodes and tasks of a swarm in the farm's terms. Pure: from the API's JSON to values.
 
 The states of a task are those of the Engine API 1.41; how each is mapped was measured on Engine 20.10.24.
 """
@@ -158,7 +158,7 @@ def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool, pi
         if cancelled:
             return Observation("cancelled", why="stopped on request")
         return Observation("lost", why=f"{where}: stopped from outside {task.error}".rstrip())
-    if node is None or not node.up:  # it will not tell any more; should it end there after all, nobody listens
+    if node is None or not node.up:  # it will not tell any more; should it end there after all, no one listens
         return Observation("lost", why=f"node {where} is down")
     if task.state in STARTING:
         return Observation("starting", why=f"{where}: {task.state} {task.error}".rstrip())

@@ -1,4 +1,4 @@
-"""What a wheel must be like before it may claim a name, by whatever command it comes: after PyPI's own rules.
+"""Admission of wheels, by whatever command they come: after PyPI's own rules.
 
 The archive: a ZIP from its first byte to its last, in which every reader finds the same members; paths that stay inside
 the folder of an installation; no links; a bounded size; RECORD names each member with its hash and nothing else.
@@ -59,7 +59,7 @@ _LOOKALIKES = str.maketrans({"0": "o", "1": "l", "i": "l", "-": None})
 
 
 class Admission(NamedTuple):
-    """What an index takes beyond PyPI's rules: wheels that need a URL, and names like that of another project."""
+    """Exceptions from PyPI's rules: wheels that need a URL, and names like that of another project."""
 
     direct_urls: bool = False
     similar_names: bool = False

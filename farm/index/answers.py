@@ -1,4 +1,4 @@
-"""What a server answers to a request: its bytes without their content encoding, and never fewer than it promised."""
+"""Answers of servers: their bytes without content encoding, and never fewer than promised."""
 
 import contextlib
 import urllib.error
@@ -61,7 +61,7 @@ def again(once: Callable[[], _T], may_pass: Callable[[BaseException], bool]) -> 
 
 
 def ask(url: str, headers: Mapping[str, str] | None = None, hint: str = "run it again") -> Answer | None:
-    """What answers at a URL; None where nothing is.
+    """The content at a URL; None where nothing is.
 
     Raises:
         InfrastructureError: Nobody answers, or with something else than 200 and 404.
@@ -90,7 +90,7 @@ def bounded(chunks: Iterable[bytes], limit: int) -> bytes:
 
 
 def unpacked(key: str, data: bytes, limit: int) -> bytes:
-    """What is gzip-encoded as it was before, up to `limit` bytes and one piece more; anything else as it is."""
+    """Content without its gzip encoding, up to `limit` bytes and one piece more; anything else as it is."""
     try:
         return bounded(_gunzipped(key, iter([data])), limit)
     except InfrastructureError:

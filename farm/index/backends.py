@@ -11,8 +11,8 @@ from farm.index.directory import DirectoryStore
 from farm.index.stores import Store, check_key
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
-"""What botocore takes in a path, but for the names of folders. Which names may be made is the server's to say: old
-buckets of AWS have capital letters and `_`, and other servers allow them."""
+"""Characters that botocore takes in a path, but for folders' names. Which names may be made is the server's to say:
+old buckets of AWS have capital letters and `_`, and other servers allow them."""
 
 
 def open_store(url: str) -> Store:

@@ -216,7 +216,7 @@ class Bucket:
 
 
 def _unspoken(where: str, status: int) -> InfrastructureError:
-    """What it means that an answer has none of S3's error codes: something else than a store gave it."""
+    """The error for an answer without any of S3's error codes: something else than a store gave it."""
     phrase = http.client.responses.get(status, "")
     if status in {404, 405, 501}:
         said, hint = ": what answers there is no S3 store", _ADDRESS

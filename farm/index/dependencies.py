@@ -61,7 +61,7 @@ def stacks() -> tuple[Stack, ...]:
 
 
 def wanted(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
-    """What a group's wheels need: project -> what may be taken, one set for each stack. Empty without torch."""
+    """Needs of a group's wheels: project -> allowed versions, one set for each stack. Empty without torch."""
     releases = {
         Version(layout.parse_wheel_name(file.filename)[1].public)
         for file in _own_files(store, group, "torch")
@@ -76,7 +76,7 @@ def wanted(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
 
 
 def pinned(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
-    """What METADATA of a group's torch wheels requires in one version: project -> these versions."""
+    """Requirements of a group's torch wheels that pin one version: project -> these versions."""
     found: dict[str, list[SpecifierSet]] = defaultdict(list)
     for need in _own_needs(store, group, "torch"):
         if any(each.operator == "==" for each in need.specifier):
@@ -87,7 +87,7 @@ def pinned(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
 def required(
     store: Store, group: str, own: Iterable[str], known: Container[str], read: Callable[[str], list[File]]
 ) -> dict[str, list[SpecifierSet]]:
-    """What the group's other packages require, and what that requires in turn, beside what is `known`.
+    """Requirements of the group's other packages and of those in turn, beside the `known` ones.
 
     Args:
         store: Where the packages are.
@@ -121,7 +121,7 @@ def required(
 
 
 def _own_needs(store: Store, group: str, project: str) -> list[Requirement]:
-    """What the METADATA of a project's wheels requires, each requirement once."""
+    """Requirements in the METADATA of a project's wheels, each once."""
     held = [store.get(layout.metadata_key(file.filename)) for file in _own_files(store, group, project)]
     return list({str(need): need for data in held if data for need in needs_of(data.data)}.values())
 

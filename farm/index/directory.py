@@ -40,7 +40,7 @@ from farm.index.stores import (
 _MARK = ".alive"
 
 _LACKING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
-"""What a file system says that has no locks, or no hard links."""
+"""Errors of file systems without locks or hard links."""
 
 
 class DirectoryStore:

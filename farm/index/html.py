@@ -1,4 +1,4 @@
-"""What a project's JSON page says, for clients that read HTML: its page, and one flat page a group. Lists of projects.
+"""HTML of a project's JSON page: its page, and one flat page a group. Lists of projects.
 
 Each page says which generation of the JSON page it shows, so that a slow writer cannot put an older one over a newer
 one. PEP 503, 592, 629, 714.

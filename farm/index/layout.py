@@ -117,7 +117,7 @@ def from_folder(key: str) -> str:
 
 @lru_cache(maxsize=2**16)
 def wheel_identity(filename: str) -> Identity:
-    """What a wheel's file name says.
+    """The parts of a wheel's file name.
 
     Raises:
         ValueError: It is not a wheel name, or has characters that do not belong into one.

@@ -1,4 +1,4 @@
-"""What an operator does with wheels after they were published: yank, remove, promote, prune.
+"""Changes of published wheels: yank, remove, promote, prune.
 
 Each is an event first, which decides it; pages and bytes follow. So a command that was killed anywhere is completed by
 running it again, or by `farm index reconcile`. A removed wheel's record stays: its name is taken for ever.

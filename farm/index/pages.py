@@ -256,7 +256,7 @@ class TriedStore(Model):
 
 
 class Catalogue(Model):
-    """What there is, for programs; small, however many wheels there are, and read by every publisher first.
+    """The catalogue, for programs; small, however many wheels there are, and read by every publisher first.
 
     Only what is new to a group changes it: a project, or a channel's first wheel of it.
 

@@ -59,7 +59,7 @@ HOME_PAGE = html.document(
     [],
     ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>'],
 )
-"""What answers the root of the index until `farm site build` writes its own page."""
+"""The root page of the index until `farm site build` writes its own."""
 
 Rest = Callable[[str, ProjectPage], Iterable[Wheel]]
 """Group and page, to the wheels of entries that the caller has no record of; other entries go."""
@@ -70,14 +70,14 @@ class NameTakenError(PublishRefusedError):
 
 
 class Seen(NamedTuple):
-    """What a group's `links.html` was, and a project's page there; each may have changed since."""
+    """A group's `links.html` as it was read, and a project's page there; each may have changed since."""
 
     links: Stored | None
     page: Stored | None
 
 
 class Written(NamedTuple):
-    """What came of a change of pages.
+    """The result of a change of pages.
 
     Attributes:
         keys: The pages that were written.
@@ -127,7 +127,7 @@ def check_store(store: Store) -> Prediction:
 
 
 def _try(store: Store) -> str:
-    """What a store does wrong; empty for nothing. Sets `store.plain`."""
+    """Faults of a store; empty for none. Sets `store.plain`."""
     key, page = f"{SCRATCH}{uuid.uuid4().hex}", b"a page that is long enough to be packed\n" * 40
     try:
         if not store.replace(key, page, None, content_type=pages.HTML):
@@ -166,7 +166,7 @@ class Pages:
         self.known: Catalogue = self.ours(parse_catalogue, self.sample) or Catalogue()
 
     def look(self, group: str, project: str) -> Seen:
-        """What there is of a project; that the catalogue does not have it is taken for a no, without a look."""
+        """The page of a project; a project that the catalogue lacks has none, without a look."""
         links = self.store.get(links_key(group)) if self.known.has(group) else None
         new = links is None or project not in html.parse_links(links.data, links_key(group))
         return Seen(links, None if new else self.store.get(json_key(group, project)))
@@ -234,7 +234,7 @@ class Pages:
         return swapped
 
     def ours(self, parser: Callable[[bytes, str], Any], found: Stored | bytes | None, key: str = CATALOGUE) -> Any:
-        """What is there; of what is none of ours nothing where pages are written anew, else an error."""
+        """The current page; a foreign one counts as absent where pages are written anew, else it is an error."""
         data = found.data if isinstance(found, Stored) else found
         if data is None:
             return None
@@ -430,7 +430,7 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What came of it.
+    """The result.
 
     Attributes:
         record: What the index holds about the wheel.

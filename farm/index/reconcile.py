@@ -27,7 +27,7 @@ from farm.index.stores import Store
 
 
 class Reconciled(NamedTuple):
-    """What was done: pages that were written, and wheels without their bytes, which are left out."""
+    """The result: pages that were written, and wheels without their bytes, which are left out."""
 
     written: tuple[str, ...]
     missing: tuple[str, ...]
@@ -76,7 +76,7 @@ class _Rebuild:
         return {wheel_key(name), metadata_key(name)} & self.present
 
     def taken_back(self) -> Iterator[str]:
-        """What pages show of wheels, and their events do not say."""
+        """States of wheels that pages show and events do not."""
         for group, project in self.places:
             page = self.pages.page(group, project)
             for file in page.ever if page and not page.meta.links else ():

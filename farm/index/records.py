@@ -1,4 +1,4 @@
-"""What never changes, and from which all pages follow: records claim names, events say what happened later.
+"""Records and events, from which all pages follow: records claim names, events say what happened later.
 
 A record is created once and says for ever which bytes a name stands for. `events/<wheel>/<n>.json` are counted from 1;
 the state of a wheel is the fold of its events. Pages say which event they show, so that a slow writer never puts an
@@ -38,7 +38,7 @@ class ForeignObjectError(InfrastructureError):
 
 
 class Model(BaseModel):
-    """What is read from a store is checked; a key that we do not know is refused: writing would lose it."""
+    """A model of stored data, checked when read; unknown keys are refused, since writing would lose them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -217,7 +217,7 @@ def _event(stored: Stored, target: str, number: int) -> Event:
 
 
 def fold(events: Sequence[Event]) -> State:
-    """What the events come to."""
+    """The state that follows from events."""
     state = State()
     for event in events:
         state = state._replace(number=event.number)
@@ -268,7 +268,7 @@ def add_event(
 
 
 def there(store: Store, key: str) -> Stored:
-    """What holds a key that could not be created: somebody else's, or ours with the answer lost."""
+    """The object at a key that could not be created: someone else's, or ours with the answer lost."""
     stored = store.get(key)
     if stored is None:
         raise InfrastructureError(

@@ -90,7 +90,7 @@ def sign(store: Store, signer: Signer, *, trust_clock: bool = False) -> Signed:
             _discard_older(store, before.signed.version if before else version)
             wheels = sum(not is_page(key) for key in targets)
             return Signed(len(targets) - wheels, wheels, now + timedelta(days=DAYS))
-    raise InfrastructureError(f"{TRIES} times somebody else signed first", hint="run it again")
+    raise InfrastructureError(f"{TRIES} times another writer signed first", hint="run it again")
 
 
 def parse_timestamp(data: bytes) -> Metadata[Timestamp]:

@@ -1,4 +1,4 @@
-"""What is said of a wheel: why it is withdrawn, and what was tested of it.
+"""Statements about a wheel: why it is withdrawn, and what was tested of it.
 
 `farm site build` puts what was tested into `catalog.wheels.json`, for programs such as `farm detect`.
 """
@@ -30,7 +30,7 @@ class Test(BaseModel):
 
 
 class Standing(BaseModel):
-    """What the site says of a published wheel (`published, CPU part tested; GPU part not run`), and its smoke tests."""
+    """The site's word on a published wheel (`published, CPU part tested; GPU part not run`), and its smoke tests."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,7 +49,7 @@ def render(wheels: Mapping[str, Standing]) -> bytes:
 
 
 def standing(reader: Reader, filename: str) -> Standing | None:
-    """What the site of an index said of a wheel when it was built last; None where it says nothing."""
+    """The last built site's statement about a wheel; None where it has none."""
     try:
         data = reader.get(KEY)
         return None if data is None else _Document.model_validate_json(data).wheels.get(filename)

@@ -1,4 +1,4 @@
-"""What the index asks of the place where its bytes are, and how several writers change one object.
+"""The interface of stores, and the way in which several writers change one object.
 
 Two promises carry everything else: `create` stores only where nothing is, and `replace` stores only where
 nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except keys below a few prefixes.
@@ -138,13 +138,13 @@ def file_chunks(path: Path) -> Iterator[bytes]:
 
 
 class Prediction(NamedTuple):
-    """What is probably there, so that it need not be read first; `None` for nothing. A wrong one costs a request."""
+    """A guess of the current object, which saves reading it; `None`: nothing is there. A wrong one costs a request."""
 
     stored: Stored | None
 
 
 class Swapped(NamedTuple):
-    """What was there, what is there now, and whether we wrote it. The tag is of what was there."""
+    """The old object, the new one, and whether we wrote it. The tag is of the old one."""
 
     before: Stored | None
     data: bytes
@@ -185,7 +185,7 @@ def swap(
             # A wrong prediction is no lost race: read what is there and write at once, without a wait.
             if predicted is not None:
                 return attempt()
-            raise _LostRaceError(f"{store.url(key)}: {TRIES} times somebody else wrote first", hint="run it again")
+            raise _LostRaceError(f"{store.url(key)}: {TRIES} times another writer wrote first", hint="run it again")
         return Swapped(old, new, written=True)
 
     return Retrying(

@@ -39,7 +39,7 @@ _BASE = "index:"
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at, and what does not fit; no problems mean that the index is what was signed.
+    """The extent of a verification and its problems; none mean that the index is what was signed.
 
     Attributes:
         time: When it was signed; the signer's word.
@@ -95,7 +95,7 @@ def verify_index(
             elif hashlib.sha256(found).hexdigest() != pages[key]:
                 problems.append(
                     f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its owner changed it and has "
-                    "not signed since, or somebody else did"
+                    "not signed since, or signed by someone else"
                 )
             else:
                 data[key] = found
@@ -128,7 +128,7 @@ def _followed(reader: Reader, root: bytes, folder: Path) -> tuple[Targets, tuple
 
 
 def _explained(error: Exception, folder: Path) -> FarmError:
-    """What a failure of TUF's client means for a user."""
+    """A failure of TUF's client in words for a user."""
     match error:
         case FarmError():
             return error
@@ -140,7 +140,7 @@ def _explained(error: Exception, folder: Path) -> FarmError:
         case BadVersionNumberError():
             return VerificationFailedError(
                 f"older than what was seen of this index before: {error}",
-                hint="a cache or mirror that is behind, or somebody who shows an old state",
+                hint="a cache or mirror that is behind, or someone who shows an old state",
             )
         case UnsignedMetadataError():
             why = f"not signed by a key that counts: {error}{_revoked(folder)}"

@@ -149,7 +149,7 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
         return text
     for name, value in values.items():
         text = text.replace("{" + name + "}", value)
-    # What is left in braces is a name that nobody knows: in a script it would be taken literally.
+    # What is left in braces is a name that no one knows: in a script it would be taken literally.
     if "{" in text:
         named = ".".join(map(str, key))
         unknown = text.partition("{")[2].partition("}")[0]

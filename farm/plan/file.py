@@ -85,7 +85,7 @@ class ToolkitPlan(Model):
 
 
 class LibraryWheelPlan(Model):
-    """A wheel that holds libraries which the built wheel needs: `libraries` (patterns) lie in `folder` there.
+    """A wheel that holds libraries which the built wheel needs: `libraries` (patterns) are in `folder` there.
 
     `requires`: others of these wheels that it needs, by package.
     """
@@ -260,7 +260,7 @@ class Plan(Model):
     def _digest(whole: Mapping[str, Any]) -> str:
         data = {name: value for name, value in whole.items() if name not in _NOT_BUILT}
         # It changes which wheels are needed beside the built one, and nothing of the build: both forms share what was
-        # compiled. What is published, or taken up half done, is compared by `cuda_libraries` too.
+        # compiled. What is published, or resumed, is compared by `cuda_libraries` too.
         data["options"] = {name: value for name, value in data["options"].items() if name != "cuda_libraries"}
         # Sorted keys and no spaces: the one form in which equal plans have equal bytes.
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

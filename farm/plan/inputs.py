@@ -19,7 +19,7 @@ from farm.platforms.facts import facts
 
 
 def commit_of(source: GitSource, release: TorchRelease) -> str | None:
-    """The recipe's commit, else that of the package that belongs to a PyTorch release; None: nobody knows it."""
+    """The recipe's commit, else that of the package that belongs to a PyTorch release; None: no one knows it."""
     if source.release is None:
         return source.commit
     return {"torch": release.commit, "vision": release.vision_commit, "audio": release.audio_commit}[source.release]

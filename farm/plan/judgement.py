@@ -15,7 +15,7 @@ from farm.plan.selectors import Candidate
 class Judgement:
     """The reasons against a build: `offer` are the channel's, `rules` those of the rules.
 
-    `asked` are the fields of the stack that somebody asked for, in that order.
+    `asked` are the fields of the stack that someone asked for, in that order.
     """
 
     what: str

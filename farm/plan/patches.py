@@ -134,7 +134,7 @@ def _edit(source: Path, patch: str, change: dict[str, Any]) -> tuple[str, str] |
         if count != 1:
             shown = edit["old"].strip().splitlines()[0]
             raise PatchError(
-                f"patch {patch}: {name} does not look as expected: {shown!r} stands in it {count} times, not once"
+                f"patch {patch}: {name} does not look as expected: {shown!r} is in it {count} times, not once"
             )
         text = text.replace(edit["old"], edit["new"])
     return before, text.replace("\n", "\r\n") if crlf else text

@@ -51,7 +51,7 @@ Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a mod
 
 
 class PathSource(Model):
-    """The source stands beside the recipe, or elsewhere in the project; `../..` is a project that is the package."""
+    """The source is beside the recipe, or elsewhere in the project; `../..` is a project that is the package."""
 
     kind: Literal["path"]
     path: str

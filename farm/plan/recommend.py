@@ -20,7 +20,7 @@ MAX_TRIED = 12  # candidates whose plan is made before the search gives up
 
 @dataclass(frozen=True)
 class Machine:
-    """What a build must be for.
+    """The target of a build.
 
     Args:
         sms: The cards, the one that computes most first; empty: for the CPU alone.

@@ -62,7 +62,7 @@ def candidate(
 ) -> Candidate:
     """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
 
-    The base image and the cuDNN that nobody asked for give way where they alone stand against the build.
+    The base image and the cuDNN that no one asked for give way where they alone stand against the build.
     `channel_name` is a channel to try in the place of the default one.
 
     Raises:
@@ -99,7 +99,7 @@ def candidate(
         **(asked or {}),
     )
     stack = system.completed(stack)
-    # What somebody asked for never gives way.
+    # What someone asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     # First what a default can mend, then whether a standalone Python would mend more.
     settled = settle(stack, free, check, objects)

@@ -45,7 +45,7 @@ class Swarm(Model):
 
 
 class SlurmCard(Model):
-    """What `sbatch` is asked for: the options of the same names."""
+    """Options of `sbatch` of the same names."""
 
     partition: SlurmWord = None
     account: SlurmWord = None

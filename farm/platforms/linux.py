@@ -103,7 +103,7 @@ def _manifest(plan: Plan, toolkit: ToolkitPlan, base: str) -> dict[str, object]:
 
 
 def _wheels_manifest(toolkit: ToolkitPlan) -> dict[str, object]:
-    """All of each wheel's folder goes below the toolkit's prefix, as it lies there."""
+    """All of each wheel's folder goes below the toolkit's prefix, as it is there."""
     known = catalog.wheel_toolkits().get(toolkit.cuda)
     if known is None:
         raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint="create the plan again")

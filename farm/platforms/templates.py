@@ -49,7 +49,7 @@ def _environment(folder: Path) -> "jinja2.Environment":
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
-        # A value that a template names and nobody gives is an error, not an empty word in a script.
+        # A value that a template names and no one gives is an error, not an empty word in a script.
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Dockerfiles and shell, quoted by the filter `quote`

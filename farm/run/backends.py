@@ -109,7 +109,7 @@ def engine_for(plan: Plan, asked: str | None = None) -> str:
 
 
 def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
-    """Refuses a plan that the engine called `name` cannot carry out. Asks nobody, writes nothing.
+    """Refuses a plan that the engine called `name` cannot carry out. Asks no one, writes nothing.
 
     Raises:
         UsageError: There is no such engine, or its configuration is missing.
@@ -254,7 +254,7 @@ class EngineKind:
     """An engine by its name, before it is opened.
 
     Attributes:
-        check: Raises UsageError where its configuration is missing; asks nobody.
+        check: Raises UsageError where its configuration is missing; asks no one.
         labels: Gives a function from variant and platform of a build to what its runner must carry.
         machines: The entries of ci/runners.yaml with an engine of their own.
     """
@@ -271,7 +271,7 @@ class EngineKind:
         return runner if runner in names else LOCAL if LOCAL in names else names[0]
 
     def queued(self, workspace: Workspace) -> bool:
-        """Whether a build always goes through the queue, which chooses among several runners."""
+        """True if a build always goes through the queue, which chooses among several runners."""
         return self.traits.places or self.machines(workspace) != [LOCAL]
 
 
@@ -333,7 +333,7 @@ ENGINES: dict[str, EngineKind] = {
         GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
     ),
 }
-"""What `--on` takes. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
+"""Values of `--on`. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
 
 
 def _bytes(gigabytes: float | None) -> int | None:
@@ -476,7 +476,7 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
 
 
 def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
-    """Whether the registry had it not yet, and what went wrong.
+    """True if the registry had it not yet, and what went wrong.
 
     Runs that push the same image at the same time give it the same name, and the first that is done removes it.
     """

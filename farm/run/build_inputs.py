@@ -1,4 +1,4 @@
-"""What a build had beside its plan, for the provenance of its wheel.
+"""Inputs of a build beside its plan, for the provenance of its wheel.
 
 Whoever runs a build knows it: the journal of this machine, or the farm on a runner, whose `farm build` leaves it beside
 the wheel (`built/inputs.json`). A container cannot say it: the file is written after its output was taken.
@@ -70,7 +70,7 @@ def _text(path: Path) -> str:
 
 
 def noted(context: RunContext, built: Path) -> BuildInputs:
-    """The inputs of a run's build, which lie beside its wheel afterwards.
+    """The inputs of a run's build, which are beside its wheel afterwards.
 
     Raises:
         BuildFailedError: A runner left a file that is none.

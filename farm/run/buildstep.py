@@ -1,4 +1,4 @@
-"""The build of a run: taken up where a dead controller left it, else started; followed to its end, collected, released.
+"""The build of a run: resumed where a dead controller left it, else started; followed to its end, collected, released.
 
 An attempt is written down before its job is submitted, and its end before the engine forgets it: whoever comes after a
 controller that was killed finds either the attempt or the job by its labels.
@@ -48,7 +48,7 @@ class BuildStep:
 
         Raises:
             BuildFailedError: The build's own fault.
-            CancelledError: Somebody asked for the end.
+            CancelledError: Someone asked for the end.
             StillRunningError: The build may still be there; the next call takes it up.
             InfrastructureError: It was lost.
         """
@@ -61,7 +61,7 @@ class BuildStep:
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 for attempt in job.attempts:  # its controller ended between taking the wheel and writing that down
                     context.journal.set_state(attempt.id, "done", "success")
-                step.result = "taken up: the wheel was collected before"
+                step.result = "resumed: the wheel was collected before"
                 context.outcomes.wheel = str(build.the_wheel(self._built / "wheel"))
         elif self.pieces is not None:
             self._join_pieces(self.pieces, context.journal.create_attempt(job.id, "bundle", LOCAL))
@@ -75,7 +75,7 @@ class BuildStep:
         if last is not None and last.handle:
             engine = context.backend(last.runner).engine
             with context.outcomes.timed("build", context.workspace.watcher) as step, self._ended_with_us(engine, last):
-                step.result = "taken up"
+                step.result = "resumed"
                 self._finish(engine, last, last.handle)
                 step.result += "; "
                 self._note_wheel(step)
@@ -92,7 +92,7 @@ class BuildStep:
                 self._note_wheel(step)
 
     def _fetch(self) -> None:
-        """What comes from elsewhere, before the minutes that an image takes: a wrong name or hash is said at once."""
+        """Fetch sources before the minutes that an image takes: a wrong name or hash is reported at once."""
         context, plan = self.context, self.context.plan
         workspace = context.workspace
         if plan.source.kind == "path" and not plan.parts and not plan.build_requires:
@@ -209,7 +209,7 @@ class BuildStep:
                     handle = engine.submit(job)
                     try:
                         context.journal.set_handle(attempt.id, handle)
-                    except BaseException:  # nobody else knows the container
+                    except BaseException:  # no one else knows the container
                         engine.release(handle)
                         raise
             except CancelledError as error:
@@ -218,7 +218,7 @@ class BuildStep:
             except FarmError as error:  # also a host that runs another job
                 context.journal.set_state(attempt.id, "lost", "infra", why=str(error))
                 raise
-        # Somebody may have asked for the end during the submit.
+        # Someone may have asked for the end during the submit.
         if context.journal.happened(context.run.id, EventKind.CANCEL):
             engine.cancel(handle)  # whoever asked for it did not know the handle yet
         return handle

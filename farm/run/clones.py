@@ -74,7 +74,7 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
     command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
     command += ["--shallow-submodules", "--", url, str(tree)]
     line("+ " + " ".join(command))
-    # A farm has nobody to type a password; what git says is read below.
+    # A farm has no one to type a password; what git says is read below.
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)

@@ -17,14 +17,14 @@ class StillRunningError(InfrastructureError):
 
 
 class CancelledError(FarmError):
-    """Somebody asked for the end of the run (130, as for Ctrl-C)."""
+    """Someone asked for the end of the run (130, as for Ctrl-C)."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the steps of one run share.
+    """Common state of the steps of one run.
 
     Attributes:
         open: The open engine of a runner.
@@ -51,7 +51,7 @@ class RunContext:
         return self.open(runner or self.runner)
 
     def check_cancelled(self) -> None:
-        """Raises CancelledError where somebody asked for the end."""
+        """Raises CancelledError where someone asked for the end."""
         # By the journal, which every process of the project reads: `farm cancel` is another one.
         if self.journal.happened(self.run.id, EventKind.CANCEL):
             raise CancelledError(f"run {self.run.id} was cancelled")

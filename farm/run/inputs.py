@@ -1,4 +1,4 @@
-"""What a build's job is given: folders copied in before it starts, and its environment."""
+"""Inputs of a build's job: folders copied in before it starts, and its environment."""
 
 import contextlib
 import shutil

@@ -121,7 +121,7 @@ class MainJob(RunContext):
 
 
 def without_a_build(plan: Plan, wheel: Path) -> str:
-    """What to do where the rules are at fault: a new submit builds again, since it cannot know that the wheel is not.
+    """The hint where the rules are at fault: a new submit builds again, since it cannot know that the wheel is not.
 
     With the inputs, which the provenance needs; `farm submit` then finds the wheel published, and tests it.
     """

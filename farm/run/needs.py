@@ -46,7 +46,7 @@ class Makers:
 
 
 def is_being_built(journal: Journal, plan: Plan) -> bool:
-    """Whether an open run will publish what the plan needs."""
+    """True if an open run will publish what the plan needs."""
     if not plan.needs:
         return False
     makers = Makers()

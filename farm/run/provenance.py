@@ -41,7 +41,7 @@ def predicate(
     dependencies += [_source(str(wheel.package), wheel) for wheel in plan.toolkit.wheels] if plan.toolkit else []
     dependencies += [_source(str(wheel.package), wheel) for wheel in plan.build_requires]
     dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(given.wheels.items())]
-    # Without a digest: nobody knows what was in it. A verifier should see that it was there.
+    # Without a digest: no one knows what was in it. A verifier should see that it was there.
     if given.cache is not None:
         dependencies.append({"name": "local compiler cache", "annotations": {"volume": given.cache}})
     for uri, commit in sorted(given.actions.items()):
@@ -58,7 +58,7 @@ def predicate(
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            # External is what somebody asked for, internal what followed from it (SLSA v1.0, BuildDefinition).
+            # External is what someone asked for, internal what followed from it (SLSA v1.0, BuildDefinition).
             "externalParameters": parameters,
             "internalParameters": {"plan": {"sha256": plan.digest}},
             # In a ResourceDescriptor a field that says nothing is absent, not null.
@@ -77,7 +77,7 @@ def predicate(
 
 
 def _source(name: str, source: SourcePlan) -> dict[str, Any]:
-    """What was fetched, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
+    """Fetched sources, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
     if source.kind == "git":
         uri, digest = f"git+{source.url}@{source.tag}", {"gitCommit": source.commit}
     elif source.kind == "path":

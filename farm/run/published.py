@@ -41,7 +41,7 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
     if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
         with open_journal(workspace.project, workspace.settings) as journal:
             if journal.unfinished(plan.digest, of_same_form(plan)):
-                return None  # a run whose controller was killed is taken up and ended first
+                return None  # a run whose controller was killed is resumed and ended first
     store = open_store(workspace.index_url)
     for filename in listed(store, plan):
         key = record_key(filename)
@@ -90,7 +90,7 @@ def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
-    """What a run would have given; the smoke test is run where `test` is set and it never passed here.
+    """The result of a run; the smoke test is run where `test` is set and it never passed here.
 
     Raises:
         SmokeFailedError: It failed.

@@ -77,7 +77,7 @@ def publish_wheel(
 
 
 def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
-    """What was accepted, for the index: the reasons that were used, and how many findings each covers."""
+    """Accepted findings for the index: the reasons that were used, and how many findings each covers."""
     used: Counter[tuple[str, str]] = Counter((f.check, f.waived) for f in report.findings if f.waived is not None)
     if not used:
         return {}
@@ -109,5 +109,5 @@ def public_url(workspace: Workspace, key: str) -> str:
 
 
 def pip_line(requirement: str, source: tuple[str, ...]) -> str:
-    """What a user types."""
+    """The command of a user."""
     return shlex.join(["pip", "install", requirement, *source])

@@ -1,4 +1,4 @@
-"""What the pipeline tells whoever watches, and what it leaves as its result."""
+"""Progress of the pipeline, and its result."""
 
 import time
 from collections.abc import Iterator

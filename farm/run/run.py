@@ -1,7 +1,7 @@
 """The main job: from a plan to a smoke-tested wheel in the index, every step in the journal.
 
 A run whose controller was killed is found again by its plan: the container that still builds, or the wheel that
-was collected, is taken up; the short steps after it are done again, since each is idempotent.
+was collected, is resumed; the short steps after it are done again, since each is idempotent.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detache
 
 
 def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
-    """What went wrong, into the journal."""
+    """Record an error in the journal."""
     journal.event(run_id, EventKind.ERROR, text=str(error)[:KEPT_TEXT], hint=error.hint)
 
 
@@ -184,7 +184,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
             with contextlib.closing(open_backend(workspace, attempt.engine, attempt.runner)) as backend:
                 engine = backend.engine
                 engine.cancel(str(attempt.handle))
-                if journal.claim(run.id):  # its controller is dead: nobody else will tell
+                if journal.claim(run.id):  # its controller is dead: no one else will tell
                     observed = engine.observe(str(attempt.handle))
                     why = f"cancelled; the engine reports it as: {observed.state}"
                     journal.set_state(attempt.id, "cancelled", why=why)

@@ -129,7 +129,7 @@ def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -
 
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
-    """What the installed wheel must say of itself: what the plan promises, and the version of the file in hand."""
+    """Expectations of the installed wheel: the plan's promises, and the version of the file in hand."""
     archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
     quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
@@ -167,7 +167,7 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
     """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
 
-    Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
+    Without what was printed: that may name what is no one's business. Returns why it could not be kept, None if it was.
     """
     try:
         store = open_store(workspace.index_url)
@@ -187,7 +187,7 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
 
 
 def _is_of(file: File, plan: Plan) -> bool:
-    """Whether this is the plan's wheel: its version, for its Python and system."""
+    """True if this is the plan's wheel: its version, for its Python and system."""
     _, version, _, tags = parse_wheel_filename(file.filename)
     if version != Version(plan.version):
         return False

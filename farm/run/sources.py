@@ -321,7 +321,7 @@ _CORRECT = "correct the name or the version in the recipe, or name a mirror that
 
 
 def _not_fetched(address: str, error: requests.exceptions.RequestException) -> FarmError:
-    """What it means that a file did not come: the recipe names one that there is not, or something is in the way."""
+    """The error for a file that did not come: the recipe names an absent one, or something is in the way."""
     if error.response is not None and error.response.status_code in (404, 410):
         return BuildFailedError(
             f"{address} is not there: the server answers {error.response.status_code}",

@@ -1,4 +1,4 @@
-"""What a bundle's `run` made on another machine, given back in pieces: the wheel, with the libraries it needs."""
+"""The result of a bundle's `run` on another machine, in pieces: the wheel, with the libraries it needs."""
 
 import hashlib
 import shutil
@@ -18,7 +18,7 @@ from farm.run.short_job import run_to_end
 MAX_BUILT = 16 << 30
 MAX_RESULT = 1 << 16
 STAND_IN = b"farm stand-in for a library"
-"""What the stubs of `pack_toolchain.py` hold."""
+"""Content of the stubs of `pack_toolchain.py`."""
 MAX_LIBRARIES = 16 << 30
 COLLECT_TIMEOUT_S = 3600
 
@@ -33,7 +33,7 @@ class Result(Model):
 
 
 def join(plan: Plan, pieces: Path, dest: Path) -> Path:
-    """The wheel; it lies in `wheel/` of the new folder `dest`, its libraries in `lib/`.
+    """The wheel; it is in `wheel/` of the new folder `dest`, its libraries in `lib/`.
 
     `pieces` holds `result.json` and `piece-00`, `piece-01`, …
 

@@ -98,7 +98,7 @@ def write(store: Store, made: Mapping[str, bytes]) -> Written:
     """Write what changed since the last time; the manifest goes last, so that a killed writer is made good next time.
 
     Raises:
-        InfrastructureError: The store failed, or somebody else wrote the same file all the time.
+        InfrastructureError: The store failed, or someone else wrote the same file all the time.
     """
     # One request says what all files were: the store is asked for none that has not changed.
     stored = store.get(MANIFEST)
@@ -127,7 +127,7 @@ def _put(store: Store, key: str, data: bytes) -> None:
         there = store.get(key)
         if there is not None and there.data == data:
             return
-        # Only where it is still what was read: somebody else may build the site at the same time.
+        # Only where it is still what was read: someone else may build the site at the same time.
         if store.replace(key, data, there.etag if there else None, content_type=content_type):
             return
     raise InfrastructureError(f"{key}: another process keeps writing it", hint="run `farm site build` again")

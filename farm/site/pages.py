@@ -54,7 +54,7 @@ def _inline(*names: str) -> Inline:
 
 
 def embedded(data: Mapping[str, Any]) -> Markup:
-    """JSON that can stand inside a script element whatever its strings hold."""
+    """JSON that can be inside a script element whatever its strings hold."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     # `</script>` would end the element; U+2028 and U+2029 end a line in older JavaScript.
     for character in "<>&\u2028\u2029":

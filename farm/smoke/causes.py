@@ -59,7 +59,7 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
 
 
 def causes_of(message: str, module: str) -> tuple[Cause, ...]:
-    """The causes of what somebody saw outside a smoke test, when they used `module`."""
+    """The causes of what someone saw outside a smoke test, when they used `module`."""
     return _matching(SmokeReport(module=module, emulated=None, outcome="failed"), [message], hung=False, gpu=True)
 
 

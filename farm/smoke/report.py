@@ -27,7 +27,7 @@ Facts = Annotated[dict[Name, Text], Field(max_length=50)]
 
 
 class Check(Model):
-    """One check of the probe. `expected` stands beside `seen` in a failed one, `reason` in one not run.
+    """One check of the probe. `expected` is beside `seen` in a failed one, `reason` in one not run.
 
     `warning` is what needs a word although the check passed.
     """

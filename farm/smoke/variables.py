@@ -47,7 +47,7 @@ def for_probe(home: Path, passed: Iterable[str] = ()) -> tuple[dict[str, str], t
     Raises:
         UsageError: A name of `passed` is not set.
     """
-    # Made from nothing, not the caller's with names taken out: what nobody thought of would get through.
+    # Made from nothing, not the caller's with names taken out: what no one thought of would get through.
     made = processes.environment(str(home), tree=False)
     made |= {name: os.environ[name] for name in COMPILER if os.name == "nt" and name in os.environ}
     for name in passed:

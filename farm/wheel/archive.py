@@ -68,7 +68,7 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u0
 
 
 class Limits(NamedTuple):
-    """What a wheel may ask of this machine: members, bytes of one and of all, unpacked to packed."""
+    """Limits of a wheel: members, bytes of one and of all, ratio of unpacked to packed."""
 
     members: int = 200_000
     member_bytes: int = 8 << 30
@@ -262,7 +262,7 @@ class Archive:
                     yield sha.hexdigest(), view
 
     def starts_with(self, name: str, magics: tuple[bytes, ...]) -> bool:
-        """Whether a member begins so; reads no more of it than that takes."""
+        """True if a member begins so; reads no more of it than that takes."""
         entry = self.entry(name)
         first = b""
         with closing(self.inflate(entry, 64) if entry.method == DEFLATED else self.raw(entry)) as chunks:
@@ -568,7 +568,7 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
             checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
-                refuse(f"lies below {above!r}, which is not a folder", name)
+                refuse(f"is below {above!r}, which is not a folder", name)
             parent = parent.rpartition("/")[0]  # noqa: PLW2901 upwards, folder by folder
     return {entry.name: entry for entry in entries}
 
@@ -633,7 +633,7 @@ def central_header(entry: Entry) -> bytes:
 
 
 def end_records(count: int, start: int, length: int) -> bytes:
-    """What stands behind the directory: the end record, with the ZIP64 pair before it where needed."""
+    """The bytes behind the directory: the end record, with the ZIP64 pair before it where needed."""
     if count < LIMIT16 and not needs_zip64(start, length):
         return _END.pack(b"PK\5\6", 0, 0, count, count, length, start, 0)
     wide = _END64.pack(b"PK\6\6", _END64.size - 12, MADE_BY_UNIX | 45, 45, 0, 0, count, count, length, start)

@@ -74,7 +74,7 @@ def absent(info: DistInfo, given: Iterable[DependencyWheel]) -> list[str]:
 
 
 def _requirements(info: DistInfo) -> list[Requirement]:
-    """What METADATA requires; what cannot be read is another check's finding."""
+    """Requirements of METADATA; unreadable ones are another check's finding."""
     found = []
     for line in info.requires_dist:
         try:

@@ -18,7 +18,7 @@ _COMPONENTS = {"cuDNN": "cudnn", "cuBLAS": "cublas"}  # to lists of `verify_defa
 
 
 class Component(Frozen):
-    """One of NVIDIA's components as it lies in a wheel (not one that is linked into another library).
+    """One of NVIDIA's components as it is in a wheel (not one that is linked into another library).
 
     Attributes:
         name: `cuDNN` or `cuBLAS`.
@@ -46,7 +46,7 @@ def components(libraries: Iterable[Library]) -> tuple[Component, ...]:
 
 
 def is_part(library: Library, patterns: str) -> bool:
-    """Whether a library's file name fits the list of `verify_defaults.yaml` with this key."""
+    """True if a library's file name fits the list of `verify_defaults.yaml` with this key."""
     name = posixpath.basename(library.path)
     return any(fnmatchcase(name, pattern) for pattern in defaults(patterns))
 

@@ -121,7 +121,7 @@ class Elf:
         for segment in self.segments:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
-        raise damaged("a table lies outside what is loaded")
+        raise damaged("a table is outside what is loaded")
 
     @property
     def search_path(self) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class _Reader:
 
     def _string(self, offset: int) -> str:
         if offset >= len(self.data):
-            raise damaged("a name lies beyond the end")
+            raise damaged("a name is beyond the end")
         end = self.data.find(b"\0", offset, offset + _MAX_STRING)
         if end < 0:
             raise damaged("a name without end")
@@ -284,7 +284,7 @@ class _Reader:
         for segment in self.loads:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
-        raise damaged("a table lies outside what is loaded")
+        raise damaged("a table is outside what is loaded")
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
         layout = "QQ" if self.bits == 64 else "II"
@@ -339,7 +339,7 @@ class _Reader:
         layout = "IIQQQQI" if wide else "IIIIIII"
         if count == 0:  # gABI: more sections than the header can count
             count = self._at(layout, table)[5]
-        # SHN_XINDEX: the index stands in sh_link of section 0, as the count in its sh_size.
+        # SHN_XINDEX: the index is in sh_link of section 0, as the count in its sh_size.
         if names == 0xFFFF:
             names = self._at(layout, table)[6]
         if count > _MAX_SECTIONS:
@@ -378,14 +378,14 @@ _PROGBITS = 1
 
 
 def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
-    """What the CPU may run, with the (offset, end) of its bytes: what lies in executable segments.
+    """Executable segments, with the (offset, end) of their bytes.
 
     The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
     data between the code, and are believed only where they name it. Without a section table all of an executable
     segment counts as code.
 
     Raises:
-        VerificationFailedError: A section that is called code lies outside the file.
+        VerificationFailedError: A section that is called code is outside the file.
     """
     found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
     for segment in elf.segments if not elf.sections and elf.is_loadable else ():
@@ -512,7 +512,7 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
             continue
         end = text.find(b"\0", name)
         if name >= len(text) or end < 0:
-            raise damaged("a symbol's name lies outside its table")
+            raise damaged("a symbol's name is outside its table")
         symbol = text[name:end].decode("utf-8", "backslashreplace")
         if section:
             defined.add(symbol)

@@ -1,4 +1,4 @@
-"""What a loader's message means: the cause, who is to blame for it, and what to do.
+"""Explanations of loaders' messages: the cause, the culprit, the cure.
 
 Loaders name the file that they were asked for, seldom the one that is wrong. What is wrong is looked for in the files:
 in the wheel, or in the folder of the installed package. Where nothing is wrong there, it is the machine, and the
@@ -128,7 +128,7 @@ def read_folder(folder: Path, level: str | None) -> Contents:
 
 
 def _beside(folder: Path, libraries: list[Library]) -> list[tuple[Library, Symbols | DllSymbols | None]]:
-    """What lies where RUNPATHs lead, outside of the package."""
+    """Files outside of the package to which RUNPATHs lead."""
     site = next((each for each in folder.parents if each.name == "site-packages"), folder.parent)
     known = {library.path for library in libraries}
     found = []
@@ -163,7 +163,7 @@ class MissingDll(Frozen):
 
 
 class Diagnosis(Frozen):
-    """What a wheel or an installation lacks.
+    """DLLs that a wheel or an installation lacks.
 
     Attributes:
         where: Name of the file or folder.
@@ -496,7 +496,7 @@ def _error_998(files: Files, match: re.Match[str]) -> Explanation:
 
 
 def _runtimes(files: Files, message: str) -> tuple[tuple[str, ...], str]:
-    """What asks most of the Visual C++ runtime and of OpenMP, and the runtime that is new enough."""
+    """Libraries with the highest needs of the Visual C++ runtime and of OpenMP, and a runtime that is new enough."""
     dlls = [each for each in files.libraries if each.format == "pe"]
     named = [each for each in dlls if _file_name(each) in message.lower()] or dlls
     linked = [each for each in named if each.linker and _needs(each, "msvcp140*")]
@@ -540,14 +540,14 @@ def _missing_file(files: Files, match: re.Match[str]) -> Explanation:
     if unreachable:
         return Explanation(
             message="cannot open shared object file",
-            cause=f"{name} lies at {unreachable.by}, where the loader does not look for it",
+            cause=f"{name} is at {unreachable.by}, where the loader does not look for it",
             culprits=tuple(f"{need.who}: its RUNPATH does not lead there" for need in asking[:MOST]),
             cure="repair the wheel: farm repair --tools; on one machine, import the package that loads it first",
         )
     if inside:
         return Explanation(
             message="cannot open shared object file",
-            cause=f"{name} lies at {inside}; a library elsewhere opens it by name and does not look there",
+            cause=f"{name} is at {inside}; a library elsewhere opens it by name and does not look there",
             culprits=(inside,),
             cure="import this package before the one that fails; or start Python with that folder in LD_LIBRARY_PATH "
             "(PATH on Windows); give both packages the same major version of it",

@@ -1,6 +1,6 @@
 """CUDA fat binaries: which GPU architectures a library carries code for.
 
-NVIDIA does not document the format. What stands here was read off files of CUDA 10.2 to 13.5 and agrees with
+NVIDIA does not document the format. What is here was read off files of CUDA 10.2 to 13.5 and agrees with
 `cuobjdump --list-elf --list-ptx` on them; see also the open parsers jiegec/fatbinary and
 n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` that holds containers back to back:
 
@@ -9,7 +9,7 @@ n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` 
                u32 compressed size, u32 place of its options, u16 minor, u16 major, u32 sm, u32, u32, u64 flags,
                u64, u64 uncompressed size; then the data
 
-Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers stand in its own:
+Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers are in its own:
 at the place that its sixth field names, u32 how many and u32 bytes with these eight, then each header as above, with
 the place of its data among the unpacked ones instead of a header size.
 
@@ -18,7 +18,7 @@ that no program loads; it is not read. One container holds the same kernels for 
 library can run on must be judged container by container: a library with sm_35 somewhere may lack it elsewhere.
 
 A cubin is an ELF file for machine 190. Its kernels are function symbols whose `st_other` says "entry"; device
-functions that other kernels call lie in `.text.` sections too, which relocatable code may have alone. Linkers put a
+functions that other kernels call are in `.text.` sections too, which relocatable code may have alone. Linkers put a
 cubin without either into every library. Compressed ones are unpacked: LZ4 (CUDA up to 12.x), zstd (12.x and newer).
 
 Architectures are named as CUDA names them: 90 for sm_90, "90a" and "100f" for code of one GPU or one family. `90a` uses
@@ -47,7 +47,7 @@ def order(arch: int | str) -> tuple[int, str]:
 
 
 def runs_on(gpu: int | str, code: int | str) -> bool:
-    """Whether machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
+    """True if machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
     from farm.catalog.binary import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
 
     if isinstance(gpu, str):
@@ -56,7 +56,7 @@ def runs_on(gpu: int | str, code: int | str) -> bool:
 
 
 def is_code_for(promised: int | str, code: int | str) -> bool:
-    """Whether `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone for `90a`."""
+    """True if `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone for `90a`."""
     return promised == code or (isinstance(promised, int) and number(code) == promised)
 
 
@@ -85,7 +85,7 @@ def architecture(cubin: bytes) -> int | None:
 
 
 def is_specific(cubin: bytes) -> bool:
-    """Whether it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
+    """True if it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
 
     By ELF's flags (LLVM: EF_CUDA_ACCELERATORS_V1 and, for ABI 8, EF_CUDA_ACCELERATORS); CUDA 13 has it in the first
     attribute of `.nv.compat` (ISA_CLASS) instead.
@@ -97,7 +97,7 @@ def is_specific(cubin: bytes) -> bool:
 
 
 def has_kernel(cubin: bytes) -> bool:
-    """Whether the symbol table names a function; False for what is not a cubin."""
+    """True if the symbol table names a function; False for what is not a cubin."""
     if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
         return False
     for kind, offset, length in _sections(cubin):
@@ -111,7 +111,7 @@ def has_kernel(cubin: bytes) -> bool:
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
-    """(type, offset, length) of each section that lies in the file, up to the first header that does not."""
+    """(type, offset, length) of each section that is in the file, up to the first header that does not."""
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
     table, size, count = (
         int.from_bytes(cubin[40:48], "little"),

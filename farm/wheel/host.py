@@ -65,7 +65,7 @@ def _not_built() -> Finding:
 
 
 def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None) -> Iterator[Finding]:
-    """What a platform tag promises and the libraries do not keep. `musl`: they are for that libc; None: for any."""
+    """Promises of a platform tag that the libraries do not keep. `musl`: they are for that libc; None: for any."""
     known = policy_of_tag(tag)
     if known is None or known[1] != machine:
         yield Finding(
@@ -178,7 +178,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
                 Finding(
                     check="imports",
                     where=need.who,
-                    what=f"needs {need.name}, which lies at {need.by}, {_elsewhere(policy)}",
+                    what=f"needs {need.name}, which is at {need.by}, {_elsewhere(policy)}",
                     why="it loads only if something else has loaded that library before",
                     fix="link it with an $ORIGIN-relative RUNPATH to that folder; a DLL belongs beside what needs it",
                 )

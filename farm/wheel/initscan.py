@@ -65,7 +65,7 @@ _MAX_INSTRUCTIONS = 20_000_000
 
 @dataclass(frozen=True)
 class InitScan:
-    """What the code that runs on loading needs; `starts` functions were entered, `instructions` decoded."""
+    """Needs of the code that runs on loading; `starts` functions were entered, `instructions` decoded."""
 
     result: IsaResult
     starts: int = 0
@@ -142,7 +142,7 @@ class _Image:
         self.entries: list[int] = []  # functions that the interpreter calls: PyInit_NAME
         self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
         self.values = array("Q")  # and the pointers
-        self.packed = any(part.kind == _SHT_RELR for part in elf.sections)  # those stand in the file as they are
+        self.packed = any(part.kind == _SHT_RELR for part in elf.sections)  # those are in the file as they are
         self.segments = elf.segments
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_RELA)):
             self._relocations(section, start, end)
@@ -163,7 +163,7 @@ class _Image:
                 raise _damaged(f"{part.size // 8} initialisers; more than {_MAX_STARTS} are refused")
             for index in range(part.size // 8):
                 slot = part.address + 8 * index
-                # Without a relocation (or with one of the packed kind, DT_RELR) the address stands in the file.
+                # Without a relocation (or with one of the packed kind, DT_RELR) the address is in the file.
                 stored = int.from_bytes(self.data[part.offset + 8 * index : part.offset + 8 * index + 8], "little")
                 found.append(self.pointers.get(slot, stored))
         return [address for address in dict.fromkeys(found) if self.offset(address) is not None]
@@ -180,7 +180,7 @@ class _Image:
         index = bisect_left(self.relocated, slot)
         if index < len(self.relocated) and self.relocated[index] == slot:
             return self.values[index]
-        # DT_RELR lists places alone; the pointer itself stands in the file there.
+        # DT_RELR lists places alone; the pointer itself is in the file there.
         if not self.packed or slot % 8:
             return None
         for segment in self.segments:
@@ -284,7 +284,7 @@ class _Image:
 
 
 class Image(Protocol):
-    """A library as it lies in memory: `slots` are pointers (by address) that lead to functions of its own."""
+    """A library as it is in memory: `slots` are pointers (by address) that lead to functions of its own."""
 
     @property
     def slots(self) -> Mapping[int, int]: ...

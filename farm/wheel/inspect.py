@@ -1,4 +1,4 @@
-"""What is inside a wheel, as data."""
+"""The content of a wheel, as data."""
 
 from collections.abc import Mapping
 from pathlib import Path

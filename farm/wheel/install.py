@@ -1,4 +1,4 @@
-"""What an installer makes of a wheel: WHEEL, METADATA, its requirements, its members and the Python that it is for.
+"""Checks of installability: WHEEL, METADATA, requirements, members and the Python that a wheel is for.
 
 Sources: PyPA specifications, "Binary distribution format" and "Core metadata"; PEP 3149 and PEP 720 (suffixes of
 extension modules), PEP 384 (abi3), CPython's `importlib.machinery.EXTENSION_SUFFIXES` and `PC/pyconfig.h`
@@ -65,7 +65,7 @@ def _core_metadata(content: bytes) -> Iterator[str]:
     raw, unparsed = parse_email(content)
     known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
     for field in sorted(unparsed):
-        if field in known or f"{field}s" in known:  # others are of a newer version, or somebody's own
+        if field in known or f"{field}s" in known:  # others are of a newer version, or someone's own
             yield f"{field.title()} is there twice, or is malformed"
     if raw.get("metadata_version") in _BEFORE_LICENSES:
         raw.pop("license_files", None)
@@ -164,7 +164,7 @@ def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:
 
 
 def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
-    """Whether pip heeds it where the wheel is for, without extras."""
+    """True if pip heeds it where the wheel is for, without extras."""
     if requirement.marker is None:
         return True
     digits = (policy.python or "cp311").removeprefix("cp").removesuffix("t")
@@ -265,7 +265,7 @@ def _suffix(match: re.Match[str] | None, library: Library, pairs: set[tuple[str,
 
 
 def _importable(match: re.Match[str], python: str, abi: str) -> bool:
-    """Whether the interpreter of a tag looks for this suffix.
+    """True if the interpreter of a tag looks for this suffix.
 
     A wheel for any Python (`py3-none`) may hold modules for some: its package chooses.
     """

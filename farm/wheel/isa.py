@@ -44,7 +44,7 @@ class Beyond:
 
 @dataclass(frozen=True)
 class IsaResult:
-    """What a library's code needs. `not_checked` gives the reason where nothing was looked at, else None."""
+    """CPU features of a library's code. `not_checked` gives the reason where nothing was decoded, else None."""
 
     beyond: tuple[Beyond, ...] = ()
     undecodable: int = 0
@@ -133,7 +133,7 @@ class Sweep:
             self.undecodable += 1
 
     def result(self, data: Buffer, functions: Functions) -> IsaResult:
-        """What was seen, with places named by the functions that they lie in."""
+        """The findings, with places named by their functions."""
         beyond = []
         for feature in sorted(self.counts):
             places = tuple(_place(data, functions, address) for address in self.places[feature])

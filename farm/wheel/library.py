@@ -98,14 +98,14 @@ class Library(NamedTuple):
 
     @property
     def is_loadable(self) -> bool:
-        """Whether the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
+        """True if the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
         if self.format == "pe":
             return self.kind == "shared"
         return self.kind in ("shared", "executable") and self.machine not in _GPUS
 
 
 def magics(name: str) -> tuple[bytes, ...]:
-    """What a file of this name begins with if it is a library."""
+    """The first bytes of a library with this name."""
     known = (ELF_MAGIC, FATBIN_MAGIC)
     return (*known, PE_MAGIC) if name.lower().endswith(_DLLS) else known
 
@@ -291,7 +291,7 @@ class Contents(NamedTuple):
 
 
 def symbols_of(data: Buffer) -> Symbols | DllSymbols:
-    """What a library takes and gives, or why it cannot be read."""
+    """Symbols that a library takes and gives, or the reason why it cannot be read."""
     try:
         if data[:2] == PE_MAGIC:
             return read_dll_symbols(data, read_pe(data))
@@ -338,7 +338,7 @@ def read_contents(
 
 
 def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Contents:
-    """What repair has to know: the hash of every file, and what the libraries need of one another.
+    """Facts for repair: the hash of every file, and the libraries' needs of one another.
 
     Where `hashes` (by member) give the true length, the hash is believed and the file not read. Libraries are not
     searched for device code; `Library.fatbins` and `instructions` are empty.

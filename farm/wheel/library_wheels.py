@@ -32,7 +32,7 @@ class LibraryWheel:
 
     Attributes:
         requirement: As METADATA names it, with its exact version.
-        folder: Where its libraries lie below site-packages, such as `nvidia/cublas/lib`.
+        folder: Where its libraries are below site-packages, such as `nvidia/cublas/lib`.
         libraries: Their names (`fnmatch`).
         requires: The wheels that it needs in turn, by package.
     """
@@ -75,7 +75,7 @@ def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]
 
 
 def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
-    """What each library needs of its own wheel where the loader does not look: by its path, {name: member}.
+    """Needs of each library in its own wheel where the loader does not look: by its path, {name: member}.
 
     Packages that load such a library themselves first (torchaudio: `libctc_prefix_decoder.so`) link it without a
     RUNPATH, and CMake strips those that it wrote for the build.
@@ -107,7 +107,7 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
         found = needed(own, wheels, opens)
         beside = {library.path for library in _beside(own, found)}
-        # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file lies in the wheel alone.
+        # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel alone.
         inside = {who: list(names.values()) for who, names in neighbours(contents.libraries).items()}
         members = [
             _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)

@@ -1,9 +1,9 @@
-"""What libraries take from one another by name: do they find it?
+"""Symbols that libraries take from one another by name.
 
 A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
 `undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
 library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
-asked besides. glibc's own names may be taken without a version, too: they stand in `glibc_symbols.txt`. Of Windows'
+asked besides. glibc's own names may be taken without a version, too: they are in `glibc_symbols.txt`. Of Windows'
 DLLs those are known that nearly every DLL takes from: kernel32 and the C runtime (`kernel32_symbols.txt`,
 `ucrt_symbols.txt`).
 """
@@ -90,7 +90,7 @@ def _undefined(
 
 
 def _lacks_glibc(file: str, version: str, name: str) -> bool:
-    """Whether glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
+    """True if glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
     found = re.fullmatch(r"GLIBC_2\.([0-9]+)(\.[0-9]+)?", version)
     known = file in _GLIBC and found is not None and int(found[1]) <= _LISTED
     return known and name not in _listed("glibc_symbols.txt")
@@ -103,7 +103,7 @@ def _listed(file: str) -> frozenset[str]:
 
 
 def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
-    """Whether all that a library brings in, needs of needs too, is of the wheel or carries versions."""
+    """True if all that a library brings in, needs of needs too, is of the wheel or carries versions."""
     waiting, reached = [member], {member}
     while waiting:
         for need in needs.get(waiting.pop(), []):
@@ -139,7 +139,7 @@ def _not_exported(
 
 
 def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], machine: str) -> bool:
-    """Whether a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
+    """True if a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
     stem, _, name = target.rpartition(".")
     dll = f"{stem.lower()}.dll"
     for path, each in symbols.items():
@@ -149,7 +149,7 @@ def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], mac
 
 
 def _lacks(dll: str, name: str, machine: str) -> bool:
-    """Whether a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
+    """True if a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
     if machine != "amd64" or name.startswith("#"):
         return False
     if dll == "kernel32.dll":
@@ -191,7 +191,7 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
 
 
 def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
-    """What has a library's name and is none: damaged on its way, empty, or a link that was unpacked as a file."""
+    """Files with a library's name that are none: damaged, empty, or a link that was unpacked as a file."""
     if policy.platform is None:
         return []
     # On Linux only extension modules: other files called .so may be linker scripts, which nothing loads.
@@ -211,7 +211,7 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
 
 
 def _paths(library: Library) -> list[Finding]:
-    why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
+    why = "the loader takes libraries from there: others than those that were tested, or someone else's"
     fix = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
     return [
         Finding(check="link", where=library.path, what=what, why=why, fix=fix)

@@ -1,4 +1,4 @@
-"""What a wheel says of itself: its file name, METADATA and WHEEL.
+"""A wheel's own account: its file name, METADATA and WHEEL.
 
 Names and tags are read as `packaging.utils` and `packaging.tags` read them, headers as `email.parser` does (the tests
 compare them): to import those takes a twentieth of the time that repairing PyTorch does.

@@ -52,7 +52,7 @@ class Need(NamedTuple):
 
 
 def installed_path(member: str) -> str:
-    """Where a member lies below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
+    """Where a member is below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
     parts = member.split("/", 2)
     if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
         return parts[2]
@@ -145,7 +145,7 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
 
 
 def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
-    """Where the loader looks for a needed file, from site-packages on: one with a path lies there or nowhere."""
+    """Where the loader looks for a needed file, from site-packages on: one with a path is there or nowhere."""
     if "/" not in name:
         return [posixpath.join(folder, name) for folder in folders]
     path = inside(library.path, name)
@@ -179,7 +179,7 @@ def _resolve(
 
 
 def is_musl(libraries: Iterable[Library]) -> bool:
-    """Whether a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
+    """True if a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
     return any(for_musl(library.path, library.needed) for library in libraries)
 
 
@@ -219,7 +219,7 @@ def search_folders(library: Library) -> list[str]:
 
 
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
-    """What each library asks of the system: all that the wheel itself does not answer."""
+    """Needs of each library that the system must meet: all that the wheel itself does not."""
     inside: dict[str, set[str]] = {}
     for need in needs:
         if need.answer in (Answer.WHEEL, Answer.DEPENDENCY, Answer.UNREACHABLE):
@@ -273,7 +273,7 @@ def resolve_dlls(
             by = next((places[key] for key in keys if key in places), None)
             answer = Answer.DEPENDENCY if by in theirs else _answer(name, by, exclude)
             if answer is Answer.MISSING:
-                # In the wheel all the same? Then it lies where the loader does not look.
+                # In the wheel all the same? Then it is where the loader does not look.
                 by = names.get((name.lower(), library.machine))
                 answer = Answer.UNREACHABLE if by else Answer.MISSING
             needs.append(Need(who=library.path, name=name, answer=answer, by=by, when=when))

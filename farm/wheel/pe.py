@@ -73,7 +73,7 @@ class Pe(NamedTuple):
         """(file offset, end of its section in the file) of an address relative to the image base.
 
         Raises:
-            VerificationFailedError: No section's bytes in the file lie there.
+            VerificationFailedError: No section's bytes in the file are there.
         """
         return place_in(self.sections, address)
 
@@ -81,7 +81,7 @@ class Pe(NamedTuple):
         """So many bytes of the file from an address on.
 
         Raises:
-            VerificationFailedError: Not all of them lie in one section.
+            VerificationFailedError: Not all of them are in one section.
         """
         start, end = self.place(address)
         if start + size > end:
@@ -103,11 +103,11 @@ def _damaged(what: str) -> VerificationFailedError:
 
 
 def place_in(sections: tuple[PeSection, ...], address: int) -> tuple[int, int]:
-    """As `Pe.place`."""
+    """The place of an address, like `Pe.place`."""
     for section in sections:
         if section.address <= address < section.address + section.end - section.offset:
             return section.offset + address - section.address, section.end
-    raise _damaged("a table lies outside its sections")
+    raise _damaged("a table is outside its sections")
 
 
 class _Reader:
@@ -231,7 +231,7 @@ class DllSymbols:
     Attributes:
         imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
         exports: The names and ordinals that it gives.
-        forwards: Exported name to `DLL.name`, for those that lie in another DLL.
+        forwards: Exported name to `DLL.name`, for those that are in another DLL.
     """
 
     imports: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -328,7 +328,7 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
 
 
 def _texts(data: Buffer, pe: Pe, addresses: Sequence[int]) -> Iterator[str]:
-    """The names at many addresses: most lie in one section, which is looked up once."""
+    """The names at many addresses: most are in one section, which is looked up once."""
     low = high = shift = end = 0
     for address in addresses:
         if not low <= address < high:

@@ -60,7 +60,7 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
 
 
 class _Image:
-    """A DLL where it would like to lie in memory."""
+    """A DLL where it would like to be in memory."""
 
     slots: dict[int, int] = {}
 
@@ -73,7 +73,7 @@ class _Image:
         ]
 
     def offset(self, address: int) -> tuple[int, int] | None:
-        """As `farm.wheel.initscan.Image` has it."""
+        """The interface of `farm.wheel.initscan.Image`."""
         for first, behind, start in self.code:
             if first <= address < behind:
                 return start + address - first, start + behind - first

@@ -1,6 +1,6 @@
-"""What a wheel is held to: the policy of `farm verify`, and the findings that somebody accepts.
+"""Policies of `farm verify`, and accepted findings.
 
-A policy comes from a plan, where it stands under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
+A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
 Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
 """
 
@@ -46,7 +46,7 @@ CheckId = Literal[
 """The checks, in their order. Adding one: CONTRIBUTING.md."""
 
 _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
-"""What a plan writes: a specifier by itself."""
+"""A specifier by itself, as plans write it."""
 
 
 @cache
@@ -81,7 +81,7 @@ class Forbidden(Frozen):
 
 
 class Rules(Frozen):
-    """What a package's wheels are held to whatever their variant. A recipe states it, a channel may replace it by key.
+    """Rules for a package's wheels of any variant. A recipe states it, a channel may replace it by key.
 
     All lists are patterns (`fnmatch`) of member names.
 
@@ -123,7 +123,7 @@ def _describe_levels(schema: dict[str, Any]) -> None:
 
 
 class Policy(Rules):
-    """What one wheel promises.
+    """The promises of one wheel.
 
     Attributes:
         name: Distribution name.
@@ -176,9 +176,9 @@ class Policy(Rules):
 
 
 class Waiver(Frozen):
-    """A finding that somebody accepts, and why.
+    """A finding that someone accepts, and why.
 
-    What leaves other things unchecked (a damaged wheel or library) cannot be waived: nobody knows what it hides.
+    What leaves other things unchecked (a damaged wheel or library) cannot be waived: no one knows what it hides.
 
     Attributes:
         check: Which check.
@@ -226,7 +226,7 @@ def parse_waiver(text: str) -> Waiver:
 
 
 class PolicyFile(Policy):
-    """What a wheel is held to, and the findings that are accepted.
+    """A policy file: the promises, and the findings that are accepted.
 
     Attributes:
         waivers: Findings that are accepted, each with its reason.

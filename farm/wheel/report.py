@@ -1,4 +1,4 @@
-"""What `verify` found, in the words of its report."""
+"""Findings of `verify`, as its report has them."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -27,7 +27,7 @@ class Finding(Frozen):
 
     @property
     def text(self) -> str:
-        """What is wrong and, where that is one member, in which."""
+        """A finding's text, with its member where it has one."""
         return f"{self.where}: {self.what}" if self.where else self.what
 
     @model_validator(mode="after")

@@ -76,7 +76,7 @@ def rewrite(
     _check_names([*(name for _, name in kept), *added], [*renamed.values(), *added])
     try:
         with ExitStack() as stack:
-            # In the target's folder: a rename between file systems would be a copy, which can be seen half done.
+            # In the target's folder: a rename between file systems would be a copy, which can be seen incomplete.
             temporary = dest.parent / f".wheel-{os.urandom(8).hex()}.tmp"
             handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             stack.callback(temporary.unlink, missing_ok=True)
@@ -93,7 +93,7 @@ def rewrite(
                 writer.add(NewMember(record, render_record(rows)))
                 writer.finish()
                 os.fsync(file.fileno())
-            # It was 0600 while it was being written: nobody else reads half a wheel.
+            # It was 0600 while it was being written: no one else reads half a wheel.
             temporary.chmod(0o644)
             retry_while_open(temporary.replace, dest)
             _sync_folder(dest.parent)

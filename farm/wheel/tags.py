@@ -52,7 +52,7 @@ class Policy(NamedTuple):
 
 
 class SystemNeed(NamedTuple):
-    """What a library asks of the system.
+    """Needs of a library that the system must meet.
 
     Attributes:
         who: The member, for messages.
@@ -100,7 +100,7 @@ def _policy(raw: dict[str, Any]) -> Policy:
 
 
 def is_system_library(name: str, *, musl: bool = False) -> bool:
-    """Whether some level lets a wheel expect this library on the system."""
+    """True if some level lets a wheel expect this library on the system."""
     if musl:
         return is_musl_library(name) or bool(_IN_MUSL.match(name)) or name in musl_policies()[-1].libraries
     return bool(re.fullmatch(LOADER, name)) or name in policies()[-1].libraries
@@ -143,7 +143,7 @@ def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
 
 
 def _between(tag: str) -> tuple[Policy, str] | None:
-    """As `policy_of_tag`, of a glibc that auditwheel has no level for: PEP 600 and pip know them all.
+    """`policy_of_tag` for a glibc that auditwheel has no level for: PEP 600 and pip know them all.
 
     It has the symbols of glibc up to its own version, and of other libraries what the level below has.
     """
@@ -164,7 +164,7 @@ def _between(tag: str) -> tuple[Policy, str] | None:
 
 
 def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
-    """What of `need` the level does not promise, sorted."""
+    """Needs that the level does not promise, sorted."""
     families = policy.versions.get(machine, {})
     missing = []
     for version in need.versions:
@@ -179,12 +179,12 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
 
 
 def is_musl_library(name: str) -> bool:
-    """Whether this is musl itself: its library of C, or its loader."""
+    """True if this is musl itself: its library of C, or its loader."""
     return re.fullmatch(_MUSL, name) is not None
 
 
 def for_musl(member: str, needed: Iterable[str]) -> bool:
-    """Whether a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
+    """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
     names = list(needed)
     if any(map(is_musl_library, names)):
         return True

@@ -41,7 +41,7 @@ _MAX_ROUNDS = 100
 
 
 class RepairOptions(NamedTuple):
-    """What repair is asked to do; the command line and a plan's recipe fill it.
+    """A request to repair; the command line and a plan's recipe fill it.
 
     Attributes:
         lib_dirs: Where to take libraries from, in this order. For DLLs case does not count.
@@ -74,7 +74,7 @@ class Vendored(NamedTuple):
 
 
 class RepairResult(NamedTuple):
-    """What repair made.
+    """The result of repair.
 
     Attributes:
         wheel: The new file.
@@ -108,7 +108,7 @@ def vendor(
     *,
     limits: Limits | None = None,
 ) -> RepairResult:
-    """As `farm.wheel.repair.repair`, with the libraries in the folder `into`; `opens` go in besides."""
+    """Repair with the libraries in the folder `into`; `opens` go in besides."""
     if not dest.is_dir():
         raise UsageError(f"{dest}: no such folder")
     folder = into.strip("/")
@@ -363,7 +363,7 @@ def _declared(info: DistInfo) -> set[str]:
 
 
 def _renames(archive: Archive, info: DistInfo, version: str | None) -> dict[str, str]:
-    """Old to new names of what lies in the folders that carry the version in their name."""
+    """Old to new names of what is in the folders that carry the version in their name."""
     if version is None:
         return {}
     stem = info.stem

@@ -193,7 +193,7 @@ def _by_level(tags: frozenset[str]) -> set[str]:
 
 
 def _is_for_some(contents: Contents) -> bool:
-    """Whether a library is named after the Pythons that import it."""
+    """True if a library is named after the Pythons that import it."""
     return any(each.is_loadable and SUFFIX.search(each.path.rpartition("/")[2]) for each in contents.libraries)
 
 

@@ -1,4 +1,4 @@
-"""What is known of Windows: which DLLs a machine has without the wheel, and which are loaded by name.
+"""Facts about Windows: the DLLs that a machine has without the wheel, and those that are loaded by name.
 
 Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 """
@@ -85,7 +85,7 @@ def of_the_machine() -> tuple[str, ...]:
 
 
 def is_brought_along(name: str) -> bool:
-    """Whether programs may bring their own of a DLL that Windows has too."""
+    """True if programs may bring their own of a DLL that Windows has too."""
     return fits(name, _lists().brought_along)
 
 
@@ -100,7 +100,7 @@ def openmp_runtimes(needed: Iterable[str]) -> list[str]:
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name fits one of the patterns, by Windows' rules: case does not count."""
+    """True if a name fits one of the patterns, by Windows' rules: case does not count."""
     low = name.lower()
     lows = [pattern.lower() for pattern in patterns]
     # Most are names: to make regular expressions of them takes longer than all the rest.
@@ -108,7 +108,7 @@ def fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
-    """DLLs that a file is known to load by name, as far as their names stand in it, sorted; in lower case.
+    """DLLs that a file is known to load by name, as far as their names are in it, sorted; in lower case.
 
     `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
     """

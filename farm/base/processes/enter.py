@@ -64,7 +64,7 @@ def enter(root: Path, binds: "list[tuple[Path, str]]") -> None:
 
 
 def _elsewhere(root: Path, binds: "list[tuple[Path, str]]") -> bool:
-    """Whether a folder that is to be bound lies elsewhere than where it is to be."""
+    """True if a folder that is to be bound is elsewhere than where it is to be."""
     return any(root / place != source for source, place in binds)
 
 
@@ -128,7 +128,7 @@ def refusal() -> "tuple[str, str] | None":
 
 
 def explain(number: int, text: str, settings: Path = PROC_SYS) -> "tuple[str, str]":
-    """What an error number of entering means on this machine, and what to do."""
+    """The meaning of an error number of entering on this machine, and the next step."""
     for name, refusing, allowing in SETTINGS:
         with contextlib.suppress(OSError):
             value = (settings / name).read_text(encoding="ascii").strip()

@@ -124,7 +124,7 @@ def is_plain(status: os.stat_result) -> bool:
 
 
 def leave() -> None:
-    """Nobody's child from here on: the one who started it may end, or go on without looking after it."""
+    """No one's child from here on: the one who started it may end, or go on without looking after it."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -139,7 +139,7 @@ def settle(cpus: float) -> None:
 
 
 def end_wanted(_folder: Path) -> Callable[[], bool]:
-    """Listens from now on; the answer says whether somebody asked for the end of the job in `folder`."""
+    """Listens from now on; the answer says whether someone asked for the end of the job in `folder`."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's: it says cancel

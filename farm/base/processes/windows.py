@@ -112,9 +112,9 @@ def started(pid: int) -> str:
         OSError: It cannot be read, as of a process of another user.
     """
     process = win32.open_process(win32.PROCESS_QUERY_LIMITED_INFORMATION, False, pid)
-    # OpenProcess gives ERROR_INVALID_PARAMETER for a pid that nobody has, ERROR_ACCESS_DENIED for another user's.
+    # OpenProcess gives ERROR_INVALID_PARAMETER for a pid that no one has, ERROR_ACCESS_DENIED for another user's.
     if not process and ctypes.get_last_error() == win32.ERROR_INVALID_PARAMETER:
-        return ""  # nobody has this pid
+        return ""  # no one has this pid
     win32.sure(process)
     try:
         code, times = wintypes.DWORD(), [wintypes.FILETIME() for _ in range(4)]
@@ -150,7 +150,7 @@ def replace(part: Path, path: Path) -> None:
 def remove(folder: Path) -> None:
     """Removes a folder with all that is in it; one that is not there is fine.
 
-    A file that somebody holds open cannot be removed: it is tried again for some seconds, and stays then.
+    A file that someone holds open cannot be removed: it is tried again for some seconds, and stays then.
     """
     deadline = time.monotonic() + REMOVE_S
     while True:
@@ -183,7 +183,7 @@ def is_plain(status: os.stat_result) -> bool:
 
 
 def leave() -> None:
-    """Nobody's child from here on: starts this program again, apart from this console and job object, and ends."""
+    """No one's child from here on: starts this program again, apart from this console and job object, and ends."""
     if sys.argv[-1] == LEFT:
         return
     flags = APART["creationflags"]
@@ -209,7 +209,7 @@ def settle(cpus: float) -> None:
 
 
 def end_wanted(folder: Path) -> Callable[[], bool]:
-    """The answer says whether somebody asked for the end of the job in `folder`."""
+    """The answer says whether someone asked for the end of the job in `folder`."""
     return (folder / CANCEL).exists
 
 

@@ -1,6 +1,6 @@
 """NVIDIA's redist archives: what the `nvidia` toolkit provider installs, pinned by sha256.
 
-One YAML file per product version stands beside this module (`cuda-11.8.0.yaml`, `cudnn-8.7.0.yaml`). They are
+One YAML file per product version is beside this module (`cuda-11.8.0.yaml`, `cudnn-8.7.0.yaml`). They are
 written by `tools/import_redist.py` from the `redistrib_<version>.json` manifests that NVIDIA publishes beside
 the archives; each file names its source. An archive holds a part of the toolkit and never a driver.
 """

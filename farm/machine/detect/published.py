@@ -130,7 +130,7 @@ def _for_python(file: File, variant: Variant) -> bool:
 
 
 def _installs(file: File, os: Os) -> bool:
-    """Whether one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
+    """True if one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
     tags = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
     return any(of_tag(tag) is os.platform is not None and _floor(tag) <= glibc(os) for tag in tags)
 

@@ -71,7 +71,7 @@ class Readings(Model):
     """Everything that is known of a machine, as JSON or Python values.
 
     `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver reported; `translated` is true for a
-    process under Rosetta 2; `inside` says what stands between this system and the hardware.
+    process under Rosetta 2; `inside` says what is between this system and the hardware.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -128,7 +128,7 @@ class _Taker:
 
     @property
     def _source(self) -> str | None:
-        """Where this system tells what the machine is; None: nobody knows."""
+        """Where this system tells what the machine is; None: no one knows."""
         return self.platform.hardware_from if self.platform else None
 
     def _try(self, what: str, read: Callable[[], T]) -> T | None:
@@ -274,7 +274,7 @@ class _Taker:
         if self._source == "registry":
             answer = self._try("Pythons of the launcher", lambda: self.machine.run("py", "-0p"))
             launched = parse_launcher(answer.text) if answer and answer.code == 0 else {}
-            # In the order of PYTHONS again; what stands on the PATH comes before what the launcher knows.
+            # In the order of PYTHONS again; what is on the PATH comes before what the launcher knows.
             found = {name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))}
         if not found:
             self._miss("Pythons", "; ".join(reasons))

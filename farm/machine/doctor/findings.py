@@ -52,7 +52,7 @@ class Patient:
 
     @property
     def large(self) -> bool:
-        """Whether it shall build PyTorch, which takes far more than other packages."""
+        """True if it shall build PyTorch, which takes far more than other packages."""
         return self.plan is None or self.plan.package == "torch"
 
     @property

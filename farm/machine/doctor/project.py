@@ -28,7 +28,7 @@ def examine_project(project: Path) -> list[Finding]:
 
 
 def _read(read: Callable[[Path], _T], project: Path, wrong: list[Finding]) -> _T | None:
-    """What `read` makes of a project's files; None where it cannot, and `wrong` gets the reason."""
+    """The result of `read` on a project's files; None where it fails, and `wrong` gets the reason."""
     try:
         return read(project)
     except UsageError as error:
@@ -45,7 +45,7 @@ def _matrix(project: Path) -> None:
 
 
 def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
-    """What is wrong with a folder that runs write to; one that is not there yet will be made in the nearest above."""
+    """The fault of a folder that runs write to; an absent one will be made in the nearest above."""
     places = {"artifacts": settings.artifacts, "index": settings.index}
     problems: dict[str, list[str]] = {}
     for key, place in places.items():

@@ -13,7 +13,7 @@ from farm.platforms.windows.tools import windows_tools
 VSWHERE = r"C:\Program Files (x86)\Microsoft Visual Studio\Installer\vswhere.exe"
 CPP = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
 ENGLISH = "1033"
-"""The language id of English (United States): the folder that a compiler's English messages lie in."""
+"""The language id of English (United States): the folder that a compiler's English messages are in."""
 ADMINISTRATOR = ("S-1-16-12288", "S-1-16-16384")
 """High and system integrity: the levels of an elevated process (Microsoft, well-known SIDs)."""
 MAX_INSTALLATIONS = 32
@@ -89,7 +89,7 @@ def _folders(patient: Patient, path: str) -> list[str]:
 
 
 def toolkit(patient: Patient) -> Iterator[Finding]:
-    """The plan's own toolkit, and cuDNN in it; toolkits of the user that get in nobody's way."""
+    """The plan's own toolkit, and cuDNN in it; toolkits of the user that get in no one's way."""
     others = patient.site.variable("CUDA_PATH")
     if others:
         yield ok("CUDA_PATH", f"{others}; build.cmd does not look at it")

@@ -1,6 +1,6 @@
 """Can it be built? Each rule gives the reason why not, the fact it rests on, and the nearest that would work.
 
-A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or nobody knows). A fact
+A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or no one knows). A fact
 that the catalogue marks as unconfirmed gives a warning. No error is a yes.
 
 The way through: `stack` is what is judged; `gpu`, `host` and `torch` hold the rules; `nearest` looks for what would

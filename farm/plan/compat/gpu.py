@@ -50,7 +50,7 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
         span = "no CUDA of the catalogue can"
         if able:
             span = f"CUDA {able[0]} to {able[-1]} can" if len(able) > 1 else f"CUDA {able[0]} alone can"
-        # An SM of which nobody has seen whether this nvcc takes it is no error.
+        # An SM of which no one has seen whether this nvcc takes it is no error.
         doubt = toolkit.sources["sm_unconfirmed"] if sm in toolkit.sm_unconfirmed else None
         yield Reason(
             "cuda-sm",

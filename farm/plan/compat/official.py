@@ -202,7 +202,7 @@ def best(question: Question) -> Answer:
 
 
 def judge(wheel: Wheel, question: Question) -> Answer:
-    """What a wheel is for the cards of a question."""
+    """A wheel's use for the cards of a question."""
     lost = tuple(sm for sm in question.sms if not has_code(wheel, sm))
     served = [sm for sm in question.sms if sm not in lost]
     cards = catalog.architectures().architectures
@@ -241,19 +241,19 @@ def driver_branch(driver: str) -> int:
 
 
 def has_code(wheel: Wheel, sm: int) -> bool:
-    """Whether a wheel has machine code that runs on a card, or PTX that its driver compiles."""
+    """True if a wheel has machine code that runs on a card, or PTX that its driver compiles."""
     return any(sass_runs(code, sm) for code in wheel.sm) or any(ptx_compiles(code, sm) for code in wheel.ptx)
 
 
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
-    """What upstream announced about dropping a card that it had code for, for a release and CUDA; the latest word."""
+    """Upstream's latest announcement of dropping a card that it had code for, for a release and CUDA."""
     dropped = [each for each in catalog.dropped() if number(each.since) <= number(torch) and cuda in each.cuda]
-    # Rows stand in the order of releases: the last one that counts is the latest word.
+    # Rows are in the order of releases: the last one that counts is the latest word.
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)
 
 
 def others(question: Question) -> list[makers.Maker]:
-    """What other makers have with code for all cards, the newest of each kind that the driver runs."""
+    """Builds of other makers with code for all cards, the newest of each kind that the driver runs."""
     found: dict[tuple[str, str], makers.Maker] = {}
     system, cards = question.platform.split("-")[0], catalog.architectures().architectures
     for row in makers.makers():

@@ -227,7 +227,7 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
     """The architecture names that this PyTorch takes in an arch list, with the entries they stand for."""
     found = {}
     for name, by_release in catalog.arch_list_grammar().names.items():
-        # The last that counts: releases stand in ascending order, and a name may mean more in a later one.
+        # The last that counts: releases are in ascending order, and a name may mean more in a later one.
         usable = [values for since, values in by_release.items() if torch is None or number(since) <= number(torch)]
         if usable:
             found[name] = usable[-1]

@@ -46,7 +46,7 @@ def torch_is_known(stack: Stack) -> Iterator[Reason]:
 
 
 def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
-    """The release takes this CUDA, and somebody built it with that."""
+    """The release takes this CUDA, and someone built it with that."""
     release = _release(stack)
     if release is None or stack.cuda not in catalog.toolkits():
         return
@@ -117,7 +117,7 @@ def torch_takes_gpu(stack: Stack) -> Iterator[Reason]:
     lowest = min(targets(stack), default=None)
     if release is None or stack.cuda is None or lowest is None or lowest >= release.sm_built:
         return
-    # Below sm_min the release's own sources refuse it. From there to sm_built nobody has shown a build: it only warns.
+    # Below sm_min the release's own sources refuse it. From there to sm_built no one has shown a build: it only warns.
     doubt = None if lowest < release.sm_min else release.doubt("sm_min")
     yield Reason(
         "torch-sm",

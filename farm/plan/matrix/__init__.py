@@ -117,7 +117,7 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
     text = load(path, MatrixText)
     written = text.channels
     if text.defaults:
-        # A channel of the project stands in the place of the farm's of that name.
+        # A channel of the project is in the place of the farm's of that name.
         # The project's channels come first: of two that fit, `default_channel` takes the first.
         written = written | {
             name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written

@@ -123,7 +123,7 @@ class Deviation(Rule):
 class ChannelText(Axes):
     """A channel as it is written. A key that is absent comes from the channel that it extends."""
 
-    extends: Annotated[str | None, Field(description="the channel whose keys stand where this one has none")] = None
+    extends: Annotated[str | None, Field(description="the channel whose keys are used where this one has none")] = None
     summary: Annotated[str, Field(min_length=1, max_length=200)]
     base: Annotated[Base | None, Field(description="the base image of Linux builds; without it, by their Python")] = (
         None

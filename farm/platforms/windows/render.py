@@ -33,7 +33,7 @@ def cmd_text(value: str) -> str:
     """
     # A batch file has no escape for a quote inside quotes, and is read in the machine's own code page.
     if '"' in value or not value.isascii() or not value.isprintable():
-        raise UsageError(f"{value!r} cannot stand in a batch file", hint="quotes and letters beyond ASCII cannot")
+        raise UsageError(f"{value!r} cannot be in a batch file", hint="quotes and letters beyond ASCII cannot")
     return value.replace("%", "%%")
 
 
@@ -41,7 +41,7 @@ def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple
     """The files of the image's context and of the job.
 
     Raises:
-        UsageError: The plan's source is neither a git repository nor beside the recipe, or a value cannot stand in a
+        UsageError: The plan's source is neither a git repository nor beside the recipe, or a value cannot be in a
             batch file.
     """
     if plan.windows is None or plan.source.kind not in ("git", "path"):
@@ -71,7 +71,7 @@ def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple
 
 
 def _source(plan: Plan) -> Files:
-    """The files of a source that stands beside the recipe: no network is needed for them.
+    """The files of a source that is beside the recipe: no network is needed for them.
 
     Raises:
         UsageError: The source is not what the plan was made from, or holds a file that is not text, or a link.

@@ -1,6 +1,6 @@
 """The Windows part of a plan: compiler, tools, Python packages and the environment that a build sees there.
 
-Everything lies below C:/farm, so that every build sees the same short paths without blanks: MSVC does not take long
+Everything is below C:/farm, so that every build sees the same short paths without blanks: MSVC does not take long
 paths in containers, and a compiler cache only hits where the paths are equal. Values are written with forward
 slashes: CMake reads a backslash in a -D value as an escape.
 """

@@ -1,4 +1,4 @@
-"""What the compiler cache did for builds, by language and by axis: each build leaves `cache.json` beside its wheel."""
+"""Hits of the compiler cache, by language and by axis: each build leaves `cache.json` beside its wheel."""
 
 import json
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import Model
 
 FILE = Path("built", "cache.json")
-"""Where it lies in the folder of a run."""
+"""Where it is in the folder of a run."""
 MAX_BYTES = 1 << 20
 
 Result = Literal["direct", "preprocessed", "miss", "other"]
@@ -60,7 +60,7 @@ class Line(Model):
 
 
 def read_counts(path: Path) -> list[Row]:
-    """What one build left; a build machine wrote it, so it is checked.
+    """The report of one build; a build machine wrote it, so it is checked.
 
     Raises:
         UsageError: The file is too large, or not what it should be.

@@ -62,7 +62,7 @@ _UPGRADES: dict[int, tuple[str, ...]] = {
 def _still(path: Path) -> bool:
     """The file is only to be read, as one that stays as it is: SQLite could not make its files for WAL beside it.
 
-    Where these are there, somebody has it open, or was killed, and SQLite reads them too.
+    Where these are there, someone has it open, or was killed, and SQLite reads them too.
     """
     return path.exists() and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 

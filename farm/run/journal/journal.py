@@ -61,7 +61,7 @@ class Journal(Database):
     # --- writing
 
     def create_run(self, plan_digest: str, request: Request, plan: Mapping[str, Any]) -> Run:
-        """A new run, owned by this process, or by nobody yet where a dispatcher is to carry it out.
+        """A new run, owned by this process, or by no one yet where a dispatcher is to carry it out.
 
         Its id sorts after every earlier one of this journal.
         """
@@ -168,7 +168,7 @@ class Journal(Database):
             # A run that has ended has no open attempt: else it would be shown as running for ever.
             for attempt in self._open_attempts(run_id):
                 cancelled = exit_code == ExitCode.INTERRUPTED
-                why = "its run ended, and nobody could write down how this attempt did"
+                why = "the run ended before this attempt's result was recorded"
                 self._move(attempt, "cancelled" if cancelled else "lost", None if cancelled else "infra", why)
             self._db.execute(
                 "UPDATE runs SET finished = ?, result = ?, exit_code = ? WHERE id = ?",
@@ -210,7 +210,7 @@ class Journal(Database):
             return bool(self._claim((run_id,)))
 
     def claim_all(self, run_ids: Iterable[str]) -> set[str]:
-        """As `claim` for several runs, in one transaction; returns those that are this process's now."""
+        """Claim several runs in one transaction; returns those that are this process's now."""
         with self._writing():
             return self._claim(run_ids)
 
@@ -263,7 +263,7 @@ class Journal(Database):
             return _run(found[0])
         if found:
             names = ", ".join(row["id"] for row in found[:3]) + (" ..." if len(found) > 3 else "")
-            raise UsageError(f"{run_id!r} begins more than one run: {names}", hint="give more of the id")
+            raise UsageError(f"run id {run_id!r} is ambiguous: {names}", hint="give more of the id")
         known = [row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")]
         near = difflib.get_close_matches(run_id, known, n=3) or known[:3]
         raise UsageError(

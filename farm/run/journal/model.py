@@ -1,4 +1,4 @@
-"""What the journal records: runs, jobs, attempts, events. Times are UTC, ISO 8601."""
+"""Records of the journal: runs, jobs, attempts, events. Times are UTC, ISO 8601."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -29,14 +29,14 @@ class EventKind(StrEnum):
     STATE = "state"
     """An attempt moved on."""
     INPUTS = "inputs"
-    """What a build had beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
+    """Inputs of a build beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
     STEP = "step"
     PROGRESS = "progress"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for: one package for one variant, how far, where and when.
+    """A request: one package for one variant, how far, where and when.
 
     Attributes:
         until: The last step.
@@ -60,13 +60,13 @@ class Request:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What another version of the farm wrote may have more fields, or fewer."""
+        """Read a request; another version of the farm may have written more fields, or fewer."""
         known, held = {field.name for field in fields(cls)}, json.loads(text)
         return cls(**{name: value for name, value in held.items() if name in known})
 
     @property
     def publishes(self) -> bool:
-        """Whether its wheel goes into the index."""
+        """True if its wheel goes into the index."""
         return self.until in ("publish", "smoke")
 
 

@@ -14,7 +14,7 @@ from farm.base.processes import started
 class Process:
     """One process for good: `start` tells two holders of a pid apart, `boot` two boots of the machine.
 
-    `space` is the pid namespace: within another one (a container) the same pid is somebody else. A field that this
+    `space` is the pid namespace: within another one (a container) the same pid is someone else. A field that this
     system does not tell is empty.
     """
 
@@ -60,7 +60,7 @@ NOBODY = Process(0, "", "", "")
 
 
 def is_dead(process: Process) -> bool:
-    """True only if it is certain: after a reboot, or when its pid is free or somebody else's.
+    """True only if it is certain: after a reboot, or when its pid is free or someone else's.
 
     The machine is taken to be the same one: SQLite's WAL does not work between machines.
     """

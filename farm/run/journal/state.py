@@ -62,7 +62,7 @@ class RunState:
 
     @property
     def abandoned(self) -> bool:
-        """Nobody carries the run out, and nobody will by himself."""
+        """No one carries the run out, and no one will by himself."""
         return self.reason in (Reason.NO_DISPATCHER, Reason.CONTROLLER_DEAD)
 
     @property
@@ -88,7 +88,7 @@ def _state(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunStat
         return _ended(journal, run)
     found = _open(journal, run, attempts)
     # The owner's death overrules the last state that it wrote, which may be a `running` of last week.
-    if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, nobody does it now
+    if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, no one does it now
         return RunState(found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
     return found
 

@@ -21,7 +21,7 @@ class Recorder:
 
     Args:
         path: The JSON file.
-        document: What stands in it beside the checks.
+        document: What is in it beside the checks.
         check_limit_s: The time that one check may take, seconds; 0: no limit.
         time_limit_s: The time of all checks together, seconds; 0: no limit. A check that runs when it is over ends
             the process; one that would start after it is not run.
@@ -81,7 +81,7 @@ class Recorder:
         for attempt in range(250):
             try:
                 os.replace(temporary, self.path)
-            except PermissionError:  # Windows: for as long as somebody reads it
+            except PermissionError:  # Windows: for as long as someone reads it
                 if os.name != "nt" or attempt == 249:
                     raise
                 time.sleep(0.02)

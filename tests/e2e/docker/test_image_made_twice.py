@@ -110,7 +110,7 @@ def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monk
     assert (late.reused, late.id) == (True, others[0].id)
     assert client.images.get(late.tag).id == others[0].id
     assert projects_of(client) == ["two"]
-    assert f"{late.tag} was made by somebody else meanwhile; this one is removed" in said
+    assert f"{late.tag} was made by another run meanwhile; this one is removed" in said
 
 
 def test_an_image_with_another_name_stays(client, make, tmp_path, monkeypatch):

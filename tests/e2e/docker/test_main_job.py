@@ -242,7 +242,7 @@ def test_a_killed_controller_finds_its_run_again(farm, client):
     (container,) = client.containers.list(all=True, filters={"label": f"farm.run={run}"})
     said = json.loads(farm.submit("--json").stdout)
     assert said["run"] == run
-    assert steps(said)["build"]["result"].startswith("taken up")
+    assert steps(said)["build"]["result"].startswith("resumed")
     (job,) = [job for job in farm.json("status", run)["jobs"] if job["kind"] == "build"]
     assert [attempt["handle"] for attempt in job["attempts"]] == [container.id]
     assert len(farm.json("status")) == 1

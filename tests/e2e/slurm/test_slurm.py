@@ -138,7 +138,7 @@ def test_a_canary_from_submit_to_the_pip_line_though_its_controller_is_killed(cl
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     steps = {step["step"]: step["result"] for step in said["steps"]}
-    assert steps["build"].startswith("taken up; canary-")
+    assert steps["build"].startswith("resumed; canary-")
     assert "passed" in steps["smoke"]
     assert "pip install" in said["pip"]
     after = cluster.command("squeue", "-h", "-t", "all", "-o", "%j %N").splitlines()

@@ -158,7 +158,7 @@ def test_a_killed_controller_is_taken_up_by_the_workflow_of_a_plan(farm, machine
         first.kill()
     (machine.c / "tools/go").touch()
     told = farm.workflow()
-    assert [step["result"][:8] for step in told["steps"] if step["step"] == "build"] == ["taken up"]
+    assert [step["result"][:7] for step in told["steps"] if step["step"] == "build"] == ["resumed"]
     left = farm.folder / "farm-out"
     assert [path.parent.name for path in left.rglob("*.whl")] == ["wheel"]
     assert "cudart64_110.dll" in {path.name for path in (left / "lib").iterdir()}  # for repair

@@ -179,7 +179,7 @@ def test_an_interrupt_is_exit_code_130(name):
     process = start("-c", code, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"go\n"
     process.send_signal(getattr(signal, name))
-    assert ended(process) == (130, "farm: interrupted; nothing half-done was published\n")
+    assert ended(process) == (130, "farm: interrupted; nothing incomplete was published\n")
 
 
 # A command that has run once, so that all is imported, and runs again with a limit little above what the process has.

@@ -22,7 +22,7 @@ WHEEL = "canary-0.1.0+cpu.avx-cp311-cp311-manylinux_2_17_x86_64.whl"
 ANY, CHANGES = 2, 4
 """At most so many moments of each command, spread over all operations and over those that change files."""
 
-INTERRUPTED = "farm: interrupted; nothing half-done was published"
+INTERRUPTED = "farm: interrupted; nothing incomplete was published"
 # The whole process group is told, as by a terminal. The program ends as a console script does.
 PROGRAM = """
 import json, os, signal, sys

@@ -19,15 +19,8 @@ def test_every_rule_is_on_the_page():
     assert len(rules) > 30
 
 
-def test_the_table_of_official_rows_counts_the_catalogues():
-    page = (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8").split("## Every official row")[1]
-    table = re.findall(r"^\| (\S+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page.split("\n## ")[0], re.MULTILINE)
-    counted: dict[str, list[int]] = {}
-    for name, release in catalog.torch_releases().items():
-        read = sum(wheel.torch == name and wheel.sha256 is not None for wheel in catalog.official_wheels())
-        asked = [len(release.official) * len(release.pythons.on(platform)) for platform in ("linux", "windows")]
-        for key in (name.rpartition(".")[0], "all"):
-            before = counted.get(key, [0, 0, 0, 0])
-            found = (1, 2 * len(release.official), sum(asked), read)
-            counted[key] = [have + more for have, more in zip(before, found, strict=True)]
-    assert {row[0]: [int(number) for number in row[1:]] for row in table} == counted
+def test_the_number_of_official_rows_is_the_catalogues():
+    releases = catalog.torch_releases().values()
+    rows = sum(len(one.official) * len(one.pythons.on(name)) for one in releases for name in ("linux", "windows"))
+    page = (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    assert f"({len(releases)} releases, {rows} rows)" in page

@@ -30,8 +30,8 @@ def test_every_word_of_a_variant_is_explained():
 
 def test_every_command_key_and_exit_code_is_there():
     found = sections()
-    assert all(f"### farm {name}\n" in found["commands"] for name in COMMANDS)
-    assert all(f"| `{key}` |" in found["configuration"] for key in Settings.model_fields)
+    assert all(f"- `farm {name}`: " in found["commands"] for name in COMMANDS)
+    assert all(f"- `{key}` (" in found["configuration"] for key in Settings.model_fields)
     assert all(f"| {int(code)} |" in found["exit-codes"] for code in EXITS)
     assert set(ExitCode) <= set(EXITS)
 
@@ -56,7 +56,7 @@ def test_extras_that_users_are_told_to_install_are_there():
         ("variant", "sm35 "),
         ("exit-codes", "verification failed"),
         ("Exit codes", "verification failed"),
-        ("channels", "extends "),
+        ("channels", "extends ("),
         ("environment", "FARM_CUDA"),
         ("plan", "usage: farm plan"),
         ("plan", "A plan is one build"),

@@ -195,7 +195,7 @@ def test_jobs_by_cores_and_memory(root, cores, total, per_job, jobs):
 def test_values_of_batch_files():
     assert cmd_text("100% & ^ ! (x)") == "100%% & ^ ! (x)"
     for value in ('a"b', "Jürgen", "a\nb", "a\x00b"):
-        with pytest.raises(UsageError, match="cannot stand in a batch file"):
+        with pytest.raises(UsageError, match="cannot be in a batch file"):
             cmd_text(value)
 
 

@@ -169,7 +169,7 @@ def test_what_a_runner_says_is_bounded(journal):
 def test_a_run_is_found_by_the_beginning_of_its_id(journal):
     one, two = journal.create_run("d", Request(), {}), journal.create_run("d", Request(), {})
     assert journal.run(one.id) == one
-    with pytest.raises(UsageError, match="begins more than one") as caught:
+    with pytest.raises(UsageError, match="is ambiguous") as caught:
         journal.run("2")
     assert one.id in str(caught.value)
     assert two.id in str(caught.value)

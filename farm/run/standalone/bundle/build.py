@@ -51,7 +51,7 @@ def failure(log: Path) -> str:
 def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Path:
     """Start the build or join one that runs, and follow it; returns the folder with its output."""
     jobs = args.jobs or os.cpu_count() or 1
-    # Half as much again as the jobs are planned with, where nobody says what the machine has to give.
+    # Half as much again as the jobs are planned with, where no one says what the machine has to give.
     memory = int((args.memory_gb or jobs * manifest["job"]["memory_per_job_gb"] * 1.5) * 1e9)
     engine = HostEngine(state / "root", tree=True, cpus=jobs, memory=memory)
     with (state / "lock").open("ab") as file:  # two calls at the same moment start one build

@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--parts", type=Path, action="append", default=[], help="where parts are (default: beside run)")
     made.add_argument("--state", type=Path, help="where to unpack and build (default: work-<plan> beside run)")
     made.add_argument("--jobs", type=int, help="compiles at a time (default: the CPUs)")
-    made.add_argument("--memory-gb", type=float, help="kill the build above this (default: by the jobs)")
+    made.add_argument("--memory-gb", type=float, help="memory limit of the build (default: from the number of jobs)")
     made.add_argument("--wait-s", type=float, help="how long to follow the build in this call (default: to its end)")
     made.add_argument("--out", type=Path, help="where the log and the pieces of the result go")
     made.add_argument("--retry", action="store_true", help="build again after a build that failed")
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = parser().parse_args()
-    here = Path(sys.argv[0]).resolve().parent  # of the packed file: the manifest and the parts lie beside it
+    here = Path(sys.argv[0]).resolve().parent  # of the packed file: the manifest and the parts are beside it
     manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
     refused = enter.refusal()
     if refused:

@@ -1,4 +1,4 @@
-"""What the program prints, and how it ends."""
+"""Output and exit codes of the program."""
 
 from __future__ import annotations
 

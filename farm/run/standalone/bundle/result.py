@@ -1,4 +1,4 @@
-"""What a build made: the wheel and the libraries that repair needs, in pieces that can be copied one at a time."""
+"""The result of a build: the wheel and the libraries that repair needs, in pieces that can be copied one at a time."""
 
 from __future__ import annotations
 

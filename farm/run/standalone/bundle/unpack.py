@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
-"""What a root file system has beside files; nothing in them but /farm comes with the toolchain."""
+"""Folders of a root file system beside files; nothing in them but /farm comes with the toolchain."""
 CHANGING = ("root/dev", "root/proc", "root/tmp", "root/run", "root/root", "root/farm-jobs", "root/farm-volumes")
-"""What builds and their engine fill."""
+"""Folders that builds and their engine fill."""
 
 
 class Joined(io.RawIOBase):
@@ -119,7 +119,7 @@ def extract(tree: tarfile.TarFile, root: Path) -> None:
 
 
 def contents(state: Path, inputs: list[str]) -> dict[str, str]:
-    """What of each unpacked file must not change: its hash and mode, or where a link leads."""
+    """Properties of each unpacked file that must not change: its hash and mode, or where a link leads."""
     found = {}
     for path in (each for name in ("root", *inputs) for each in walk(state, state / name)):
         status = path.lstat()
