@@ -8,11 +8,13 @@ from pathlib import Path
 from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.machine.detect.choose import Offer, Recommendation, choose
+from farm.machine.detect.choose import Offer, Recommendation, choose, machine_of
 from farm.machine.detect.machine import ThisMachine
 from farm.machine.detect.readings import Readings, take
 from farm.plan.matrix import load_matrix
+from farm.plan.recommend import Own, own_builds
 from farm.plan.settings import load_settings
+from farm.platforms.facts import DEFAULT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     project = _project(args)
     offers = tuple(_offers(project, readings.os.system)) if project else None
     index = _index_url(args.index, project)
-    recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index)
+    tested = _tested(project, readings) if project and args.workload == "general" else None
+    recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index, tested=tested)
     if place := _index(args.index, project):
         from farm.machine.detect.published import with_published
 
@@ -50,6 +53,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(readings, recommendation)
     return 0 if recommendation.variant else 3
+
+
+def _tested(project: Path, readings: Readings) -> Own | None:
+    """The build for this machine that was tested furthest, as `farm why --official` and the site name it."""
+    machine = machine_of(readings)
+    platform = "" if machine.platform == DEFAULT else f" --platform {machine.platform}"
+    for own in own_builds(project, machine) if machine.cpus and machine.pythons else ():
+        # The command that builds it has no other options.
+        if own.proved and own.words == f"--variant {own.variant} --channel {own.channel}{platform}":
+            return own
+    return None
 
 
 def _project(args: argparse.Namespace) -> Path | None:

@@ -42,7 +42,8 @@ def explanations_of(path: Path, message: str) -> tuple[Explanation, ...]:
     if not causes:
         raise UsageError(
             "no known error in the message",
-            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'",
+            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'; if it stays "
+            "unknown, send the whole traceback, the name of the wheel and the output of `farm detect` to the farm",
         )
     return tuple(Explanation(message=each.id.replace("-", " "), cause=each.what, cure=each.fix) for each in causes)
 

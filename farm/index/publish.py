@@ -532,11 +532,11 @@ def claim(store: Store, ours: Checked, progress: Progress | None = None) -> Clai
     if not fresh:
         wheel = _claimed_before(store, parse_record(there(store, key).data, key), record)
         record = wheel.record
-    files: list[tuple[str, bytes | Path, int, str]] = [
-        (wheel_key(record.filename), ours.path, record.size, record.sha256),
-        (metadata_key(record.filename), ours.metadata, len(ours.metadata), record.metadata_sha256),
+    place, beside = wheel_key(record.filename), metadata_key(record.filename)
+    stored = [
+        _store_file(store, place, ours.path, record.size, record.sha256, fresh=fresh, progress=progress),
+        _store_file(store, beside, ours.metadata, len(ours.metadata), record.metadata_sha256, fresh=fresh),
     ]
-    stored = [_store_file(store, *each, fresh=fresh, progress=progress) for each in files]
     return Claimed(wheel, fresh or any(stored), fresh)
 
 

@@ -67,7 +67,7 @@ class Own:
 
     @property
     def standing(self) -> str:
-        return f"proved: {self.proved}" if self.proved else "planned, never built"
+        return f"tested: {self.proved}" if self.proved else "never built"
 
 
 def own_builds(project: Path, machine: Machine, torch: str | None = None, limit: int = 3) -> list[Own]:

@@ -102,11 +102,15 @@ def read_file(file: Path, name: str, level: str | None = None) -> tuple[Library,
     try:
         with file.open("rb") as stream:
             if not stream.read(4).startswith(magics(name)):
-                return Library(path=name, sha256="", size=0, error="not a library, in spite of its name"), None
+                return _no_library(name), None
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return read_library(name, "", data, level, on_load=True), symbols_of(data)
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _no_library(name: str) -> Library:
+    return Library(path=name, sha256="", size=0, error="not a library, in spite of its name")
 
 
 def read_folder(folder: Path, level: str | None) -> Contents:
@@ -318,7 +322,18 @@ class Files:
             return read_folder(self.path, level)
         with Archive(self.path) as archive:
             # `*`: of every library only what runs on loading, for that is when a loader's message comes.
-            return read_contents(archive, lambda _: level, ("*",), with_symbols=True)
+            found = read_contents(archive, lambda _: level, ("*",), with_symbols=True)
+        known = {each.path for each in found.libraries}
+        fakes = [name for name in found.files if name not in known and re.search(r"\.(so(\.[\d.]+)?|dll|pyd)$", name)]
+        return found._replace(libraries=(*found.libraries, *map(_no_library, fakes)))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All files, as a wheel names them."""
+        if self.path.is_dir():
+            folder = _package(self.path)
+            return tuple(each.relative_to(folder.parent).as_posix() for each in folder.rglob("*") if each.is_file())
+        return tuple(self.contents.files)
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
@@ -456,6 +471,15 @@ def _error_193(files: Files, match: re.Match[str]) -> Explanation:
     machine = usual[0][0] if usual else ""
     bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
     bad += [f"{each.path}: for {each.machine}" for each in libraries if not each.error and each.machine != machine]
+    name = (match["file"] or "").rpartition("/")[2]
+    if name and all(not _is_called(each.path, name) for each in libraries):
+        return Explanation(
+            message=match[0].lower(),
+            cause=f"{name}, which the message names, is not among these files",
+            culprits=tuple(bad[:MOST]),
+            cure=f"look at the file that the message names (file PATH), and at the package that brought it: "
+            f"{match['file']}",
+        )
     if bad:
         return Explanation(
             message=match[0].lower(),
@@ -513,6 +537,49 @@ def _needs(library: Library, pattern: str) -> bool:
     return any(fnmatchcase(name.lower(), pattern) for name in library.needed)
 
 
+def _no_module(files: Files, match: re.Match[str]) -> Explanation | None:
+    """A module that Python does not find, looked up in the files; None if another package should have it."""
+    name = match["name"]
+    stem = name.replace(".", "/")
+    if not any(each.startswith(f"{stem.partition('/')[0]}/") for each in files.names) or "." not in name:
+        return None
+    binary = [each for each in files.names if re.fullmatch(re.escape(stem) + r"\.([\w-]+\.)?(so|pyd)", each)]
+    if binary:
+        suffixes = ", ".join(each.removeprefix(stem) for each in binary)
+        return Explanation(
+            message="no module",
+            cause=f"{name} is there, and the Python that looked for it does not import {suffixes}",
+            culprits=tuple(binary[:MOST]),
+            cure="python -c 'import _imp; print(_imp.extension_suffixes())' lists what it imports: use the Python that "
+            "the suffix names, or the wheel for this one; if the suffix is listed, another folder of this name comes "
+            "first (the current folder, PYTHONPATH)",
+        )
+    if any(each in files.names for each in (f"{stem}.py", f"{stem}/__init__.py")):
+        cause, cure = "is there", "another folder of this name comes first: run Python elsewhere, and unset PYTHONPATH"
+    else:
+        cause, cure = "is not among these files", "the build left it out, or the code that imports it is for another "
+        cure += "version: install the versions that belong together, or build the wheel with it"
+    return Explanation(message="no module", cause=f"{name} {cause}", cure=cure)
+
+
+def _no_entry(files: Files, match: re.Match[str]) -> Explanation:
+    """A library with the name of a module, and none inside."""
+    name = f"PyInit_{match['name']}"
+    called = re.compile(rf"(^|/){re.escape(match['name'])}\.([\w-]+\.)?(so|pyd)$")
+    lacks = []
+    for path, each in files.contents.symbols.items():
+        if called.search(path) and name not in (each.defined if isinstance(each, Symbols) else each.exports):
+            lacks.append(f"{path} has no {name}")
+    return Explanation(
+        message="no PyInit",
+        cause=f"Python calls {name} of a module, and the file that it found does not have it: it was renamed, its "
+        "symbols were stripped or hidden, or it is no extension module",
+        culprits=tuple(lacks[:MOST]),
+        cure="build it under the name that its source gives to PyInit_ (PYBIND11_MODULE, TORCH_EXTENSION_NAME)"
+        + ("" if lacks else "; these files are not to blame: print the package's __file__, another copy comes first"),
+    )
+
+
 def explain(path: Path, message: str) -> tuple[Explanation, ...]:
     """Explain each error that is recognised in `message`; empty where none is.
 
@@ -529,7 +596,7 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
     files = Files(path)
     text = message[:_MAX_MESSAGE]
     found = [(match.start(), run(files, match)) for pattern, run in _messages() if (match := pattern.search(text))]
-    return tuple(explanation for _, explanation in sorted(found, key=lambda each: each[0]))
+    return tuple(explanation for _, explanation in sorted(found, key=lambda each: each[0]) if explanation is not None)
 
 
 def _missing_file(files: Files, match: re.Match[str]) -> Explanation:
@@ -679,7 +746,7 @@ def _by_table(kind: str, files: Files, _: re.Match[str]) -> Explanation:
 
 
 # Kinds of messages as loader_messages.yaml names them; those that are not here have a cause there.
-_KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation]] = {
+_KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation | None]] = {
     "error 126": _error_126,
     "error 127": _error_127,
     "error 193": _error_193,
@@ -691,11 +758,13 @@ _KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation]] = {
     "no kernel image": _no_kernel,
     "illegal instruction": _illegal,
     "executable stack": _stack,
+    "no module": _no_module,
+    "no PyInit": _no_entry,
 }
 
 
 @cache
-def _messages() -> list[tuple[re.Pattern[str], Callable[[Files, re.Match[str]], Explanation]]]:
+def _messages() -> list[tuple[re.Pattern[str], Callable[[Files, re.Match[str]], Explanation | None]]]:
     tables = known()
     return [
         (

@@ -24,6 +24,7 @@ from farm.machine.detect.hardware import (
     workload_obstacle,
 )
 from farm.machine.detect.readings import Readings
+from farm.plan.recommend import Machine, Own
 from farm.plan.variant import Variant, sm_number
 
 Work = Literal["general", "bf16", "int8"]
@@ -71,6 +72,7 @@ def choose(
     workload: Work = "general",
     offers: Sequence[Offer] | None = None,
     index_url: str | None = None,
+    tested: Own | None = None,
 ) -> Recommendation:
     """The best variant for the machine.
 
@@ -80,8 +82,18 @@ def choose(
         offers: What the channels offer on the machine's platform, in their order; None if no channels are known, and
             then the hardware alone decides.
         index_url: Root of the wheel index, as pip sees it.
+        tested: A build for the machine that was tested: it is preferred to what was never built.
     """
-    return _Choice(readings, workload, offers, index_url).made()
+    return _Choice(readings, workload, offers, index_url, tested).made()
+
+
+def machine_of(readings: Readings) -> Machine:
+    """What a build must be for; the card with the most memory first."""
+    judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
+    sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
+    pythons = sorted((p.name for p in readings.pythons), key=lambda n: (n.endswith("t"), -int(n[3:].removesuffix("t"))))
+    levels_ = tuple(cpu_levels(readings.cpu, readings.os.system))
+    return Machine(tuple(sms), levels_, readings.os.system, tuple(pythons), readings.driver)
 
 
 @dataclass(frozen=True)
@@ -94,8 +106,14 @@ class _Fit:
 
 class _Choice:
     def __init__(
-        self, readings: Readings, workload: Work, offers: Sequence[Offer] | None, index_url: str | None
+        self,
+        readings: Readings,
+        workload: Work,
+        offers: Sequence[Offer] | None,
+        index_url: str | None,
+        tested: Own | None,
     ) -> None:
+        self.tested = tested
         self.readings = readings
         self.workload = workload
         self.index_url = index_url
@@ -112,12 +130,18 @@ class _Choice:
     def made(self) -> Recommendation:
         if not self.cpu_fits:
             return self._nothing()
-        variant = self._best()
+        variant = self.tested.variant if self.tested else self._best()
         self.reasons += [fit.why for fit in self.gpu_fits if fit.word == variant.gpu][:1]
         self.reasons += [fit.why for fit in self.cpu_fits if fit.word == variant.cpu][:1]
         self._explain_steps_down(variant)
         self._explain_python(variant)
         channel, requirement = self._channel(variant)
+        if self.tested:
+            channel = self.tested.channel
+            lost = ", ".join(f"sm_{sm}" for sm in self.tested.lost)
+            self.reasons.append(
+                f"channel {channel} was {self.tested.standing}" + (f"; no code for {lost}" if lost else "")
+            )
         pip = None
         if self.index_url is not None:
             pip = f"pip install {requirement} --index-url {self.index_url.rstrip('/')}/whl/{variant.group}/simple/"
@@ -221,6 +245,8 @@ class _Choice:
         return {offer.variant for offer in self.offers or () if offer not in self.problems}
 
     def _explain_steps_down(self, variant: Variant) -> None:
+        if self.tested:  # the reason is that it was tested
+            return
         best = self.gpu_fits[0].word, self.cpu_fits[0].word
         if self.offers is not None and (variant.gpu, variant.cpu) != best:
             self.reasons.append(f"no channel that fits offers {best[0]}-{best[1]} for a Python found here")

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import zipfile
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from farm.index.publish import publish
 from farm.plan.settings import load_settings
 from farm.run.journal.model import Request
 from farm.run.workspace import open_journal
+from tests.indexes.wheels import build_wheel
 
 EVIL = '<img src=x onerror="document.title=1">\x1b[2J</script><script>document.title=2</script>'
 ROOT = Path(__file__).parents[3]
@@ -71,13 +71,7 @@ def test_the_browser_keeps_to_a_home_of_its_own(browser, browsers_home):
 
 def publish_tiny(store, filename, group, folder):
     """A wheel of this name with nothing in it: pip reads its METADATA, the page its record."""
-    name, version, *tags = filename.removesuffix(".whl").split("-")
-    info = f"{name}-{version}.dist-info"
-    path = folder / filename
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {'-'.join(tags)}\n")
-        archive.writestr(f"{info}/RECORD", "")
+    path = build_wheel(folder, filename).path
     publish(store, path, group=group, upload_time=datetime.now(UTC), provenance={})
 
 

@@ -72,8 +72,8 @@ def test_no_official_wheel_leads_to_proved_builds_first(why):
     assert (code, "--channel legacy-2.14.1" in said.out) == (3, True)
     code, said = why("--official", "--gpu", "K40")
     own = [line for line in said.out.splitlines() if line.startswith("of your own: ")]
-    assert (code, "--channel debian-2.6.0" in own[0], "proved" in own[0]) == (3, True, True)
-    assert [("(proved" in line) for line in own] == sorted((("(proved" in line) for line in own), reverse=True)
+    assert (code, "--channel debian-2.6.0" in own[0], "tested" in own[0]) == (3, True, True)
+    assert [("(tested" in line) for line in own] == sorted((("(tested" in line) for line in own), reverse=True)
     assert "conda-forge: torch 2.5.1, CUDA 11.8" in said.out
     assert "--channel" not in why("--official", "--gpu", "RTX 4090")[1].out
 

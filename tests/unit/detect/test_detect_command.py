@@ -42,10 +42,10 @@ OFFERED = {
     "gtx1080ti-haswell": ("sm61-avx2-py313", "main"),
     "rtx2080ti-zen2": ("sm75-avx2-py312", "pytorch-2.8-python312"),
     "rtx3090-i9-12900k": ("sm86-avx512-py313", "main"),
-    "h100-zen4": ("sm90-avx512-py313", "main"),
+    "h100-zen4": ("sm90-avx512-py313", "debian-2.6.0-cu124"),
     "h100-graviton3-sve2": ("sm90-armv9-py313", "main"),
     "laptop-haswell": ("cpu-avx2-py313", "main"),
-    "laptop-sandybridge": ("cpu-avx-py313", "pytorch-2.9-python313"),
+    "laptop-sandybridge": ("cpu-avx-py311", "debian-2.6.0"),
     "dgx-spark": ("sm121-armv9-py313", "pytorch-2.10-python313"),
     "m3-macbook": ("mps-arm64-py313", "main"),
 }
@@ -60,6 +60,14 @@ def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     assert (found["variant"], found["channel"]) == expected
     group = expected[0].rsplit("-", 1)[0]
     assert found["pip"] == f"pip install torch==2.0.1 --index-url {tmp_path.as_uri()}/whl/{group}/simple/"
+
+
+def test_a_display_card_beside_a_k40_does_not_take_it_from_what_was_tested(on, capsys):
+    on("k40-and-gtx1080ti")
+    assert main(["--project", str(ROOT), "detect", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["recommendation"]
+    assert (found["variant"], found["channel"]) == ("sm35-avx-py311", "debian-2.6.0")
+    assert any(text.endswith("no code for sm_61") for text in found["reasons"])
 
 
 def test_only_what_is_offered_for_the_platform_counts(on, capsys):

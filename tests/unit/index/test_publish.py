@@ -242,3 +242,10 @@ def test_a_store_that_drops_the_header_of_packed_pages_gets_plain_ones(tmp_path,
     assert again.plain, "it was written down"
     assert check(store) == []
     assert listed(store) == [FIRST, SECOND]
+
+
+def test_progress_is_that_of_the_wheel(fresh, make_wheel, put):
+    """Not of its METADATA, which is stored after it."""
+    wheel, told = make_wheel(FIRST), []
+    put(fresh(), wheel, progress=told.append)
+    assert told[-1] == wheel.path.stat().st_size

@@ -102,6 +102,35 @@ def test_error_193_of_the_wrong_python(package, make_pe):
     assert "Python" in found.cure
 
 
+@pytest.mark.parametrize("words", ["invalid ELF header", "file too short"])
+def test_a_library_that_is_a_text(package, make_elf, words):
+    files = {"torch/lib/a.so": make_elf(), "torch/lib/libfoo.so.1": b"libfoo.so.1.2"}
+    found = both(package(files), f"ImportError: /x/torch/lib/libfoo.so.1: {words}")
+    assert found.culprits == ("torch/lib/libfoo.so.1: not a library, in spite of its name",)
+    [found] = explain(package(files)[0], f"ImportError: /x/libother.so.1: {words}")
+    assert found.cause == "libother.so.1, which the message names, is not among these files"
+
+
+def test_a_module_is_looked_up_in_the_files(package, make_elf):
+    """One of another Python's suffix, one that a folder of the same name hides, one that is not there."""
+    files = {"torch/_ext.cpython-312-x86_64-linux-gnu.so": make_elf(), "torch/there.py": b""}
+    places = package(files)
+    found = both(places, "ModuleNotFoundError: No module named 'torch._ext'")
+    assert ".cpython-312-x86_64-linux-gnu.so" in found.cause
+    assert found.culprits == ("torch/_ext.cpython-312-x86_64-linux-gnu.so",)
+    assert "PYTHONPATH" in both(places, "No module named 'torch.there'").cure
+    assert both(places, "No module named 'torch.gone'").cause == "torch.gone is not among these files"
+    assert explain(places[0], "No module named 'numpy.gone'") == ()
+
+
+def test_a_module_without_its_entry(package, make_elf):
+    files = {"torch/_a.so": make_elf(), "torch/_b.so": make_elf(symbols={"PyInit__b": 0}, text=b"\xc3")}
+    text = "ImportError: dynamic module does not define module export function (PyInit__%s)"
+    places = package(files)
+    assert both(places, text % "a").culprits == ("torch/_a.so has no PyInit__a",)
+    assert both(places, text % "b").culprits == ()
+
+
 def test_error_127_names_no_library_that_is_no_dll(package, make_elf, make_pe):
     message = "[WinError 127] The specified procedure could not be found"
     linux = package({"torch/lib/a.so": make_elf(needed=["libc.so.6"])})
@@ -275,6 +304,8 @@ def test_messages_of_public_reports(small, report):
 def test_the_reports_are_many_and_of_all_kinds():
     assert len(REPORTS) >= 55
     assert sum("from" in each for each in REPORTS) >= 30
+    own = {"missing file", "version not found", "no module"}  # called otherwise, or with tests of their own
+    assert set(known()["messages"]) - own <= {name for each in REPORTS for name in each["is"]}
 
 
 def test_every_glibc_row_has_a_source():
