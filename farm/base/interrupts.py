@@ -8,6 +8,14 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+
+class OutputClosed(KeyboardInterrupt):
+    """Nobody reads the output any more: the command ends as if it were interrupted, and quietly.
+
+    No OSError, since what writes files while it reports progress would take it for a failure of the disk.
+    """
+
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 

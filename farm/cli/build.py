@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.cli.execution import carry_out
     from farm.cli.project import project_of
-    from farm.cli.watched import watched
     from farm.plan.file import Plan
 
     project, settings = project_of(args)
-    return watched(args, project, settings, Plan.read(args.plan), "build")
+    return carry_out(args, project, settings, Plan.read(args.plan), "build")

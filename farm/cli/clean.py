@@ -1,31 +1,47 @@
-"""`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched.
+"""`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched; wheels that are
+in no index and the logs of failures only when told.
 
 A Docker engine serves many projects, so only this project's containers, images and build trees are removed: a container
 carries its run as a label and an image the project that made it, a build tree is named after the digest of its plan.
 """
 
 import argparse
+import contextlib
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
+    from farm.run.journal import Journal
     from farm.run.workspace import Workspace
 
 IMAGES = "farm/toolchain"
 
 TREES = "farm-tree-"
-CONTAINERS = "container "
+LOGS = (".log", ".json", ".xml")
+"""Endings of the logs and reports of a run."""
 UNITS = {"d": "days", "h": "hours", "w": "weeks"}
-CACHES = ("sources", "toolchains", "smoke", "compiler-cache", "bundles")
+CACHES = ("sources", "toolchains", "smoke", "bundles")
 """Folders under `artifacts/` that are made again when they are needed."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something of ended runs on a Docker engine. `size` in bytes; 0: not known without reading it all."""
+
+    engine: str
+    kind: Literal["container", "image", "volume"]
+    name: str
+    size: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="remove ended runs from the journal as well: `farm status`, `logs` and `retry` no longer find them",
     )
+    parser.add_argument("--unpublished", action="store_true", help="remove wheels as well that are in no index")
+    parser.add_argument("--logs", action="store_true", help="remove logs and reports of runs that failed as well")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask in a terminal")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
 
 
@@ -63,63 +82,112 @@ def run(args: argparse.Namespace) -> int:
 
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
-    found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
-    in_docker = old_in_docker(before, workspace, all_projects=args.all_projects)
-    if not args.dry_run:
+    paths = list(leftovers(workspace, before, unpublished=args.unpublished, logs=args.logs))
+    found = [(path, size_of(path)) for path in sorted(paths)]
+    docker: list[Leftover] = []
+    for name, client in engines_of(workspace):
+        docker += old_in_docker(name, client, before, workspace, all_projects=args.all_projects)
+    rows = [(str(path), size) for path, size in found] + [(_text(each), each.size) for each in docker]
+    asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
+    removes = not args.dry_run and (not asks or _agreed(rows))
+    if removes:
         for path, _ in found:
             # Of a link the link itself, not what it leads to.
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        remove_from_docker(in_docker)
-    forgotten = forget(workspace, before, dry_run=args.dry_run) if args.journal else 0
-    rows = [(str(path), size) for path, size in found] + [(f"Docker: {name}", size) for name, size in in_docker]
+        for name, client in engines_of(workspace) if docker else ():
+            remove_from_docker(client, [each for each in docker if each.engine == name])
+    with _journal(workspace) as journal:
+        forgotten = journal.forget(before, dry_run=not removes) if args.journal and journal else 0
     if args.json:
         entries = [{"what": what, "bytes": size} for what, size in rows]
-        show.json_document({"removed": not args.dry_run, "found": entries, "runs_forgotten": forgotten})
+        show.json_document({"removed": removes, "found": entries, "runs_forgotten": forgotten})
         return 0
-    for what, size in rows:
-        show.say(f"{size / 1e6:10.1f} MB  {what}")
+    if not asks:
+        _list(rows)
     if args.journal:
-        show.say(f"{forgotten} runs {'would be removed' if args.dry_run else 'removed'} from the journal")
+        show.say(f"{forgotten} runs {'removed' if removes else 'would be removed'} from the journal")
     total = sum(size for _, size in rows) / 1e6
-    show.say(f"{total:10.1f} MB  {'would be removed' if args.dry_run else 'removed'}; the index is kept")
+    kept = [] if args.unpublished else ["unpublished wheels (--unpublished)"]
+    kept += [] if args.logs else ["logs of failures (--logs)"]
+    show.say(
+        f"{total:10.1f} MB  {'removed' if removes else 'would be removed'}; kept: {', '.join(['the index', *kept])}"
+    )
     return 0
 
 
-def forget(workspace: "Workspace", before: datetime, *, dry_run: bool) -> int:
-    """Removes runs that ended before from the journal; returns how many. `dry_run`: only counts them."""
-    from farm.run.workspace import journal_path, open_journal
+def _text(each: Leftover) -> str:
+    from farm.base.project import LOCAL
 
-    if not journal_path(workspace.project, workspace.settings).is_file():
-        return 0
-    with open_journal(workspace.project, workspace.settings) as journal:
-        return journal.forget(before, dry_run=dry_run)
+    return f"Docker{'' if each.engine == LOCAL else f' ({each.engine})'}: {each.kind} {each.name}"
+
+
+def _list(rows: Sequence[tuple[str, int]]) -> None:
+    from farm.cli import show
+
+    for what, size in rows:
+        show.say(f"{size / 1e6:10.1f} MB  {what}")
+
+
+def _agreed(rows: Sequence[tuple[str, int]]) -> bool:
+    """The answer of whoever sits at the terminal."""
+    _list(rows)
+    return input(f"remove these {len(rows)}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def under_way(workspace: "Workspace") -> set[str]:
     """The ids of the runs that have not ended: they use the caches, images and build trees."""
-    from farm.run.workspace import journal_path, open_journal
-
-    if not journal_path(workspace.project, workspace.settings).is_file():
-        return set()
-    with open_journal(workspace.project, workspace.settings) as journal:
-        return {run.id for run in journal.open_runs()}
+    with _journal(workspace) as journal:
+        return {run.id for run in journal.open_runs()} if journal else set()
 
 
-def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:
-    """Folders of runs that ended before, and of caches and build trees that nothing changed since."""
+def leftovers(workspace: "Workspace", before: datetime, *, unpublished: bool, logs: bool) -> Iterator[Path]:
+    """What runs that ended before left, and caches and build trees that nothing changed since.
+
+    Args:
+        workspace: The project.
+        before: Only what is older.
+        unpublished: Wheels as well that are in no index.
+        logs: The logs of runs that failed as well.
+    """
     artifacts = workspace.artifacts
     if not artifacts.is_dir():
         return
     kept = under_way(workspace)
-    for folder in (artifacts / "runs").glob("*"):
-        if folder.name not in kept and changed(folder) <= before:
-            yield folder
+    with _journal(workspace) as journal:
+        for folder in (artifacts / "runs").glob("*"):
+            if folder.name not in kept and changed(folder) <= before:
+                yield from _of_run(folder, journal, unpublished=unpublished, logs=logs)
     if kept:
         return  # a run that is under way uses the caches
     for cache in (*CACHES, "host"):
         for entry in (artifacts / cache).glob("*"):
             if changed(entry) <= before and not _holds_index(entry, workspace.index_url):
                 yield entry
+
+
+def _of_run(folder: Path, journal: "Journal | None", *, unpublished: bool, logs: bool) -> Iterator[Path]:
+    """The folder of an ended run, or the parts of it that can go."""
+    from farm.base.errors import UsageError
+    from farm.run.journal import EventKind
+
+    failed, published = True, False
+    with contextlib.suppress(UsageError):  # a run that the journal has forgotten
+        if journal is not None:
+            run = journal.run(folder.name)
+            steps = [event.data for event in journal.events(run.id) if event.kind == EventKind.STEP]
+            failed = run.result != "success"
+            published = any(step["name"] == "publish" and step["outcome"] == "done" for step in steps)
+    kept = set()
+    if not published and not unpublished:
+        wheels = ("repaired", "built") if any((folder / "repaired").glob("*.whl")) else ("built",)
+        kept = {folder / name for name in wheels[:1] if any((folder / name).rglob("*.whl"))}
+        kept |= {folder / "built"} if kept and failed else set()  # `farm retry` goes on from there
+    if failed and not logs:
+        kept |= {path for path in folder.glob("*") if path.suffix in LOGS and path.is_file()}
+    if not kept:
+        yield folder
+        return
+    yield from (path for path in folder.glob("*") if path not in kept)
 
 
 def _holds_index(entry: Path, index: str) -> bool:
@@ -138,25 +206,33 @@ def size_of(path: Path) -> int:
     return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: bool) -> list[tuple[str, int]]:
-    """Docker's leftovers of ended runs, made before, with their bytes; none where no engine answers.
-
-    First containers, by `CONTAINERS` and the start of the id; then the toolchain images and build trees that no other
-    container uses. A tree's name begins with `TREES`. The size of a container or tree is not known without reading it
-    all.
-
-    Args:
-        before: Only what is older than this.
-        workspace: Only what this project made.
-        all_projects: Images and trees of other projects as well.
-    """
+def engines_of(workspace: "Workspace") -> "Iterator[tuple[str, docker.DockerClient]]":
+    """This machine's Docker engine and those of ci/runners.yaml, as far as they answer."""
     from farm.base.errors import FarmError
+    from farm.base.project import LOCAL
+    from farm.cli import show
     from farm.engines.reach import connect
+    from farm.run.backends import docker_runners
 
-    try:
-        client = connect()
-    except FarmError:
-        return []
+    urls = {LOCAL: None, **{name: runner.url for name, runner in docker_runners(workspace).items()}}
+    for name, url in urls.items():
+        try:
+            client = connect(url)
+        except FarmError as error:
+            if url is not None or name != LOCAL:
+                show.note(f"runner {name} is left as it is: {error}")
+            continue
+        with contextlib.closing(client):
+            yield name, client
+
+
+def old_in_docker(
+    name: str, client: "docker.DockerClient", before: datetime, workspace: "Workspace", *, all_projects: bool
+) -> list[Leftover]:
+    """Leftovers of ended runs on one engine, made before: containers, then images and build trees that none else uses.
+
+    `all_projects`: images and trees of other projects as well.
+    """
     containers = client.containers.list(all=True, ignore_removed=True)
     ended = ended_runs(workspace)
     # A controller that was killed leaves them. One that runs is someone's: it stays.
@@ -167,17 +243,21 @@ def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: boo
         and container.status not in ("running", "paused", "restarting")
         and datetime.fromisoformat(container.attrs["Created"]) <= before
     ]
-    found = [(f"{CONTAINERS}{container.short_id}", 0) for container in old]
+    found = [Leftover(name, "container", str(container.short_id)) for container in old]
     # An image is used by name before there is a container of it, so none is touched while a run is open.
     if under_way(workspace):
         return found
     others = [container for container in containers if container not in old]
-    return found + old_images(client, before, None if all_projects else workspace, others)
+    return found + _images(name, client, before, None if all_projects else workspace, others)
 
 
-def old_images(
-    client: "docker.DockerClient", before: datetime, workspace: "Workspace | None", containers: "Sequence[Container]"
-) -> list[tuple[str, int]]:
+def _images(
+    name: str,
+    client: "docker.DockerClient",
+    before: datetime,
+    workspace: "Workspace | None",
+    containers: "Sequence[Container]",
+) -> list[Leftover]:
     """Toolchain images and build trees that none of the containers uses, made before; None: of all projects."""
     from farm.engines.images import PROJECT_LABEL
 
@@ -191,7 +271,7 @@ def old_images(
             continue
         if image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
             tags = image["RepoTags"] or []
-            found += [(tag, int(image["Size"])) for tag in tags if tag.startswith(f"{IMAGES}:")]
+            found += [Leftover(name, "image", t, int(image["Size"])) for t in tags if t.startswith(f"{IMAGES}:")]
     mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
     for volume in client.volumes.list():
         if trees is not None and volume.name not in trees:
@@ -201,48 +281,48 @@ def old_images(
             and volume.name not in mounted
             and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before
         ):
-            # 0: how large a volume is the engine only says after reading all of it.
-            found.append((volume.name, 0))
+            found.append(Leftover(name, "volume", volume.name))
     return found
 
 
 def ended_runs(workspace: "Workspace") -> frozenset[str]:
     """The ids of this project's runs that have ended."""
-    from farm.run.workspace import journal_path, open_journal
-
-    if not journal_path(workspace.project, workspace.settings).is_file():
-        return frozenset()
-    with open_journal(workspace.project, workspace.settings) as journal:
-        return journal.ended()
+    with _journal(workspace) as journal:
+        return journal.ended() if journal else frozenset()
 
 
 def trees_of(workspace: "Workspace") -> set[str]:
     """The names of the build trees of this project's runs."""
     from farm.run.build import tree_volume
+
+    with _journal(workspace) as journal:
+        return {tree_volume(digest) for digest in journal.plan_digests()} if journal else set()
+
+
+@contextlib.contextmanager
+def _journal(workspace: "Workspace") -> "Iterator[Journal | None]":
+    """The project's journal, if it has one: looking makes none."""
     from farm.run.workspace import journal_path, open_journal
 
     if not journal_path(workspace.project, workspace.settings).is_file():
-        return set()
+        yield None
+        return
     with open_journal(workspace.project, workspace.settings) as journal:
-        return {tree_volume(digest) for digest in journal.plan_digests()}
+        yield journal
 
 
-def remove_from_docker(found: list[tuple[str, int]]) -> None:
-    """Removes containers, images and build trees by name; what someone else removed or uses by now is passed over."""
+def remove_from_docker(client: "docker.DockerClient", found: Sequence[Leftover]) -> None:
+    """Removes leftovers of one engine; what someone else removed or uses by now is passed over."""
     from docker.errors import APIError
 
-    from farm.engines.reach import connect
-
-    if found:
-        client = connect()
-        for name, _ in found:
-            try:
-                if name.startswith(CONTAINERS):
-                    client.containers.get(name.removeprefix(CONTAINERS)).remove(v=True)
-                elif name.startswith(TREES):
-                    client.volumes.get(name).remove()
-                else:
-                    client.images.remove(name)
-            except APIError as error:
-                if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
-                    raise
+    for each in found:
+        try:
+            if each.kind == "container":
+                client.containers.get(each.name).remove(v=True)
+            elif each.kind == "volume":
+                client.volumes.get(each.name).remove()
+            else:
+                client.images.remove(each.name)
+        except APIError as error:
+            if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                raise

@@ -11,34 +11,75 @@ from farm.base.text import log_line
 from farm.cli import show
 
 if TYPE_CHECKING:
+    from farm.base.errors import UsageError
     from farm.run.journal import Journal, Run
 
 POLL_S = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="run id or a unique prefix of one (default: the newest run)")
-    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run has ended")
+    from farm.cli.selection import add_runs
+
+    add_runs(parser, failed=True)
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print new lines until the run has ended; exit as it did"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.base.errors import UsageError
+    """0, or with `--follow` the highest exit code of the runs."""
     from farm.cli.project import journal_with_a_run, workspace_of
+    from farm.cli.selection import runs_of
 
     with journal_with_a_run(args) as journal:
-        found = journal.run(args.run) if args.run else journal.runs(1)[0]
-        log = workspace_of(args).run_folder(found.id) / "build.log"
-        if not log.exists() and not (args.follow and found.finished is None):
-            image = log.with_name("image.log")
-            raise UsageError(
-                f"run {found.id} has no build log yet: it did not come to the build",
-                hint=f"`farm status {found.id}` shows its steps"
-                + (f"; the log of its image is {image}" if image.exists() else ""),
-            )
-        for line in lines(journal, found, log, follow=args.follow):
-            show.say(log_line(line))
-            sys.stdout.flush()
-    return 0
+        newest = not args.run and not args.failed
+        runs = journal.runs(1) if newest else runs_of(args, journal)
+        worst = 0
+        for found in runs:
+            if len(runs) > 1:
+                show.say(f"==> {found.id}: {found.request.package} {found.request.variant}")
+            folder = workspace_of(args).run_folder(found.id)
+            log = folder / "build.log"
+            if not log.exists() and not (args.follow and found.finished is None):
+                if len(runs) == 1:
+                    raise _no_log(journal, found, folder)
+                show.note(f"farm: {_no_log(journal, found, folder)}")
+                continue
+            for line in lines(journal, found, log, follow=args.follow):
+                show.say(log_line(line))
+                sys.stdout.flush()
+            if args.follow:
+                ended = journal.run(found.id)
+                explain_end(journal, ended)
+                worst = max(worst, int(ended.exit_code or 0))
+    return worst
+
+
+def explain_end(journal: "Journal", run: "Run") -> None:
+    """The error of a run that failed, on standard error."""
+    from farm.base.errors import FarmError
+    from farm.run.journal import EventKind
+
+    error = journal.happened(run.id, EventKind.ERROR)
+    if run.exit_code and error:
+        show.explain(FarmError(error.data["text"], hint=error.data["hint"]))
+
+
+def _no_log(journal: "Journal", run: "Run", folder: Path) -> "UsageError":
+    """Why a run has no log: it is gone, or there was none."""
+    from farm.base.errors import UsageError
+    from farm.run.journal import EventKind
+
+    began = any(attempt.handle for job in journal.jobs(run.id) for attempt in job.attempts)
+    began = began or any(e.kind == EventKind.STEP and e.data["name"] == "build" for e in journal.events(run.id))
+    hint = f"`farm status {run.id}` shows its steps"
+    if began:
+        return UsageError(f"the log of run {run.id} was removed with its folder, as `farm clean` does", hint=hint)
+    image = folder / "image.log"
+    return UsageError(
+        f"run {run.id} has no build log: it did not come to the build",
+        hint=hint + (f"; the log of its image is {image}" if image.exists() else ""),
+    )
 
 
 def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterator[str]:

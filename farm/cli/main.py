@@ -25,14 +25,15 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         "init": "write a small project to start from: ci/, a recipe, a workflow",
         "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a channel",
-        "submit": "build, repair, verify, publish, install and smoke-test a wheel",
+        "submit": "build, repair, verify, publish, install and smoke-test wheels",
         "plan": "show what would be built, what it costs, what was tested of it, and the origin of each value",
         "render": "write Dockerfile, scripts and plan, or an offline bundle",
         "build": "build the wheel of a plan file, and stop there",
         "status": "show runs, their steps, and why a run waits",
-        "logs": "print the build log of a run",
-        "cancel": "stop a run",
-        "retry": "run the plan of an ended run again",
+        "logs": "print the build log of runs",
+        "cancel": "stop runs",
+        "retry": "run the plans of ended runs again, from the wheel that is there",
+        "wait": "wait until runs have ended; the exit code is the highest of theirs",
         "dispatch": "run the scheduler for detached runs in the foreground",
     },
     "Wheels": {
@@ -229,18 +230,19 @@ def _main(given: Sequence[str]) -> int:
     args = parse(given)
     gc.freeze()
     gc.enable()
+    output.document = False
     try:
         _require_folder()
         return module(args.command).run(args)
     except FarmError as error:
         if args.traceback:
             raise
-        return _failed(error)
+        return _failed(error, json=getattr(args, "json", False))
     except Exception as error:
         found = of_system(error)
         if args.traceback or found is None:
             raise
-        return _failed(found)
+        return _failed(found, json=getattr(args, "json", False))
 
 
 def _require_folder() -> None:
@@ -261,10 +263,13 @@ def _leave_out_plugins() -> None:
         sys.modules[name] = loader
 
 
-def _failed(error: FarmError) -> int:
-    from farm.cli.show import explain
+def _failed(error: FarmError, *, json: bool = False) -> int:
+    """The exit code of an error, which is explained; `json`: also as a document, where the command printed none."""
+    from farm.cli import show
 
-    explain(error)
+    show.explain(error)
+    if json and not output.document:
+        show.json_document({"error": str(error), "hint": error.hint, "exit_code": int(error.exit_code)})
     return error.exit_code
 
 

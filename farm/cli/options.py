@@ -3,20 +3,33 @@
 import argparse
 from pathlib import Path
 
+from farm.engines import NAMES
 from farm.plan.options import OPTIONS
 from farm.platforms.facts import DEFAULT, PLATFORMS
 
 
-def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True, of_wheel: bool = False) -> None:
-    """Options that select a build. `of_wheel`: the command has `args.wheel`, whose name says the package."""
+def add_selectors(
+    parser: argparse.ArgumentParser, *, required: bool = True, of_wheel: bool = False, several: bool = False
+) -> None:
+    """What to build: the same everywhere. `of_wheel`: the command has `args.wheel`, whose name says the package.
+
+    `several`: `--variant` may be given several times and be a pattern.
+    """
     group = parser.add_argument_group("selectors")
+    what = "for example sm35-avx-py311, or an alias that `farm matrix --format names` prints"
+    if several:
+        what += "; a pattern such as 'sm3*-avx*-py311'; may be repeated"
     group.add_argument(
         "--variant",
         required=required,
         metavar="GPU-CPU-PYTHON",
-        help="for example sm35-avx-py311, or an alias that `farm matrix --format names` prints",
+        help=what,
+        action="append" if several else "store",
+        default=[] if several else None,
     )
-    if of_wheel:
+    if several:
+        group.add_argument("--package", help="what to build (default: torch; with --all: each)")
+    elif of_wheel:
         group.add_argument("--package", help="what was built (default: as the wheel is named, else torch)")
     else:
         group.add_argument("--package", default="torch", help="what to build (default: torch)")
@@ -59,9 +72,7 @@ def add_on(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on",
         metavar="ENGINE",
-        help="docker: containers on this machine (default for Linux); host: processes of this machine, with its "
-        "compilers (default for Windows on Windows and for macOS on a Mac); "
-        "swarm: the nodes of a Docker Swarm; github: self-hosted runners of GitHub Actions (docs/dispatch.md)",
+        help="; ".join(f"{name}: {where}" for name, where in NAMES.items()) + " (docs/dispatch.md)",
     )
 
 
@@ -74,7 +85,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """Less or more on standard error, for `farm.cli.watchers.watching`: of every command with steps."""
+    """Less or more on standard error, for `farm.cli.progress.watching`: of every command with steps."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("-q", "--quiet", action="store_true", help="print no progress: only the result and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="print the output of every step as it comes")

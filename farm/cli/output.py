@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Never, TextIO, cast
 
 from farm.base.errors import InfrastructureError
+from farm.base.interrupts import OutputClosed
 
 CLOSED = 141
 """The exit code then: 128 + SIGPIPE, as a shell gives it for a program that the signal ends."""
@@ -20,11 +21,8 @@ CLOSED = 141
 _GONE = {errno.EPIPE, errno.EINVAL} if sys.platform == "win32" else {errno.EPIPE}
 
 
-class OutputClosed(KeyboardInterrupt):
-    """No one reads the output any more: the command ends as if it were interrupted, and quietly.
-
-    No OSError, since what writes files while it reports progress would take it for a failure of the disk.
-    """
+document = False
+"""A JSON document was printed: a command with `--json` prints one, also where it fails."""
 
 
 class OutputFailedError(InfrastructureError):

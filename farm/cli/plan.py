@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
-    from farm.cli.selected import plan_of
+    from farm.cli.selection import plan_of
     from farm.plan.evidence import load_evidence
 
     project, _, plan = plan_of(args)

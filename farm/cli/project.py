@@ -58,7 +58,7 @@ def journal_with_a_run(args: argparse.Namespace) -> "Iterator[Journal]":
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
             raise UsageError(
-                f"no run {args.run!r}: there is no run yet" if args.run else "there is no run yet",
+                f"no run {args.run[0]!r}: there is no run yet" if args.run else "there is no run yet",
                 hint="farm submit --variant sm35-avx-py311 --package canary",
             )
         yield journal

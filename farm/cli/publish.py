@@ -79,9 +79,9 @@ def _verified(args: argparse.Namespace) -> int:
     import os
 
     from farm.cli import show
-    from farm.cli.selected import plan_of
+    from farm.cli.progress import watching
+    from farm.cli.selection import plan_of
     from farm.cli.verify import waivers_of
-    from farm.cli.watchers import watching
     from farm.run.build_inputs import BuildInputs, actions, read
     from farm.run.check import refusal, summary
     from farm.run.release import pip_line, pip_source, publish_wheel

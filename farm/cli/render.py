@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.base.errors import UsageError
     from farm.cli import show
-    from farm.cli.selected import plan_of
-    from farm.cli.watchers import watching
+    from farm.cli.progress import watching
+    from farm.cli.selection import plan_of
     from farm.plan.render import render
     from farm.run.bundle import bundle
     from farm.run.workspace import Workspace

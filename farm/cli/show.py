@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from farm.base.errors import FarmError
 from farm.base.text import plain
 from farm.cli import columns as narrow
+from farm.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,7 @@ def explain(error: FarmError) -> None:
 
 def json_document(data: Mapping[str, Any] | list[Any]) -> None:
     """One JSON document on stdout: what `--json` gives."""
+    output.document = True
     print(json.dumps(data, indent=2))
 
 

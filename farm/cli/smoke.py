@@ -9,9 +9,9 @@ from farm.base import zipapps as pack
 from farm.base.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.cli import show
 from farm.cli.options import add_selectors, add_verbosity
+from farm.cli.progress import watching
 from farm.cli.project import project_of
-from farm.cli.selected import selectors_of
-from farm.cli.watchers import watching
+from farm.cli.selection import selectors_of
 from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.file import Plan
@@ -160,7 +160,7 @@ def _write_probe(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport], folder: Path) -> None:
     if args.json:
-        print(json.dumps({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}, indent=2))
+        show.json_document({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]})
     elif args.quiet:
         for step in result.steps:
             show.say(f"{step.name}: {step.outcome}; {step.result}")

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         if journal is None or not (args.run or journal.runs(1)):
             _nothing(args)
         elif args.watch:
-            _watch(args, journal)
+            return _watch(args, journal)
         elif args.run:
             _one(args, journal)
         else:
@@ -55,16 +55,23 @@ def _nothing(args: argparse.Namespace) -> None:
 
 
 def summary(journal: "Journal", run: "Run") -> dict[str, Any]:
-    """One run in a line: its state, and for what has not ended or failed a why. `seconds`: so far, or in all."""
-    from farm.run.journal import state_of
+    """One run in a line: its state, and for what has not ended or failed a why.
+
+    `seconds`, since it was `started`, do not count waiting in the queue.
+    """
+    from farm.run.journal import EventKind, state_of
 
     state = state_of(journal, run)
     built = state.build
+    began = journal.happened(run.id, EventKind.BEGUN, first=True) if run.request.detached else None
+    started = began.time if began else None if run.request.detached else run.created
+    took = (_time(run.finished) - _time(started)).total_seconds() if started else 0.0
     return {
         "id": run.id,
         "created": run.created,
         "finished": run.finished,
-        "seconds": round((_time(run.finished) - _time(run.created)).total_seconds(), 3),
+        "started": started,
+        "seconds": round(took, 3),
         "package": run.request.package,
         "variant": run.request.variant,
         "result": run.result,
@@ -85,9 +92,10 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     from farm.base.project import LOCAL
 
     engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
-    started = _time(row["created"]).astimezone().strftime("%Y-%m-%d %H:%M")
+    started = _time(row["started"]).astimezone().strftime("%Y-%m-%d %H:%M") if row["started"] else ""
+    took = duration(row["seconds"]) if row["started"] else ""
     why = _short(row["why"] or "")[:WHY_WIDTH]
-    return (row["id"], row["package"], row["variant"], row["state"], started, duration(row["seconds"]), engine, why)
+    return (row["id"], row["package"], row["variant"], row["state"], started, took, engine, why)
 
 
 def _short(why: str) -> str:
@@ -96,8 +104,11 @@ def _short(why: str) -> str:
     return f"{first} {more[0].strip(' -')}" if more and first.endswith(":") else first
 
 
-def _watch(args: argparse.Namespace, journal: "Journal") -> None:
-    """A table that is drawn anew; where nothing can be drawn, such as in a pipe, another one after each change."""
+def _watch(args: argparse.Namespace, journal: "Journal") -> int:
+    """A table that is drawn anew; where nothing can be drawn, such as in a pipe, another one after each change.
+
+    Returns the exit code of the run that is named, else 0.
+    """
     from rich.live import Live
 
     def rows() -> list[dict[str, Any]]:
@@ -121,6 +132,7 @@ def _watch(args: argparse.Namespace, journal: "Journal") -> None:
             time.sleep(1)
     if args.json:
         show.json_document(rows())
+    return int(journal.run(args.run).exit_code or 0) if args.run else 0
 
 
 def _one(args: argparse.Namespace, journal: "Journal") -> None:
@@ -142,7 +154,8 @@ def _one(args: argparse.Namespace, journal: "Journal") -> None:
         )
         return
     show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
-    show.say(f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} {duration(line['seconds'])}")
+    if line["started"]:
+        show.say(f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} {duration(line['seconds'])}")
     if found.finished is None and reached:
         show.say(f"build: {reached}")
     for number, text in enumerate((line["why"] or "").splitlines()):

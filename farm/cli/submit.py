@@ -1,16 +1,25 @@
-"""`farm submit`: build, repair, verify, publish, install and smoke-test."""
+"""`farm submit`: build, repair, verify, publish, install and smoke-test, one variant or many."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.cli.options import add_detach, add_engine, add_selectors, add_verbosity
+
+if TYPE_CHECKING:
+    from farm.plan.file import Plan
+    from farm.run.journal import Request
+    from farm.run.workspace import Workspace
 
 AGAIN = -2
 """Stands for `--rebuild` without a number."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selectors(parser)
+    add_selectors(parser, required=False, several=True)
+    parser.add_argument(
+        "--all", action="store_true", help="every build of --channel for --platform, or those of --package"
+    )
     # `--rebuild` alone is a word of this command; `--rebuild N` is the option of every command, for the version.
     (rebuild,) = (action for action in parser._actions if "--rebuild" in action.option_strings)
     rebuild.nargs, rebuild.const = "?", AGAIN
@@ -30,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.base.errors import UsageError
-    from farm.cli.followed import detached, follow
-    from farm.cli.selected import plan_of
-    from farm.cli.watched import shown, watched
+    from farm.cli.execution import carry_out, hand_over, print_outcomes
+    from farm.cli.selection import plans_of
     from farm.run.backends import check_engine, engine_for, engine_kind
     from farm.run.journal import Until
     from farm.run.published import find_published, use_published
@@ -40,25 +48,52 @@ def run(args: argparse.Namespace) -> int:
     from farm.run.run import create_detached, request_for
     from farm.run.workspace import Workspace
 
-    forced, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
-    project, settings, plan = plan_of(args)
+    rebuild, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
+    project, settings, plans = plans_of(args)
     workspace = Workspace(project, settings, Silent())
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
+    if len(plans) > 1 or args.all:
+        return _batch(args, workspace, plans, until, rebuild=rebuild)
+    (plan,) = plans
     on = engine_for(plan, args.on)
     kind = engine_kind(on)
-    if args.from_bundle and (args.detach or kind.queued(workspace) or not kind.traits.in_container):
+    queued = args.detach or kind.queued(workspace)
+    if args.from_bundle and (queued or not kind.traits.in_container):
         raise UsageError(
             "--from-bundle builds nothing, so it goes with no other engine and not into the background",
             hint="leave out --on and --detach",
         )
     # Only where something is to be published: with --no-publish the wheel itself is wanted.
-    if until != "verify" and not forced and not args.from_bundle:
+    if until != "verify" and not rebuild and not args.from_bundle:
         check_engine(workspace, on, plan)
         record = find_published(workspace, plan)
         if record is not None:
-            return shown(args, use_published(workspace, plan, record, test=until == "smoke"))
+            return print_outcomes(args, use_published(workspace, plan, record, test=until == "smoke"))
     # An engine with several runners always builds through the dispatcher, which chooses among them.
-    if not args.detach and not kind.queued(workspace):
-        return watched(args, project, settings, plan, until, args.from_bundle)
-    made = create_detached(workspace, plan, request_for(plan, until=until, on=on, priority=args.priority))
-    return detached(args, workspace, made) if args.detach else follow(args, workspace, made)
+    if not queued:
+        return carry_out(args, project, settings, plan, until, pieces=args.from_bundle, rebuild=rebuild)
+    request = request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)
+    return hand_over(args, workspace, create_detached(workspace, [(plan, request)]))
+
+
+def _batch(args: argparse.Namespace, workspace: "Workspace", plans: "list[Plan]", until: str, *, rebuild: bool) -> int:
+    """Many builds at once: those whose wheels are published are left out, the others go to the dispatcher."""
+    from farm.base.errors import UsageError
+    from farm.cli import show
+    from farm.cli.execution import hand_over
+    from farm.run.backends import check_engine, engine_for
+    from farm.run.published import find_published
+    from farm.run.run import create_detached, request_for
+
+    if args.from_bundle:
+        raise UsageError("--from-bundle takes the wheel of one variant", hint="name one --variant")
+    wanted: list[tuple[Plan, Request]] = []
+    for plan in plans:
+        on = engine_for(plan, args.on)
+        check_engine(workspace, on, plan)
+        if until != "verify" and not rebuild and find_published(workspace, plan) is not None:
+            continue
+        wanted.append((plan, request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)))  # type: ignore[arg-type]
+    if len(wanted) < len(plans):
+        show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
+    return hand_over(args, workspace, create_detached(workspace, wanted), several=True)

@@ -35,7 +35,7 @@ def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
         found = load_policy(args.policy)
         return found.policy(), [*found.waivers, *waivers]
     if args.variant:
-        from farm.cli.selected import plan_of
+        from farm.cli.selection import plan_of
 
         return plan_of(args)[2].verify, waivers
     return Policy(), waivers

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.base.errors import UsageError
     from farm.cli import show
     from farm.cli.project import project_of
-    from farm.cli.selected import selectors_of
+    from farm.cli.selection import selectors_of
     from farm.plan.build import judge, resolve
     from farm.plan.evidence import load_evidence
     from farm.platforms.registry import platform

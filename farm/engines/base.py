@@ -39,6 +39,7 @@ class Traits:
         unpacks: A job runs in the file system of an image that was unpacked where its runners find it.
         places: It has several runners, and takes the one that the scheduler chose.
         platforms: Of the plans that it can build.
+        on_this_machine: Its machine is always this one: what is found here counts, such as compilers and disk.
     """
 
     gathers: bool = False
@@ -47,6 +48,7 @@ class Traits:
     unpacks: bool = False
     places: bool = False
     platforms: frozenset[str] = frozenset({DEFAULT})
+    on_this_machine: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.github_api import GithubApi, UncertainError
 from farm.engines.github_followed import Followed
 from farm.engines.github_models import Listed, Run, RunJob
-from farm.engines.output import RefusedOutputError, storing
+from farm.engines.output import storing, too_large
 from farm.plan.file import Plan
 from farm.plan.settings import Github, JobKind
 from farm.platforms.facts import PLATFORMS
@@ -279,7 +279,7 @@ class GithubEngine:
                 for piece in self._api.artifact(newest.id):
                     size += len(piece)
                     if size > max_bytes:
-                        raise RefusedOutputError("the job's output is larger than allowed")
+                        raise too_large(OUTPUT, None, max_bytes)
                     digest.update(piece)
                     with storing(OUTPUT, path):
                         file.write(piece)

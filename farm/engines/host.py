@@ -1,7 +1,8 @@
 """The `host` engine: one process tree a job, on this very machine, for machines without Docker.
 
 A job sees its folders under `<root>/farm`, which FARM_ROOT names; where `<root>` is a whole root filesystem (`tree`),
-the job runs in it, by chroot, under /farm. Only one job runs at a time. Unlike a container it is not cut off from
+the job runs in it, by chroot, under /farm. Only one job of a user runs at a time on a machine, whatever project it is
+of: its supervisor holds a lock (on Windows one of each project). Unlike a container it is not cut off from
 the network or from this machine's files: run only plans that you trust. Needs the standard library alone.
 
 What Linux, macOS and Windows do differently is in `farm.base.processes`. On Windows a job is a job object: its
@@ -17,6 +18,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -29,13 +31,14 @@ from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock
 from farm.engines import supervise
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
-from farm.engines.output import RefusedOutputError, check_name, storing
+from farm.engines.output import RefusedOutputError, check_name, storing, too_large
 from farm.platforms.facts import here
 
 POLL_S = 0.2
 START_S = 30
 END_S = 10
 CHUNK = 1 << 20
+LOCK_TRIES = 10
 TOP = "/farm"
 CARRIED = (
     "farm/__init__.py",
@@ -59,6 +62,12 @@ JOB = "job.json"
 """The submitted job; a folder without it is no job."""
 
 
+def _machine_lock() -> Path:
+    """The file of the user's lock on this machine: in the folder for temporary files, which all projects share."""
+    user = getattr(os, "getuid", int)()  # Windows has no such numbers, and no such lock
+    return Path(tempfile.gettempdir()) / f"torch-farm-{user}.lock"
+
+
 def _here() -> frozenset[str]:
     platform = here()
     return frozenset({platform.name} if platform else ())
@@ -69,7 +78,12 @@ class HostEngine:
 
     name = "host"
     poll_s = POLL_S
-    traits = Traits(in_container=False, keeps_volumes=True, platforms=_here())
+    traits = Traits(
+        in_container=False,
+        keeps_volumes=True,
+        platforms=_here(),
+        on_this_machine=True,
+    )
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
         """`root` holds everything that the engine keeps.
@@ -109,9 +123,52 @@ class HostEngine:
             ) from error
         with (self._jobs / "lock").open("ab") as file:  # two controllers may submit at the same moment
             lock(file.fileno(), wait=True)
-            return self._submit(job)
+            with self._machine(job) as held:
+                return self._submit(job, held)
 
-    def _submit(self, job: Job) -> str:
+    def busy(self) -> str | None:
+        """The job that has this machine, of whatever project; None: it is free."""
+        if sys.platform == "win32":
+            return None
+        with contextlib.suppress(OSError), _machine_lock().open("r+b") as file:
+            try:
+                lock(file.fileno(), wait=False)
+            except BlockingIOError:
+                return file.read().decode("utf-8", "replace") or "another job"
+        return None
+
+    @contextlib.contextmanager
+    def _machine(self, job: Job) -> Iterator[int | None]:
+        """The descriptor of the machine's lock, for the supervisor to inherit and hold.
+
+        Raises:
+            NoRunnerError: Another job has it.
+        """
+        if sys.platform == "win32" or self.tree:  # a bundle's job is where a cluster's scheduler put it
+            yield None
+            return
+        if job.labels and (handle := self.find(job.labels)):  # of this very attempt, whose controller was killed
+            self.cancel(handle)
+            self.release(handle)
+        with _machine_lock().open("a+b", buffering=0) as file:
+            for left in reversed(range(LOCK_TRIES)):
+                try:
+                    lock(file.fileno(), wait=False)
+                    break
+                except BlockingIOError:  # for a moment also by `busy`, or by a job that has just ended
+                    if not left:
+                        file.seek(0)
+                        holder = file.read().decode("utf-8", "replace")
+                        raise NoRunnerError(
+                            f"this machine already runs {holder}", hint="wait for it, or cancel it in its project"
+                        ) from None
+                    time.sleep(POLL_S)
+            file.truncate(0)
+            run = f"run {job.labels['farm.run']}, " if "farm.run" in job.labels else ""
+            file.write(f"{job.name} ({run}in {self.root})".encode())
+            yield file.fileno()
+
+    def _submit(self, job: Job, held: int | None) -> str:
         for handle, old in self._all():
             same = bool(job.labels) and job.labels.items() <= old["labels"].items()
             if same:
@@ -157,6 +214,7 @@ class HostEngine:
                 # It imports the package from where this one lies: that of an offline bundle is installed nowhere.
                 env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
                 check=False,
+                pass_fds=() if held is None else (held,),
             )
         # What ended before it detached itself, as by the Ctrl-C of this very terminal, will not appear any more.
         for _ in range(int(START_S / POLL_S) if begun.returncode == 0 else 0):
@@ -285,7 +343,7 @@ class HostEngine:
         for path, status in _files(source):
             left -= status.st_size
             if left < 0:
-                raise RefusedOutputError("the job's output is larger than allowed")
+                raise too_large(path.name, status.st_size, max_bytes)
             check_name(path.name)
             target = dest / path.relative_to(source)
             with storing(path.name, target):

@@ -37,7 +37,7 @@ def named(client: docker.DockerClient, tag: str) -> str | None:
 def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log: Path | None = None) -> Iterator[None]:
     """One run of this user at a time makes the image `tag` on an engine; whoever comes second waits.
 
-    That it waits, and for whom (with the `log` that the other run writes), goes to `note`; for how long to `line`.
+    That it waits, and for whom (run, project and log of the other), goes to `note`; for how long to `line`.
     Where no lock can be had (a home that cannot be written, a file system without locks), no one waits.
     """
     file = _opened(client, tag)
@@ -46,13 +46,20 @@ def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log:
             file.seek(0)
             holder = file.read().decode(errors="replace") or "another run"
             note(f"{tag} is being made by {holder}: waiting for it")
-            with Pulse(line, lambda silent: f"waited {duration(silent)} for {tag}"):
+            with Pulse(line, lambda silent: f"waited {duration(silent)} for {tag}, made by {holder}"):
                 lock(file.fileno(), wait=True)
         if file:
             with contextlib.suppress(OSError):  # a full disk: only the words are lost
                 file.truncate(0)
-                file.write(f"process {os.getpid()}".encode() + (b" (log: " + os.fsencode(log) + b")" if log else b""))
+                file.write(os.fsencode(holder_text(log)))
         yield
+
+
+def holder_text(log: Path | None) -> str:
+    """This process for another one that waits for it: `run ID (process 12, log: FILE)`; FILE names the project."""
+    what = f"process {os.getpid()}" + (f", log: {log}" if log else "")
+    # Logs lie in the folder of their run: artifacts/runs/ID/image.log.
+    return f"run {log.parent.name} ({what})" if log and log.parent.parent.name == "runs" else what
 
 
 def _opened(client: docker.DockerClient, tag: str) -> FileIO | None:

@@ -28,6 +28,15 @@ def check_name(name: str) -> None:
         raise RefusedOutputError(f"{name!r} of the job's output has a name that cannot be printed")
 
 
+def too_large(name: str, size: int | None, limit: int) -> RefusedOutputError:
+    """The error for output beyond the limit, with the file at which it was met."""
+    what = "comes to more" if size is None else f"has {size / 1e9:.2f} GB"
+    return RefusedOutputError(
+        f"the job's output is larger than allowed: {name!r} {what}, and its runner may leave {limit / 1e9:.2f} GB",
+        hint="disk_gb of the runner in ci/runners.yaml is the limit",
+    )
+
+
 _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """Errors that a file's name can cause; every other one is the disk's."""
 

@@ -29,7 +29,7 @@ from farm.engines import profile, transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.docker import guard
 from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
-from farm.engines.output import RefusedOutputError
+from farm.engines.output import too_large
 from farm.engines.reach import ERRORS
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.platforms.facts import DEFAULT
@@ -315,7 +315,7 @@ class SwarmEngine:
             raise InfrastructureError(f"service {handle[:12]} left no output")
         # The headers of the tar are no output; `unpack` counts again what really comes.
         if size > max_bytes + (1 << 20):
-            raise RefusedOutputError(f"the job's output is larger than allowed: {size} bytes")
+            raise too_large(key, size, max_bytes)
         return transfer.unpack(self.exchange.chunks(key), dest, max_bytes)
 
     @guard

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from farm.base.errors import InfrastructureError
-from farm.engines.output import LocalDiskError, RefusedOutputError, check_name, storing
+from farm.engines.output import LocalDiskError, RefusedOutputError, check_name, storing, too_large
 
 MAX_MEMBERS = 10_000
 MAX_HEADER = 64 << 10
@@ -71,7 +71,7 @@ class _Stream(io.RawIOBase):
     def __init__(self, chunks: Iterable[bytes], limit: int) -> None:
         self._chunks: Iterator[bytes] = iter(chunks)
         self._rest = b""
-        self._left = limit
+        self._left = self._limit = limit
         self.end = b""
 
     def readable(self) -> bool:
@@ -87,7 +87,7 @@ class _Stream(io.RawIOBase):
         count = min(len(view), len(self._rest))
         self._left -= count
         if self._left < 0:
-            raise RefusedOutputError("the job's output is larger than allowed")
+            raise too_large("its tar stream", None, self._limit)
         view[:count] = self._rest[:count]
         # Chunks may be shorter than the mark of the end, so the last bytes of the one before count too.
         self.end = (self.end + self._rest[max(0, count - len(_END)) : count])[-len(_END) :]
@@ -108,7 +108,7 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     stream = io.BufferedReader(raw, 1 << 20)
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
-            written = _members(archive, dest)
+            written = _members(archive, dest, max_bytes)
         # tarfile stops at the first block of zeros; what follows is read so that `raw.end` is the end of the stream.
         while stream.read(1 << 20):
             pass
@@ -126,8 +126,9 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     return written
 
 
-def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
+def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]:
     written: list[Path] = []
+    left = max_bytes
     for count, member in enumerate(archive):
         if count >= MAX_MEMBERS:
             raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
@@ -146,6 +147,10 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
                 f"the job's output holds {member.name!r}, which is not a plain file below its folder"
             )
         check_name(member.name)
+        # By its header, before a byte of it is read: a sparse file of a terabyte costs no disk there, and hours here.
+        left -= member.size
+        if left < 0:
+            raise too_large(member.name, member.size, max_bytes)
         source = archive.extractfile(member)
         assert source is not None
         path = dest.joinpath(*parts)
@@ -199,7 +204,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                         while piece := source.read(1 << 20):
                             left -= len(piece)
                             if left < 0:
-                                raise RefusedOutputError("the job's output is larger than allowed")
+                                raise too_large(member.filename, None, max_bytes)
                             target.write(piece)
                 written.append(path)
     # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version of the format.

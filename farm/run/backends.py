@@ -40,6 +40,8 @@ from farm.run.workspace import Workspace
 
 # A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
 MANAGER_TIMEOUT_S = 60
+MAX_OUTPUT = 16 << 30
+"""Bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)."""
 PUSH_ATTEMPTS = 10
 """For one image: another run may remove the name under which it is pushed."""
 SCRIPTS = "dockerfiles/scripts"
@@ -57,6 +59,7 @@ class Backend:
         workers: The runners now, for the queue.
         swarm: Where images are pushed, if they are.
         tests: Smoke tests run there as jobs; else on this machine.
+        max_output: Bytes that a job may leave.
         close: Lets go of what is open.
         lock: Held while an image is made and pushed, so that runs that start together do it once.
     """
@@ -66,6 +69,7 @@ class Backend:
     workers: Callable[[], list[Worker]]
     swarm: Swarm | None = None
     tests: bool = False
+    max_output: int = MAX_OUTPUT
     close: Callable[[], object] = lambda: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -141,7 +145,7 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
             )
         ]
 
-    return Backend(engine, client, workers, close=client.close)
+    return Backend(engine, client, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT, close=client.close)
 
 
 def _swarm(workspace: Workspace, _name: str, runner: Runner) -> Backend:
@@ -185,9 +189,10 @@ def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
     engine = HostEngine(system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        return [Worker(name, platform=system.facts.name, machine=machine, memory=engine.capacity().memory)]
+        memory, busy = engine.capacity().memory, engine.busy() or ""
+        return [Worker(name, platform=system.facts.name, machine=machine, memory=memory, busy=busy)]
 
-    return Backend(engine, None, workers)
+    return Backend(engine, None, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT)
 
 
 def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
@@ -370,7 +375,8 @@ def toolchain(
     if backend.engine.traits.unpacks:
         return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
     if client is None:
-        prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
+        if backend.engine.traits.on_this_machine:
+            prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
         return ""
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others

@@ -20,7 +20,6 @@ from farm.platforms.registry import platform
 from farm.run.journal.progress import EVERY_S
 from farm.run.report import Watcher
 
-MAX_OUTPUT = 16 << 30
 MAX_LOG = 256 << 20
 LOG_TAIL = 1 << 20
 """Bytes at the end of a log that are searched for the error."""
@@ -66,10 +65,11 @@ def make_job(
     volumes: dict[str, str] | None = None,
     runner: str | None = None,
     excluded: tuple[str, ...] = (),
+    holder: str = "",
 ) -> Job:
     """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
 
-    The others are as in Job.
+    `holder`: the run and its log, for another build that waits for the same tree. The others are as in Job.
     """
     system = platform(plan.platform)
     output = system.host_output(plan)
@@ -82,7 +82,11 @@ def make_job(
         command=system.host_command(output),
         inputs=inputs,
         output=output,
-        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))), **own},
+        environment={
+            "FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))),
+            **({"FARM_RUN": holder} if holder else {}),
+            **own,
+        },
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,

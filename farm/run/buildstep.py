@@ -62,6 +62,8 @@ class BuildStep:
                 for attempt in job.attempts:  # its controller ended between taking the wheel and writing that down
                     context.journal.set_state(attempt.id, "done", "success")
                 step.result = "resumed: the wheel was collected before"
+                if resumed := context.journal.happened(context.run.id, EventKind.RESUMED):
+                    step.result = f"not built again: the wheel of run {resumed.data['run']}"
                 context.outcomes.wheel = str(build.the_wheel(self._built / "wheel"))
         elif self.pieces is not None:
             self._join_pieces(self.pieces, context.journal.create_attempt(job.id, "bundle", LOCAL))
@@ -197,6 +199,7 @@ class BuildStep:
                 volumes=build.kept(plan, context.workspace.id) if keeps else {},
                 runner=context.runner if places else None,
                 excluded=context.excluded if places else (),
+                holder=f"run {context.run.id}, log: {context.folder / 'build.log'}" if keeps else "",
             )
             volume = build.cache_volume(plan, context.workspace.id) if keeps else None
             cache = engine.volume_id(volume) if volume else None
@@ -247,7 +250,7 @@ class BuildStep:
         observed = self._follow(engine, attempt, handle)
         try:
             with self._ending(attempt):
-                self._take(engine, handle, observed)
+                self._take(engine, attempt, handle, observed)
         except StillRunningError:
             raise
         except BaseException:
@@ -274,7 +277,7 @@ class BuildStep:
                 str(error), hint="run the same command again: it continues if the build is still there"
             ) from error
 
-    def _take(self, engine: Engine, handle: str, observed: Observation) -> None:
+    def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""
         context, plan = self.context, self.context.plan
         # `.part` may hold what a controller that was killed had collected.
@@ -286,7 +289,7 @@ class BuildStep:
             context.journal.event(context.run.id, EventKind.CANCEL)
             raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
         build.judge(observed, log, plan.platform)
-        _collect(engine, handle, part)
+        _collect(engine, handle, part, self.context.backend(attempt.runner).max_output)
         build.the_wheel(part / "wheel")
         retry_while_open(part.rename, self._built)
 
@@ -323,7 +326,7 @@ def _end_of(error: FarmError) -> tuple[State, Result | None]:
     return ("done", "failure") if isinstance(error, BuildFailedError | UsageError) else ("lost", "infra")
 
 
-def _collect(engine: Engine, handle: str, part: Path) -> None:
+def _collect(engine: Engine, handle: str, part: Path, max_bytes: int) -> None:
     """Takes the output; a store that is away for a moment does not cost the build.
 
     Raises:
@@ -333,7 +336,7 @@ def _collect(engine: Engine, handle: str, part: Path) -> None:
     """
     for left in reversed(range(COLLECT_TRIES)):
         try:
-            engine.collect(handle, part, build.MAX_OUTPUT)
+            engine.collect(handle, part, max_bytes)
             return
         except LocalDiskError as error:
             shutil.rmtree(part, ignore_errors=True)

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
 from farm.base.locks import lock
 from farm.engines.base import FINAL
+from farm.run import resume
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
 from farm.run.context import CancelledError, StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
@@ -278,7 +279,9 @@ class Dispatcher:
         )
         self._entries[run.id] = Entry(run.id, on, task, losses=len(lost))
         self._changed.add(on)
-        if has_attempts:
+        if not has_attempts:
+            resume.take_over(self.workspace, self.journal, run.id, run.plan_digest)
+        if has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir():  # also of an earlier run
             self._look_at.add(run.id)
 
     def _find_cancelled(self) -> None:

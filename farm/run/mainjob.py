@@ -7,6 +7,7 @@ from typing import Any
 
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, VerificationFailedError
 from farm.base.project import LOCAL
+from farm.index.records import Record
 from farm.plan.file import Plan
 from farm.run import build_inputs
 from farm.run.backends import engine_kind, toolchain, write_context
@@ -14,10 +15,11 @@ from farm.run.buildstep import BuildStep
 from farm.run.check import check_wheel, summary
 from farm.run.context import RunContext
 from farm.run.dependencies import link_missing
-from farm.run.journal import Until
+from farm.run.journal import EventKind, Until
 from farm.run.journal.database import network_file_system
 from farm.run.library_wheels import library_wheels
-from farm.run.release import pip_line, pip_source, publish_wheel
+from farm.run.published import record_of
+from farm.run.release import pip_line, pip_source, public_url, publish_wheel
 from farm.run.repair import repair_built
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.smoke_job import probe_job
@@ -39,6 +41,9 @@ class MainJob(RunContext):
                 f"the journal is on a network file system ({where}), where SQLite may lose it: "
                 "set artifacts: in ci/farm.yaml to a local folder"
             )
+        if until == "smoke" and (record := self._published()):
+            self._only_test(record)
+            return
         built = BuildStep(self, self.pieces).carry_out()
         self.built()
         # Also where the run ends with the build: its `built` may be published by another machine.
@@ -82,13 +87,32 @@ class MainJob(RunContext):
             link_missing(self.workspace, plan.parsed_variant.group, result.wheel.name, self.outcomes)
             self.smoke(requirement, source)
 
-    def smoke(self, requirement: str, source: tuple[str, ...]) -> None:
+    def _published(self) -> Record | None:
+        """The wheel of this very plan, where an earlier run has published it; nothing but its test is left to do."""
+        repeats = self.run.request.retry_of or self.journal.happened(self.run.id, EventKind.RESUMED)
+        if self.run.request.rebuild or self.pieces is not None or not repeats:
+            return None
+        return record_of(self.workspace, self.plan)
+
+    def _only_test(self, record: Record) -> None:
+        plan, outcomes = self.plan, self.outcomes
+        address = public_url(self.workspace, f"whl/files/{record.filename}")
+        with outcomes.timed("publish", self.workspace.watcher) as step:
+            step.result = f"already there, from the same plan: {address}"
+        self.built()
+        requirement = f"{plan.package}=={plan.version}"
+        source = pip_source(self.workspace, plan.parsed_variant.group)
+        outcomes.pip_line = pip_line(requirement, source)
+        link_missing(self.workspace, plan.parsed_variant.group, record.filename, outcomes)
+        self.smoke(requirement, source, (record.filename,))
+
+    def smoke(self, requirement: str, source: tuple[str, ...], filenames: tuple[str, ...] = ()) -> None:
         job = self.journal.create_job(self.run.id, "smoke")
         attempt = self.journal.create_attempt(job.id, "host", LOCAL)
         self.journal.set_state(attempt.id, "running")
         try:
             wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
-            options = SmokeOptions(wheel=wheel, **self._elsewhere())
+            options = SmokeOptions(wheel=wheel, filenames=filenames, **self._elsewhere())
             failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
         except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))

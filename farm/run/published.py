@@ -42,6 +42,15 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
         with open_journal(workspace.project, workspace.settings) as journal:
             if journal.unfinished(plan.digest, of_same_form(plan)):
                 return None  # a run whose controller was killed is resumed and ended first
+    return record_of(workspace, plan)
+
+
+def record_of(workspace: Workspace, plan: Plan) -> Record | None:
+    """The same, whatever runs there are.
+
+    Raises:
+        PublishRefusedError: As `find_published`.
+    """
     store = open_store(workspace.index_url)
     for filename in listed(store, plan):
         key = record_key(filename)

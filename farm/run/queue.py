@@ -51,6 +51,7 @@ class Worker:
     Attributes:
         kinds: Kinds of jobs that it takes. A host with a GPU takes smoke jobs alone unless it says otherwise.
         online: The engine sees it now.
+        busy: What it does for somebody else, in words: it takes nothing meanwhile.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Worker:
     slots: int = 1
     kinds: frozenset[Kind] | None = None
     online: bool = True
+    busy: str = ""
 
     @property
     def takes(self) -> frozenset[Kind]:
@@ -153,8 +155,8 @@ class Queue:
             needs = task.needs
             if needs not in able:
                 fitting = [worker for worker in workers if worker.online and not fits(needs, worker)]
-                able[needs] = [worker for worker in fitting if worker.slots]
-                names = ", ".join(worker.name for worker in fitting[:NAMED])
+                able[needs] = [worker for worker in fitting if worker.slots and not worker.busy]
+                names = ", ".join(w.name + (f" ({w.busy})" if w.busy else "") for w in fitting[:NAMED])
                 why[needs] = f"every runner that fits is busy: {names}" if fitting else ""
             if not why[needs]:
                 self._hopeless(now, task, workers, waiting, refused)

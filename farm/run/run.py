@@ -7,6 +7,7 @@ was collected, is resumed; the short steps after it are done again, since each i
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError, of_system
+from farm.base.interrupts import OutputClosed, held
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import needs
+from farm.run import needs, precheck, resume
 from farm.run.backends import check_engine, open_backend
 from farm.run.context import StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
@@ -37,23 +39,26 @@ def submit(
     until: Until = "smoke",
     on: str = "docker",
     pieces: Path | None = None,
+    rebuild: bool = False,
 ) -> Outcomes:
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
-    `pieces`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine.
+    `pieces`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine. `rebuild`:
+    build although the wheel is there.
 
     Raises:
         FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
             is not published.
         KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
     """
-    # Both before the run is written down: what cannot work leaves no run behind.
+    # All before the run is written down: what cannot work leaves no run behind.
+    request = request_for(plan, until=until, on=on, rebuild=rebuild)
     check_engine(workspace, on, plan)
     needs.published(workspace, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
-        run = take_up(journal, plan) or journal.create_run(
-            plan.digest, request_for(plan, until=until, on=on), json.loads(plan.to_json())
-        )
+        precheck.check_index(workspace, request)
+        precheck.check_plan(workspace, plan, request)
+        run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
         job = MainJob(workspace, plan, journal, run, outcomes, opened, pieces=pieces)
@@ -73,8 +78,12 @@ def submit(
             if not under_way(journal, run.id):  # else the next submit follows the build, which goes on
                 finish(journal, run.id, found)
             raise found from error
-        except KeyboardInterrupt:
-            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+        except KeyboardInterrupt as error:
+            left = under_way(journal, run.id)  # a build of an earlier controller, which is not followed yet
+            if not (left and isinstance(error, OutputClosed)):  # it goes on, and the same command follows it
+                with held():
+                    _stop(workspace, journal, run)
+                journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
         finally:
             # Of a run that failed as well: the steps say how far it came.
@@ -83,7 +92,17 @@ def submit(
         return job.outcomes
 
 
-def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False) -> Request:
+def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request) -> Run:
+    """A new run; the wheel of an earlier one of the same plan that did not come to its end is taken over."""
+    run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+    if not request.detached:  # else the dispatcher does it, who may have the run already
+        resume.take_over(workspace, journal, run.id, plan.digest)
+    return run
+
+
+def request_for(
+    plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False, rebuild: bool = False
+) -> Request:
     """The request that a plan was made for."""
     return Request(
         package=plan.package,
@@ -93,6 +112,7 @@ def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detache
         on=on,
         priority=priority,
         detached=detached,
+        rebuild=rebuild,
     )
 
 
@@ -151,57 +171,77 @@ def plan_of(run: Run) -> Plan:
         ) from error
 
 
-def create_detached(workspace: Workspace, plan: Plan, request: Request) -> Run:
-    """A run in the journal for the dispatcher to carry out.
+def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
+    """Runs in the journal for the dispatcher to carry out: all of them, or none.
 
     Raises:
-        UsageError: There is no such engine, or a wheel that the build needs is not published and no run makes it.
-        NoRunnerError: The engine cannot carry it out.
+        UsageError: There is no such engine, or a wheel that a build needs is not published and no run makes it.
+        NoRunnerError: The engine cannot carry one out.
+        PublishRefusedError: The name of a wheel is taken.
     """
-    check_engine(workspace, request.on, plan)
-    request = replace(request, detached=True)
+    for plan, request in wanted:
+        check_engine(workspace, request.on, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
-        if not needs.is_being_built(journal, plan):
-            needs.published(workspace, plan)
-        return journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+        if wanted:
+            precheck.check_index(workspace, wanted[0][1])
+        made = {f"{plan.package}=={plan.version} {plan.variant}" for plan, request in wanted if request.publishes}
+        for plan, request in wanted:
+            precheck.check_plan(workspace, plan, request)
+            here = all(f"{need} {plan.variant}" in made for need in plan.needs)
+            if not here and not needs.is_being_built(journal, plan):
+                needs.published(workspace, plan)
+        # Those that others need come first: a run finds the makers among the runs before it.
+        first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+        return [create(workspace, journal, plan, replace(request, detached=True)) for plan, request in first]
 
 
-def cancel(workspace: Workspace, run_id: str) -> Run:
-    """Asks for the end of a run, stops what runs of it, and returns it when it has ended.
+def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
+    """Asks for the end of runs, stops what runs of them, and returns them when they have ended.
 
     Raises:
-        UsageError: There is no such run, or it has ended.
-        InfrastructureError: What runs of it does not stop, or its owner does not notice.
+        UsageError: There is no such run, or one has ended.
+        InfrastructureError: What runs of one does not stop, or its owner does not notice.
     """
     with open_journal(workspace.project, workspace.settings) as journal:
-        run = journal.run(run_id)
-        if run.finished is not None:
-            raise UsageError(f"run {run.id} has ended: {run.result}")
-        # The request first: a controller that is just submitting reads it after it has a handle.
-        journal.event(run.id, EventKind.CANCEL)
-        # Here, not only by the run's own controller: that may hang, or be gone.
-        for attempt in under_way(journal, run.id):
-            with contextlib.closing(open_backend(workspace, attempt.engine, attempt.runner)) as backend:
-                engine = backend.engine
-                engine.cancel(str(attempt.handle))
-                if journal.claim(run.id):  # its controller is dead: no one else will tell
-                    observed = engine.observe(str(attempt.handle))
-                    why = f"cancelled; the engine reports it as: {observed.state}"
-                    journal.set_state(attempt.id, "cancelled", why=why)
-                    engine.release(str(attempt.handle))
-        if journal.claim(run.id):
+        runs = [journal.run(run_id) for run_id in run_ids]
+        for run in runs:
+            if run.finished is not None:
+                raise UsageError(f"run {run.id} has ended: {run.result}")
+        # The requests first, all of them: a controller that is just submitting reads it after it has a handle.
+        for run in runs:
+            journal.event(run.id, EventKind.CANCEL)
+        for run in runs:
+            _stop(workspace, journal, run)
+        return [_wait_for_end(journal, run) for run in runs]
+
+
+def _stop(workspace: Workspace, journal: Journal, run: Run) -> None:
+    """Here, not only by the run's own controller: that may hang, or be gone."""
+    for attempt in under_way(journal, run.id):
+        with contextlib.closing(open_backend(workspace, attempt.engine, attempt.runner)) as backend:
+            engine = backend.engine
+            engine.cancel(str(attempt.handle))
+            if journal.claim(run.id):  # its controller is dead: no one else will tell
+                observed = engine.observe(str(attempt.handle))
+                why = f"cancelled; the engine reports it as: {observed.state}"
+                journal.set_state(attempt.id, "cancelled", why=why)
+                engine.release(str(attempt.handle))
+    if journal.claim(run.id):
+        journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+
+
+def _wait_for_end(journal: Journal, run: Run) -> Run:
+    deadline = time.monotonic() + CANCEL_S
+    while (run := journal.run(run.id)).finished is None:
+        if journal.claim(run.id):  # its controller has died since
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
-        deadline = time.monotonic() + CANCEL_S
-        while (run := journal.run(run.id)).finished is None:
-            if journal.claim(run.id):  # its controller has died since
-                journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
-            elif time.monotonic() > deadline:
-                state = state_of(journal, run)
-                raise InfrastructureError(
-                    f"run {run.id} has not ended within {CANCEL_S:.0f} s of the request; it is {state.phase}"
-                    + (f": {state.text}" if state.text else ""),
-                    hint=f"the request is kept: process {run.owner.pid} ends the run after the step that it is at; "
-                    "where that process hangs, end it and cancel again",
-                )
-            time.sleep(0.2)
-        return run
+        elif time.monotonic() > deadline:
+            state = state_of(journal, run)
+            raise InfrastructureError(
+                f"run {run.id} has not ended within {CANCEL_S:.0f} s of the request; it is {state.phase}"
+                + (f": {state.text}" if state.text else ""),
+                hint=f"the request is kept: process {run.owner.pid} ends the run after the step that it is at; "
+                "where that process hangs, end it and cancel again",
+            )
+        time.sleep(0.2)
+    return run

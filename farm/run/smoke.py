@@ -14,7 +14,7 @@ from farm.base.errors import FarmError
 from farm.base.tags import serves
 from farm.index.backends import open_store
 from farm.index.layout import json_key
-from farm.index.pages import File, parse_page
+from farm.index.pages import parse_page
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
@@ -173,7 +173,8 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
         store = open_store(workspace.index_url)
         group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
         page = store.get(group)
-        file = next((file for file in parse_page(page.data, group).files if _is_of(file, plan)), None) if page else None
+        files = parse_page(page.data, group).files if page else ()
+        file = next((file for file in files if serves_plan(file.filename, plan)), None)
         if file is None:
             return "the index has no record of the wheel"
         facts = {TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"), TESTED_WHEEL: file.hashes.sha256}
@@ -186,9 +187,9 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
     return None
 
 
-def _is_of(file: File, plan: Plan) -> bool:
-    """True if this is the plan's wheel: its version, for its Python and system."""
-    _, version, _, tags = parse_wheel_filename(file.filename)
+def serves_plan(filename: str, plan: Plan) -> bool:
+    """True if this is the name of the plan's wheel: its version, for its Python and system."""
+    _, version, _, tags = parse_wheel_filename(filename)
     if version != Version(plan.version):
         return False
     python = plan.parsed_variant.python

@@ -183,7 +183,12 @@ def install(patch, plan, engine):
     """
     rendered = render(ROOT, plan)
     backend = SimpleNamespace(
-        engine=engine, workers=lambda: [Worker("local")], close=lambda: None, builder=None, lock=threading.Lock()
+        engine=engine,
+        workers=lambda: [Worker("local")],
+        close=lambda: None,
+        builder=None,
+        lock=threading.Lock(),
+        max_output=1 << 30,
     )
     patch("farm.run.backends.render", lambda *_: rendered)
     patch(buildstep, "toolchain", lambda *_: "toolchain:1")

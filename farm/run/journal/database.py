@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any, Self, get_args
 from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.run.journal.model import JobKind, Result, State
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 
 _TRIGGERS = {
@@ -29,6 +30,7 @@ _SCHEMA = (
     # Partial indices: few runs are open, however many have ended.
     """CREATE INDEX unfinished ON runs (plan_digest) WHERE finished IS NULL""",
     """CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL""",
+    """CREATE INDEX runs_of_plan ON runs (plan_digest)""",
     f"""CREATE TABLE jobs (
         id INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id),
         kind TEXT NOT NULL CHECK (kind IN {get_args(JobKind)}))""",
@@ -54,9 +56,20 @@ _UPGRADES: dict[int, tuple[str, ...]] = {
         "ALTER TABLE runs RENAME COLUMN selectors TO request",
         "CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL",
         "CREATE INDEX events_of_kind ON events (run_id, kind, id)",
-    )
+    ),
+    2: ("CREATE INDEX runs_of_plan ON runs (plan_digest)",),
 }
 """The statements that take a file from a schema to the next one."""
+
+
+def packed(text: str) -> bytes:
+    """A plan as the file holds it: five hundred of tens of kilobytes each are megabytes."""
+    return zlib.compress(text.encode())
+
+
+def unpacked(held: bytes | str) -> str:
+    """The text of a plan; one of schema 2 is not packed."""
+    return held if isinstance(held, str) else zlib.decompress(held).decode()
 
 
 def _still(path: Path) -> bool:
@@ -116,6 +129,7 @@ class Database:
         # `_lock` keeps them apart.
         found = sqlite3.connect(where, uri=still, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         found.row_factory = sqlite3.Row
+        found.create_function("unpacked", 1, unpacked, deterministic=True)
         return found
 
     def _open(self) -> None:

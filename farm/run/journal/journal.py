@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from farm.base.errors import ExitCode, UsageError
-from farm.run.journal.database import Database
+from farm.run.journal.database import Database, packed, unpacked
 from farm.run.journal.model import (
     FINAL,
     Attempt,
@@ -70,7 +70,7 @@ class Journal(Database):
             run_id = self._next_id()
             self._db.execute(
                 "INSERT INTO runs (id, created, plan_digest, request, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, _now(), plan_digest, request.to_json(), _json(plan), owner.to_json()),
+                (run_id, _now(), plan_digest, request.to_json(), packed(_json(plan)), owner.to_json()),
             )
             self._append(run_id, "run-created", {"plan_digest": plan_digest})
             return self._exact(run_id)
@@ -294,6 +294,17 @@ class Journal(Database):
         me = this_process()
         return next((run for run in found if run.owner == me or is_dead(run.owner)), found[0] if found else None)
 
+    def of_plan(self, plan_digest: str, limit: int = 20) -> tuple[Run, ...]:
+        """The newest runs of a plan that have ended, newest first."""
+        query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NOT NULL ORDER BY id DESC LIMIT ?"
+        return tuple(map(_run, self._rows(query, plan_digest, limit)))
+
+    def failed(self) -> tuple[Run, ...]:
+        """The runs that failed, were not cancelled, and are the newest of their plan, oldest first."""
+        query = """SELECT * FROM runs r WHERE finished IS NOT NULL AND result <> 'success' AND exit_code <> ?
+            AND NOT EXISTS (SELECT 1 FROM runs n WHERE n.plan_digest = r.plan_digest AND n.id > r.id) ORDER BY id"""
+        return tuple(map(_run, self._rows(query, ExitCode.INTERRUPTED)))
+
     def open_runs(self) -> tuple[Run, ...]:
         """Every run that has not ended, oldest first."""
         return tuple(map(_run, self._rows("SELECT * FROM runs WHERE finished IS NULL ORDER BY id")))
@@ -305,12 +316,14 @@ class Journal(Database):
         """
         paths = ", ".join(f"'$.{field}'" for field in fields)
         # '$.schema' is there so that json_extract gives a list for one field too; it has no name below.
-        query = f"SELECT id, created, request, json_extract(plan, {paths}, '$.schema') AS about FROM runs"  # noqa: S608 a text of ours
+        query = f"""SELECT id, created, plan_digest, request, json_extract(unpacked(plan), {paths}, '$.schema') AS about
+            FROM runs"""  # noqa: S608 a text of ours
         rows = self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id)
         return tuple(
             OpenRun(
                 row["id"],
                 row["created"],
+                row["plan_digest"],
                 Request.from_json(row["request"]),
                 dict(zip(fields, json.loads(row["about"]), strict=False)),
             )
@@ -328,9 +341,10 @@ class Journal(Database):
         rows = self._rows("SELECT id, run_id FROM events WHERE id > ? AND kind = ? ORDER BY id", event_id, kind)
         return tuple((row[0], row[1]) for row in rows)
 
-    def happened(self, run_id: str, kind: str) -> Event | None:
-        """The newest event of a kind in a run, or None."""
-        rows = self._rows("SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id DESC LIMIT 1", run_id, kind)
+    def happened(self, run_id: str, kind: str, *, first: bool = False) -> Event | None:
+        """The newest event of a kind in a run, or the first one; None where there is none."""
+        query = "SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id"
+        rows = self._rows(f"{query} LIMIT 1" if first else f"{query} DESC LIMIT 1", run_id, kind)
         return Event(**{**dict(rows[0]), "data": json.loads(rows[0]["data"])}) if rows else None
 
     def _whole_id(self, run_id: str) -> str:
@@ -362,4 +376,4 @@ class Journal(Database):
 def _run(row: sqlite3.Row) -> Run:
     fields = dict(row)
     fields["owner"] = Process.from_json(fields["owner"])
-    return Run(**{**fields, "request": Request.from_json(row["request"]), "plan": json.loads(row["plan"])})
+    return Run(**{**fields, "request": Request.from_json(row["request"]), "plan": json.loads(unpacked(row["plan"]))})

@@ -29,7 +29,9 @@ class EventKind(StrEnum):
     STATE = "state"
     """An attempt moved on."""
     INPUTS = "inputs"
-    """Inputs of a build beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
+    """What a build had beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
+    RESUMED = "resumed"
+    """The wheel was taken over from an earlier `run` of the same plan."""
     STEP = "step"
     PROGRESS = "progress"
 
@@ -44,6 +46,7 @@ class Request:
         priority: Higher goes first.
         detached: The dispatcher carries the run out, not the process that submitted it.
         retry_of: The id of the run whose plan this one repeats.
+        rebuild: It is built even where its wheel is there already.
     """
 
     package: str = ""
@@ -54,6 +57,7 @@ class Request:
     priority: int = 0
     detached: bool = False
     retry_of: str | None = None
+    rebuild: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -91,6 +95,7 @@ class OpenRun:
 
     id: str
     created: str
+    plan_digest: str
     request: Request
     about: dict[str, Any]
 

@@ -142,7 +142,8 @@ def test_submit_status_logs_cancel_and_retry(engine):
 
     wait("it builds", under_way)
     cancelled = farm.run("cancel", doomed, "--json")
-    assert (cancelled.returncode, json.loads(cancelled.stdout)["exit_code"]) == (0, 130), cancelled.stderr
+    assert cancelled.returncode == 0, cancelled.stderr  # such as that the run has ended by itself
+    assert json.loads(cancelled.stdout)["exit_code"] == 130
     assert state(farm, doomed) == "cancelled"
 
     again = farm.run("retry", doomed, "--detach").stdout.strip()

@@ -7,7 +7,8 @@ import secrets
 import docker
 import pytest
 
-from farm.cli.clean import remove_from_docker
+from farm.base.project import LOCAL
+from farm.cli.clean import Leftover, remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings
@@ -70,8 +71,11 @@ class Place:
         for container in self.containers:
             with contextlib.suppress(docker.errors.NotFound):
                 container.remove(force=True)
-        for name in self.left():
-            remove_from_docker([(name, 0)])
+        remove_from_docker(self.client, [leftover(name) for name in self.left()])
+
+
+def leftover(name: str) -> Leftover:
+    return Leftover(LOCAL, "image" if name.startswith("farm/toolchain:") else "volume", name)
 
 
 def test_images_and_trees_of_other_projects_stay(place):
@@ -119,5 +123,6 @@ def test_a_container_of_another_projects_run_stays(place):
 def test_what_went_away_meanwhile_or_is_in_use_by_now_is_no_error(place):
     image, tree = place.image("mine", place.ours), place.run(ended=True)
     place.containers.append(place.client.containers.create(image))
-    remove_from_docker([(image, 0), (f"farm/toolchain:{place.mark}-gone", 0), (f"{tree}x", 0), (tree, 0)])
+    names = (image, f"farm/toolchain:{place.mark}-gone", f"{tree}x", tree)
+    remove_from_docker(place.client, [leftover(name) for name in names])
     assert place.left() == {image}

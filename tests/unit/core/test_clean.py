@@ -2,9 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
+from farm.base.errors import NoRunnerError
 from farm.cli.clean import trees_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
@@ -85,6 +88,84 @@ def test_while_a_run_is_under_way_its_folder_and_the_caches_stay(project, capsys
     assert len(found) == 1
     assert run.id not in found[0]
     assert (project / "artifacts/sources/x.tar").exists()
+
+
+@pytest.fixture
+def ended(project):
+    """A function that makes the folder of a run that ended so, with a wheel and a log."""
+
+    def go(digest, result, *, published=False, wheel=True):
+        request = Request(package="canary", variant="cpu-avx-py311", until="smoke" if published else "verify")
+        with Journal(project / "artifacts" / "farm.db") as journal:
+            run = journal.create_run(digest, request, {})
+            if published:
+                journal.event(run.id, "step", name="publish", seconds=1, outcome="done", result="")
+            journal.finish_run(run.id, result, 0 if result == "success" else 5)
+        folder = project / "artifacts/runs" / run.id
+        for name in ("build.log", "context/job/build.sh", *(["built/wheel/a.whl"] if wheel else [])):
+            _made((folder / name).parent)
+            (folder / name).touch()
+        return folder
+
+    return go
+
+
+def of(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(project, capsys, ended):
+    """The only copy of the wheel of a run with --no-publish went without a question."""
+    unpublished, failed = ended("b" * 64, "success"), ended("c" * 64, "failure", wheel=False)
+    published, untested = ended("d" * 64, "success", published=True), ended("e" * 64, "failure", published=True)
+    half = ended("f" * 64, "failure")  # its publish failed: `farm retry` goes on from the wheel
+    clean(project, capsys)
+    assert of(unpublished) == ["built/wheel/a.whl"]
+    assert of(failed) == ["build.log"]
+    assert not published.exists()
+    assert of(untested) == ["build.log"]
+    assert of(half) == ["build.log", "built/wheel/a.whl"]
+    clean(project, capsys, "--logs")
+    assert (failed.exists(), of(half)) == (False, ["built/wheel/a.whl"])
+    clean(project, capsys, "--unpublished", "--logs")
+    assert not unpublished.exists()
+    assert not half.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.parametrize(("answer", "there"), [("n", True), ("", True), ("yes", False)])
+def test_in_a_terminal_it_asks(project, answer, there):
+    import pty
+
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "clean"]
+    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, check=True)
+    assert "remove these 3? [y/N]" in done.stderr
+    assert (project / "artifacts/sources/x.tar").exists() is there
+    done = subprocess.run(
+        [*command, "--yes"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, check=True
+    )
+    assert "[y/N]" not in done.stderr
+    assert not (project / "artifacts/sources/x.tar").exists()
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, capsys):
+    """Also the one that `local` names: its build trees were never listed."""
+    _made(project / "ci")
+    text = "runners: {local: {engine: docker, url: 'tcp://one'}, m2: {engine: docker, url: 'ssh://two'}}\n"
+    (project / "ci/runners.yaml").write_text(text)
+    asked = []
+
+    def connect(url=None):
+        asked.append(url)
+        raise NoRunnerError(f"no Docker engine answers at {url}")
+
+    monkeypatch.setattr("farm.engines.reach.connect", connect)
+    clean(project, capsys, "--dry-run")
+    assert asked == ["tcp://one", "ssh://two"]
 
 
 def test_ended_runs_leave_the_journal_when_that_is_asked_for(project, capsys):

@@ -19,7 +19,7 @@ from rich.console import Console
 from farm.base.errors import UsageError
 from farm.base.text import duration
 from farm.cli import columns as narrow
-from farm.cli import show, watchers
+from farm.cli import progress, show
 from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, main, parse, parser
 from farm.run.report import Outcomes, Step
 from tests.answers import CANARY, HOSTILE, control, failed
@@ -262,7 +262,7 @@ def test_other_characters_are_left_to_rich(text):
 
 def test_the_end_of_a_run(capsys):
     result = Outcomes(run="r1", pip_line=f"pip install x {HOSTILE}")
-    with result.timed("build", watchers.LogWatcher()) as step:
+    with result.timed("build", progress.LogWatcher()) as step:
         step.result = f"x.whl {HOSTILE}"
     show.outcomes(result)
     out, err = capsys.readouterr()
@@ -273,7 +273,7 @@ def test_the_end_of_a_run(capsys):
 
 
 def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
-    watcher = watchers.LogWatcher()
+    watcher = progress.LogWatcher()
     watcher.step("build")
     watcher.progress(1, 200)
     watcher.line("cc -c x.c")
@@ -285,10 +285,10 @@ def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
 def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeypatch):
     """Here `Pulse` does not wait."""
     monkeypatch.setattr("farm.base.heartbeat.TICK_S", 0.001)
-    monkeypatch.setattr(watchers, "ALIVE_S", 0.0)
+    monkeypatch.setattr(progress, "ALIVE_S", 0.0)
     said = threading.Event()
-    monkeypatch.setattr(watchers, "note", lambda text: (print(text, file=sys.stderr), said.set()))
-    with watchers.watching(parse(["submit", "--variant", "x"])) as watcher:
+    monkeypatch.setattr(progress, "note", lambda text: (print(text, file=sys.stderr), said.set()))
+    with progress.watching(parse(["submit", "--variant", "x"])) as watcher:
         watcher.step("build")
         watcher.progress(3, 7)
         watcher.line("[3/7] cc -c x.c")
@@ -299,8 +299,8 @@ def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeyp
 
 def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
     now = 1000.0
-    monkeypatch.setattr(watchers.time, "monotonic", lambda: now)
-    watcher = watchers.LogWatcher()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    watcher = progress.LogWatcher()
     assert watcher.view() is None
     watcher.step("repair")
     now += 7
@@ -320,7 +320,7 @@ def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
         watcher.line(noise)
         assert watcher.view().endswith(": Get:1 gcc")
     watcher.line("x" * 300)
-    assert len(watcher.view()) == watchers.WIDTH
+    assert len(watcher.view()) == progress.WIDTH
     watcher.progress(40, 40)
     assert watcher.view().startswith("    40/40, finishing: x")
     watcher.progress(0, 0)
@@ -337,8 +337,8 @@ def terminal(monkeypatch):
 
     written = io.StringIO()
     made = Console(file=written, force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(watchers, "console", lambda: made)
-    watcher = watchers.TerminalWatcher({"image": 77.0})
+    monkeypatch.setattr(progress, "console", lambda: made)
+    watcher = progress.TerminalWatcher({"image": 77.0})
 
     def shown():
         file = io.StringIO()
@@ -370,8 +370,8 @@ def test_a_terminal_says_how_long_a_program_prints_nothing(terminal, monkeypatch
     watcher, shown, _ = terminal
     watcher.step("build")
     watcher.line("[7/8] linking")
-    later = watchers.time.monotonic() + 75
-    monkeypatch.setattr(watchers.time, "monotonic", lambda: later)
+    later = progress.time.monotonic() + 75
+    monkeypatch.setattr(progress.time, "monotonic", lambda: later)
     assert "(no output for 1 min 15 s) [7/8] linking" in shown()
     watcher.line("[8/8] done")
     assert "no output" not in shown()
@@ -414,7 +414,7 @@ def watch_two_steps(watcher):
 
 
 def watcher_of(*words):
-    with watchers.watching(parse(["submit", "--variant", "x", *words])) as watcher:
+    with progress.watching(parse(["submit", "--variant", "x", *words])) as watcher:
         return watcher
 
 
@@ -437,9 +437,9 @@ def test_every_command_with_steps_can_be_quiet_or_verbose(command):
 
 
 def test_no_command_shows_steps_without_the_options():
-    for file in Path(watchers.__file__).parent.glob("*.py"):
+    for file in Path(progress.__file__).parent.glob("*.py"):
         text = file.read_text()
-        if "import watching\n" in text and file.name != "watched.py":
+        if "import watching\n" in text and file.name != "execution.py":
             assert "add_verbosity(parser)" in text, file.name
 
 

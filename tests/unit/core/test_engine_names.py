@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from typing import get_args
 
+from farm.engines import NAMES
 from farm.plan.settings import FOUND_BY, Runner
 from farm.run.backends import ENGINES
 
@@ -40,3 +41,7 @@ def test_the_search_finds_a_comparison(tmp_path):
 
 def test_each_engine_of_the_runners_file_exists_and_says_how_its_runners_are_found():
     assert set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()
+
+
+def test_the_words_of_on_are_the_engines():
+    assert set(NAMES) == set(ENGINES)

@@ -16,7 +16,7 @@ import pytest
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.source_tree import tree_files
-from farm.cli import selected
+from farm.cli import selection
 from farm.cli.main import main
 from farm.machine.doctor import common
 from farm.machine.doctor.findings import GB, Patient
@@ -629,7 +629,7 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
     )
     assert plan_of(own).recipe == "special"
     read: list[object] = []
-    monkeypatch.setattr(selected, "from_environment", lambda environ: read.append(environ) or {})
+    monkeypatch.setattr(selection, "from_environment", lambda environ: read.append(environ) or {})
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
     assert (
         "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in capsys.readouterr().err

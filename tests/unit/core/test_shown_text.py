@@ -9,7 +9,7 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.cli.contents import print_tree
 from farm.cli.logs import lines
-from farm.cli.watchers import LogWatcher, Position, TerminalWatcher
+from farm.cli.progress import LogWatcher, Position, TerminalWatcher
 from farm.engines.output import RefusedOutputError
 from farm.engines.transfer import unpack, unpack_zip
 from farm.run.report import Outcomes, Step

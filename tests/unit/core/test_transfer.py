@@ -167,7 +167,7 @@ def test_too_many_members(tmp_path, monkeypatch):
 
 def test_too_many_bytes(tmp_path):
     data = tar(("out/big", bytes(5 << 20)))
-    assert "larger than allowed" in refusal(data, tmp_path / "dest", 1000)
+    assert "'out/big' has 0.01 GB, and its runner may leave 0.00 GB" in refusal(data, tmp_path / "dest", 1000)
     taken = []
 
     def endless():
@@ -179,6 +179,24 @@ def test_too_many_bytes(tmp_path):
     with pytest.raises(RefusedOutputError, match="larger than allowed"):
         unpack(endless(), tmp_path / "other", 3 << 20)
     assert sum(taken) <= 6 << 20
+
+
+def test_a_file_of_a_terabyte_is_refused_by_its_header(tmp_path):
+    """As a sparse file comes: an engine sends zeros for hours."""
+    info, sent = tarfile.TarInfo("out/wheel/sparse"), []
+    info.size = 1 << 40
+
+    def stream():
+        yield info.tobuf()
+        while True:
+            sent.append(1 << 20)
+            yield bytes(1 << 20)
+
+    with pytest.raises(
+        RefusedOutputError, match=r"'out/wheel/sparse' has 1099\.51 GB, and its runner may leave 17\.18"
+    ):
+        unpack(stream(), tmp_path, 16 << 30)
+    assert sum(sent) <= 2 << 20
 
 
 def test_a_huge_header_is_not_held_in_memory(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main, parser
-from farm.cli.selected import selectors_of
+from farm.cli.selection import each_build, selectors_of
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.standing import KEY, WITHDRAWN
@@ -89,7 +89,7 @@ def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys,
     on(name)
     assert main(["detect"]) == 0
     (command,) = re.findall(r"it is built by: farm (submit(?: --[a-z]+ \S+)+)", words_of(capsys))
-    args = parser().parse_args(command.split())
+    (args,) = each_build(parser().parse_args(command.split()), ROOT)
     plan = resolve(ROOT, selectors_of(args, ROOT, load_settings(ROOT)))
     assert (plan.platform, plan.channel) == (system, args.channel)
 

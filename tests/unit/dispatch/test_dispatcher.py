@@ -251,7 +251,7 @@ def test_a_cancelled_build_is_not_tried_again(fleet, workspace, journal, submit)
 
 def test_cancel_of_a_run_without_a_controller_needs_none(workspace, journal, submit):
     run = submit()
-    assert cancel(workspace, run).exit_code == 130  # this very process owns it
+    assert cancel(workspace, [run])[0].exit_code == 130  # this very process owns it
 
 
 def test_a_plan_of_another_version_ends_that_run_alone(fleet, workspace, journal, submit):
@@ -270,6 +270,69 @@ def test_higher_priority_goes_first(fleet, workspace, journal, submit):
     times = {e.run_id: e.id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"}
     assert len(order) == 2
     assert times[high] < times[low]
+
+
+def test_each_machine_with_an_engine_of_its_own_builds_as_many_as_it_has_slots(
+    fleet, workspace, journal, submit, monkeypatch
+):
+    """Only the one called local ever built, and one at a time."""
+    (workspace.project / "ci").mkdir()
+    runners = {"m2": {"engine": "docker", "url": "ssh://m2", "slots": 2}, "local": {"engine": "docker", "slots": 2}}
+    (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
+    opened, at_once, over = [], threading.Barrier(4), []
+
+    class Machine(Backend):
+        def __init__(self, name):
+            opened.append(name)
+            self.name = name
+
+        def workers(self):
+            return [Worker(self.name, slots=2)]
+
+    class Together(dispatch.MainJob):
+        def steps(self, until):
+            at_once.wait(600)  # all four are under way
+            over.append(self.runner)
+            super().steps(until)
+
+    monkeypatch.setattr(dispatch, "open_backend", lambda _, _on, runner: Machine(runner))
+    monkeypatch.setattr(dispatch, "MainJob", Together)
+    for _ in range(4):
+        submit(on="docker")
+    Dispatcher(workspace, journal).drain()
+    assert sorted(over) == ["local", "local", "m2", "m2"]
+    assert sorted(opened) == ["local", "m2"]
+
+
+def test_a_machine_that_does_not_answer_is_named_and_the_others_build(fleet, workspace, journal, submit, monkeypatch):
+    (workspace.project / "ci").mkdir()
+    runners = {"m2": {"engine": "docker", "url": "ssh://m2"}, "local": {"engine": "docker"}}
+    (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
+
+    def opened(_workspace, _on, runner):
+        if runner == "m2":
+            raise NoRunnerError("no Docker engine answers at ssh://m2")
+        fleet.workers = [Worker("local")]
+        return Backend(fleet)
+
+    monkeypatch.setattr(dispatch, "open_backend", opened)
+    made = [submit(on="docker"), submit(on="docker")]
+    Dispatcher(workspace, journal).drain()
+    assert [journal.run(run).result for run in made] == ["success", "success"]
+    why = journal.happened(made[1], EventKind.WAITING, first=True).data["why"]
+    assert (
+        why == "every runner that fits is busy: local (runner m2 does not answer: no Docker engine answers at ssh://m2)"
+    )
+
+
+def test_the_journal_grows_with_the_queue_and_not_with_its_square(fleet, workspace, journal, submit):
+    """A reason is written when it changes; 500 queued runs left 118,128 events and 30 MB."""
+    fleet.workers = [Worker("a")]
+    made = [submit() for _ in range(60)]
+    Dispatcher(workspace, journal).drain()
+    waits = [len([e for e in journal.events(run) if e.kind == EventKind.WAITING]) for run in made]
+    assert max(waits) == 1
+    assert all(journal.run(run).result == "success" for run in made)
 
 
 def test_there_is_one_dispatcher(tmp_path, monkeypatch):

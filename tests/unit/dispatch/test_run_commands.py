@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from farm.base.processes import started as process_started
-from farm.cli import followed, status
+from farm.cli import execution, status
 from farm.cli.main import main, parser
 from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.journal import Request
+from farm.run.journal import EventKind, Request
 from farm.run.journal.owner import this_process
 from farm.run.report import Silent
 from farm.run.run import request_for
@@ -66,7 +67,7 @@ def run(journal):
 def started(monkeypatch):
     """What would have started a dispatcher."""
     made = []
-    monkeypatch.setattr(followed, "start_dispatcher", made.append)
+    monkeypatch.setattr(execution, "start_dispatcher", made.append)
     return made
 
 
@@ -161,7 +162,7 @@ def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsy
             journal.finish_run(dead.id, "infra", 9)
 
     monkeypatch.setattr("farm.cli.logs.time.sleep", sleep)
-    assert farm(project, "logs", "-f", dead.id) == 0
+    assert farm(project, "logs", "-f", dead.id) == 9
     assert capsys.readouterr().err.count("no dispatcher is running: `farm dispatch` continues it") == 1
 
 
@@ -244,9 +245,10 @@ def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
 def test_a_run_that_succeeds_before_it_is_cancelled_says_so(project, journal, run, capsys, monkeypatch):
     """As in its smoke test, when the wheel is published."""
 
-    def late(_workspace, name):
-        journal.finish_run(name, "success", 0)
-        return journal.run(name)
+    def late(_workspace, names):
+        for name in names:
+            journal.finish_run(name, "success", 0)
+        return [journal.run(name) for name in names]
 
     monkeypatch.setattr("farm.run.run.cancel", late)
     assert farm(project, "cancel", run.id) == 0
@@ -279,3 +281,141 @@ def test_an_unknown_run_is_a_usage_error(project, command, capsys):
 
 def test_the_help_tells_what_detach_does():
     assert "dispatcher" in parser()._subparsers._group_actions[0].choices["submit"].format_help()
+
+
+@pytest.fixture
+def submitted(project, started, capsys):
+    """Submits in the background; returns the new runs as the JSON names them."""
+
+    def go(*words):
+        assert farm(project, "submit", *words, "--no-smoke", "--detach", "--json") == 0, capsys.readouterr().err
+        return valid("submit", capsys.readouterr().out)
+
+    return go
+
+
+def test_submit_takes_several_variants_and_patterns(submitted):
+    named = submitted("--package", "canary", "--variant", "cpu-avx-py311", "--variant", "cpu-avx2-py311")
+    assert [each["variant"] for each in named] == ["cpu-avx-py311", "cpu-avx2-py311"]
+    matched = submitted("--variant", "sm3*-avx*-py311", "--channel", "kepler-2.0.1")
+    variants = [each["variant"] for each in matched]
+    assert len(variants) > 3
+    assert all(v.startswith("sm3") and "-avx" in v and v.endswith("-py311") for v in variants)
+    assert len(set(variants)) == len(variants)
+
+
+def test_submit_takes_every_build_of_a_channel_and_starts_those_first_that_others_need(submitted, journal):
+    made = submitted("--channel", "main", "--all")
+    builds = [build for build in load_matrix(ROOT).builds("main") if build.platform == "linux"]
+    assert sorted((m["package"], m["variant"]) for m in made) == sorted((b.package, str(b.variant)) for b in builds)
+    needing = [bool(run.plan.get("needs")) for run in journal.open_runs()]
+    assert needing == sorted(needing)
+    only = submitted("--channel", "main", "--all", "--package", "torch")
+    assert {each["package"] for each in only} == {"torch"}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "name a build"),
+        (("--all",), "--all takes every build of a channel"),
+        (("--variant", "sm2*"), "matches 'sm2*'"),
+    ],
+)
+def test_a_batch_of_nothing_is_refused(project, started, words, text, capsys):
+    assert farm(project, "submit", *words, "--detach") == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.fixture
+def batch(journal):
+    """Five runs: one succeeded, two failed (one of them was tried again and succeeded), two wait."""
+    made = []
+    for number, code in enumerate((0, 5, 8, 0, None, None)):
+        plan = "p2" if number in (2, 3) else f"p{number}"
+        one = journal.create_run(plan, Request(package="canary", variant=f"v{number}", detached=True), {})
+        if code is not None:
+            if code:
+                journal.event(one.id, "error", text=f"error {code}", hint=None)
+            journal.finish_run(one.id, "failure" if code else "success", code)
+        made.append(one.id)
+    return made
+
+
+def test_wait_ends_with_the_highest_exit_code(project, journal, batch, capsys, monkeypatch):
+    assert farm(project, "wait", batch[0], batch[3]) == 0
+    assert farm(project, "wait", *batch[:4], "--json") == 8
+    printed = capsys.readouterr().out
+    assert [each["id"] for each in valid("wait", printed[printed.index("[") :])] == batch[:4]
+    ends = iter([(batch[4], 0), (batch[5], 5)])
+    monkeypatch.setattr("farm.cli.execution.time.sleep", lambda _: _finish(journal, *next(ends)))
+    assert farm(project, "wait") == 5  # those that are open
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == batch[4:]
+
+
+def _finish(journal, run_id, code):
+    journal.finish_run(run_id, "failure" if code else "success", code)
+
+
+def test_cancel_retry_and_logs_take_several_runs(project, workspace, journal, batch, capsys):
+    assert farm(project, "cancel", "--queued", "--json") == 0
+    ended = valid("cancel", capsys.readouterr().out)
+    assert [each["id"] for each in ended] == batch[4:]
+    assert {each["exit_code"] for each in ended} == {130}
+    folder = workspace.run_folder(batch[1])
+    folder.mkdir(parents=True)
+    (folder / "build.log").write_text("first error\n")
+    assert farm(project, "logs", "--failed") == 0  # the other failed run was tried again
+    assert capsys.readouterr().out == "first error\n"
+    assert farm(project, "logs", batch[0], batch[1]) == 0
+    said = capsys.readouterr()
+    assert f"==> {batch[1]}: canary v1\nfirst error\n" in said.out
+    assert "did not come to the build" in said.err
+
+
+def test_retry_of_all_that_failed(project, swarm, journal, run, started, capsys):
+    journal.finish_run(run.id, "failure", 5)
+    assert farm(project, "retry", "--failed", "--detach", "--json") == 0
+    (new,) = valid("retry", capsys.readouterr().out)
+    assert journal.run(new["run"]).request.retry_of == run.id
+    assert farm(project, "retry", "--failed", "--detach", "--json") == 0  # it has a later run now
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_logs_that_are_followed_end_as_the_run_did(project, workspace, journal, batch, capsys):
+    folder = workspace.run_folder(batch[1])
+    folder.mkdir(parents=True)
+    (folder / "build.log").write_text("x\n")
+    assert farm(project, "logs", batch[1]) == 0
+    assert farm(project, "logs", "-f", batch[1]) == 5
+    assert "error 5" in capsys.readouterr().err
+    assert farm(project, "status", batch[2], "--watch") == 8
+
+
+def test_the_log_of_a_folder_that_was_removed_is_gone_and_the_build_was_there(project, workspace, journal, run, capsys):
+    attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "one")
+    journal.set_handle(attempt.id, "container")
+    journal.set_state(attempt.id, "done", "failure")
+    journal.finish_run(run.id, "failure", 5)
+    assert farm(project, "logs", run.id) == 2
+    assert f"the log of run {run.id} was removed with its folder" in capsys.readouterr().err
+
+
+def test_what_a_run_took_does_not_count_its_wait(project, journal, run, capsys, monkeypatch):
+    times = iter(f"2026-11-26T1{hour}:00:00.000+00:00" for hour in (2, 5, 6, 6))
+    with journal._writing():
+        journal._db.execute("UPDATE runs SET created = ?", (next(times),))
+    assert status.summary(journal, journal.run(run.id))["started"] is None
+    monkeypatch.setattr("farm.run.journal.journal._now", lambda: next(times))
+    journal.event(run.id, EventKind.BEGUN)
+    journal.finish_run(run.id, "success", 0)
+    line = status.summary(journal, journal.run(run.id))
+    assert (line["started"], line["seconds"]) == ("2026-11-26T15:00:00.000+00:00", 3600.0)
+
+
+def test_a_command_with_json_that_fails_prints_a_document_and_says_why(project, run, capsys):
+    assert farm(project, "cancel", "nothing", "--json") == 2
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert (document["exit_code"], "no run 'nothing'" in document["error"]) == (2, True)
+    assert "no run 'nothing'" in said.err

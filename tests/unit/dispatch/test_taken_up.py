@@ -100,7 +100,7 @@ def taken(tmp_path):
         journal.set_state(attempt.id, "running")
 
         def go(engine):
-            backend = SimpleNamespace(engine=engine)
+            backend = SimpleNamespace(engine=engine, max_output=1 << 30)
             MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner: backend, runner="two").steps(
                 "build"
             )

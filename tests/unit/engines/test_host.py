@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to 
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the machine's lock: other tests run beside this one
     engine = HostEngine(tmp_path / "host", cpus=1, memory=512 << 20)
     yield engine
     for handle, _ in engine._all():
@@ -90,6 +91,22 @@ def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
     files = engine.collect(handle, tmp_path / "got", 1 << 20)
     assert [path.relative_to(tmp_path).as_posix() for path in files] == ["got/deep/greeting"]
     assert files[0].read_text() == "hello\n"
+
+
+def test_one_job_runs_on_a_machine_whatever_project_it_is_of(engine, start, tmp_path):
+    """And whoever comes second is told whose it is."""
+    other = HostEngine(tmp_path / "other", cpus=1, memory=512 << 20)
+    go = tmp_path / "go"
+    handle = start(f"while [ ! -e '{go}' ]; do sleep 0.1; done", labels={"farm.run": "20261126-120000-ab12"})
+    assert other.busy() == f"test (run 20261126-120000-ab12, in {engine.root})"
+    with pytest.raises(NoRunnerError, match=r"already runs test \(run 20261126-120000-ab12, in "):
+        start("true", to=other)
+    go.touch()
+    assert end(engine, handle).exit_code == 0
+    until(lambda: other.busy() is None, "the lock is held for ever")
+    second = start("true", to=other)
+    assert end(other, second).exit_code == 0
+    other.release(second)
 
 
 def test_a_failure_keeps_its_exit_code(engine, start):

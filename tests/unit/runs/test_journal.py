@@ -223,7 +223,7 @@ def test_a_newer_schema_is_refused_and_left_alone(journal, path):
     with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA user_version = 7")
     raw.close()
-    with pytest.raises(UsageError, match=r"newer farm \(schema 7, this one knows 2\)") as caught:
+    with pytest.raises(UsageError, match=r"newer farm \(schema 7, this one knows 3\)") as caught:
         Journal(path)
     assert "upgrade" in caught.value.hint
     raw = sqlite3.connect(path)

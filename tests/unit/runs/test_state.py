@@ -1,5 +1,7 @@
 """One derivation of a run's state: what the command line and the site print of one journal is the same."""
 
+import json
+
 import pytest
 
 from farm.cli.status import summary
@@ -113,6 +115,8 @@ def test_an_older_journal_is_read(tmp_path):
         made.event(run.id, "note", n=1)
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("DROP INDEX open_runs")
+    raw.execute("DROP INDEX runs_of_plan")
+    raw.execute("UPDATE runs SET plan = ?", (json.dumps(PLAN),))  # nor were plans packed
     raw.execute("DROP INDEX events_of_kind")
     raw.execute("ALTER TABLE runs RENAME COLUMN request TO selectors")
     raw.execute("PRAGMA user_version = 1")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from farm.cli.main import main, parser
-from farm.cli.selected import selectors_of
+from farm.cli.selection import each_build, selectors_of
 from farm.engines.github import OUTPUT, WORK, WORKFLOWS
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
@@ -376,7 +376,8 @@ def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys)
         values = {
             name: build[re.fullmatch(r"\$\{\{ matrix\.build\.(\w+) \}\}", text)[1]] for name, text in job["env"].items()
         }
-        args = parser().parse_args([re.sub(r"\$(\w+)", lambda m, of=values: of[m[1]], word) for word in words])
+        given = parser().parse_args([re.sub(r"\$(\w+)", lambda m, of=values: of[m[1]], word) for word in words])
+        (args,) = each_build(given, tmp_path)
         chosen = selectors_of(args, tmp_path, load_settings(tmp_path))
         plan = resolve(tmp_path, chosen)
         found = {"channel": plan.channel, "variant": plan.variant, "platform": plan.platform}

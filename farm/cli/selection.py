@@ -1,0 +1,140 @@
+"""What a command is about: the builds that its options select, and the runs that it names."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.base.errors import UsageError
+from farm.cli.project import project_of
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.plan.matrix import load_matrix
+from farm.plan.options import Choice, from_arguments, from_environment, from_file
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
+
+if TYPE_CHECKING:
+    from farm.run.journal import Journal, Run
+
+WILD = frozenset("*?[")
+
+
+def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
+    """Overrides by rank: the file, then the environment, then the command line.
+
+    In the place of a variant may stand an alias of the matrix: it names the package, channel and CUDA as well.
+    """
+    # The right-hand side of `|` wins: the file, then the environment, then the command line.
+    options = (
+        from_file(settings.options, "ci/farm.yaml")
+        | from_environment(os.environ)
+        | from_arguments(vars(args), getattr(args, "words", ()))
+    )
+    # `main/pytorch-python313-cuda12_8-sm80-avx512`: every alias says `python`, and no variant does (`py313`).
+    if "python" in args.variant.rpartition("-")[0]:
+        build = load_matrix(project).named(args.variant, args.channel)
+        if build.cuda and args.cuda is None:
+            options["cuda"] = Choice(build.cuda, f"alias {args.variant}")
+        return Selectors(build.variant, build.package, build.platform, build.channel, options)
+    return Selectors(
+        variant=Variant.parse(args.variant),
+        package=args.package or _package_of(getattr(args, "wheel", None)),
+        platform=args.platform,
+        channel=args.channel,
+        options=options,
+    )
+
+
+def _package_of(wheel: Path | None) -> str:
+    from farm.base.errors import VerificationFailedError
+    from farm.wheel.metadata import parse_wheel_name
+
+    try:
+        return parse_wheel_name(wheel.name).name if wheel else "torch"
+    except VerificationFailedError:  # the check of names says what is wrong with it
+        return "torch"
+
+
+def plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
+    """The project, its settings and the resolved build."""
+    project, settings = project_of(args)
+    return project, settings, resolve(project, selectors_of(args, project, settings))
+
+
+def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
+    """The builds of `--variant`, given several times or as a pattern such as `sm3*-avx*-py311`, or of `--all`.
+
+    Raises:
+        UsageError: Nothing is selected, or a pattern matches nothing.
+    """
+    project, settings = project_of(args)
+    plans: dict[str, Plan] = {}
+    for one in each_build(args, project):
+        plan = resolve(project, selectors_of(one, project, settings))
+        plans.setdefault(plan.digest, plan)
+    return project, settings, list(plans.values())
+
+
+def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Namespace]:
+    """The arguments for each build."""
+    if args.all:
+        if not args.channel or args.variant:
+            raise UsageError("--all takes every build of a channel", hint="farm submit --channel NAME --all")
+        for build in load_matrix(project).builds(args.channel):
+            if args.package in (None, build.package) and args.platform == build.platform:
+                chosen = {"variant": str(build.variant), "package": build.package}
+                yield argparse.Namespace(**{**vars(args), **chosen})
+        return
+    if not args.variant:
+        raise UsageError("name a build", hint="--variant sm35-avx-py311, a pattern such as 'sm3*-avx*-py311', or --all")
+    for word in args.variant:
+        names = _matching(word, args, project) if WILD & set(word) else [word]
+        for name in names:
+            yield argparse.Namespace(**{**vars(args), "variant": name})
+
+
+def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str]:
+    package = args.package or "torch"
+    builds = load_matrix(project).builds(args.channel)
+    names = (str(build.variant) for build in builds if (build.package, build.platform) == (package, args.platform))
+    found = [name for name in dict.fromkeys(names) if fnmatchcase(name, pattern)]
+    if not found:
+        where = f"channel {args.channel}" if args.channel else "the channels"
+        raise UsageError(
+            f"no variant of {package} for {args.platform} in {where} matches {pattern!r}",
+            hint="`farm matrix` lists them",
+        )
+    return found
+
+
+def add_runs(parser: argparse.ArgumentParser, *, failed: bool = False, queued: bool = False) -> None:
+    """The runs that a command is about: ids, or all in a state."""
+    parser.add_argument("run", nargs="*", metavar="RUN", help="run ids, or unique prefixes of them")
+    parser.set_defaults(failed=False, queued=False)
+    if failed:
+        parser.add_argument("--failed", action="store_true", help="every run that failed and has no later run")
+    if queued:
+        parser.add_argument("--queued", action="store_true", help="every run that waits for its build")
+
+
+def runs_of(args: argparse.Namespace, journal: "Journal") -> "list[Run]":
+    """The runs that are named, oldest first.
+
+    Raises:
+        UsageError: There is no such run, or none is named.
+    """
+    from farm.run.journal import Phase, state_of
+
+    found = {run.id: run for run in (journal.run(word) for word in args.run)}
+    if args.queued:
+        waiting = [run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED]
+        found |= {run.id: run for run in waiting}
+    if args.failed:
+        found |= {run.id: run for run in journal.failed()}
+    if not found and not args.run and not (args.failed or args.queued):
+        raise UsageError("name a run", hint="`farm status` lists them")
+    return [found[run_id] for run_id in sorted(found)]

@@ -1,0 +1,122 @@
+"""Nothing is compiled twice: a run goes on from the wheel that is there, and its end is tried before its build."""
+
+import pytest
+
+from farm.base.errors import InfrastructureError, PublishRefusedError, SmokeFailedError
+from farm.index.backends import open_store
+from farm.index.publish import check_store
+from farm.run import mainjob, run
+from farm.run.dispatch import Dispatcher
+from farm.run.journal import EventKind
+from farm.run.precheck import check_plan
+from farm.run.workspace import Workspace, open_journal
+from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return the_plan()
+
+
+@pytest.fixture
+def engine(plan, monkeypatch):
+    made = Engine()
+    install(monkeypatch.setattr, plan, made)
+    install_smoke(monkeypatch.setattr)
+    return made
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    made = workspace_in(tmp_path)
+    check_store(open_store(made.index_url))
+    return made
+
+
+def steps(workspace):
+    with open_journal(workspace.project, workspace.settings) as journal:
+        (newest,) = journal.runs(1)
+        return [e.data["name"] for e in journal.events(newest.id) if e.kind == EventKind.STEP]
+
+
+def retry(workspace, **changes):
+    """`farm retry` of the newest run, and the dispatcher's work."""
+    with open_journal(workspace.project, workspace.settings) as journal:
+        (old,) = journal.runs(1)
+        plan = run.plan_of(old)
+        request = run.request_for(plan, until=old.request.until, on="docker")
+        request = type(request)(**{**vars(request), "retry_of": old.id, **changes})
+        (new,) = run.create_detached(workspace, [(plan, request)])
+        Dispatcher(workspace, journal).drain()
+        return journal.run(new.id)
+
+
+def test_after_a_failed_smoke_test_a_retry_only_tests(engine, workspace, plan, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(mainjob, "smoke", lambda *_, **__: ["smoke failed: no"])
+        with pytest.raises(SmokeFailedError):
+            run.submit(workspace, plan)
+    assert engine.numbers == 1
+    assert retry(workspace).result == "success"
+    assert engine.numbers == 1
+    assert not {"build", "repair", "verify"} & set(steps(workspace))
+
+
+@pytest.mark.parametrize("again", ["submit", "retry"])
+def test_after_a_publish_that_failed_the_wheel_is_not_built_again(engine, workspace, plan, monkeypatch, again):
+    def refused(*_, **__):
+        raise PublishRefusedError("the index is read-only")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mainjob, "publish_wheel", refused)
+        with pytest.raises(PublishRefusedError):
+            run.submit(workspace, plan)
+    if again == "submit":
+        outcomes = run.submit(workspace, plan)
+        built = next(step for step in outcomes.steps if step.name == "build")
+        assert built.result.startswith("not built again: the wheel of run ")
+    else:
+        assert retry(workspace).result == "success"
+    assert engine.numbers == 1
+
+
+def test_a_retry_can_build_again(engine, workspace, plan, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(mainjob, "repair_built", lambda *_: (_ for _ in ()).throw(InfrastructureError("no")))
+        with pytest.raises(InfrastructureError):
+            run.submit(workspace, plan)
+    assert retry(workspace, rebuild=True).result == "success"
+    assert engine.numbers == 2
+
+
+def test_whoever_submits_again_what_succeeded_wants_it_built(engine, workspace, plan):
+    run.submit(workspace, plan, until="verify")
+    run.submit(workspace, plan, until="verify")
+    assert engine.numbers == 2
+    run.submit(workspace, plan, until="publish")  # that wheel is taken
+    assert engine.numbers == 2
+
+
+def test_an_index_that_cannot_be_written_is_found_before_the_build(engine, workspace, plan, tmp_path):
+    (tmp_path / "file").touch()  # a file is where a folder should be, which stops root as well
+    settings = workspace.settings.model_copy(update={"index": str(tmp_path / "file/below")})
+    with pytest.raises(InfrastructureError, match=str(tmp_path / "file")) as caught:
+        run.submit(Workspace(workspace.project, settings, workspace.watcher), plan)
+    assert caught.value.hint
+    assert engine.numbers == 0
+
+
+def test_a_name_that_another_build_has_is_found_before_the_build(engine, workspace, plan):
+    run.submit(workspace, plan)
+    other = plan.model_copy(update={"options": {**plan.options, "ptx": not plan.options.get("ptx")}})
+    assert other.digest != plan.digest
+    with pytest.raises(PublishRefusedError, match="is in the index already, from another build") as caught:
+        run.submit(workspace, other)
+    assert caught.value.hint == "run it again with --rebuild 1"
+    assert engine.numbers == 1
+
+
+def test_a_full_disk_is_found_before_the_build(workspace, plan, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: type("Usage", (), {"free": 1000})())
+    with pytest.raises(InfrastructureError, match=r"0\.0 GB are free"):
+        check_plan(workspace, plan, run.request_for(plan, until="build", on="docker"))
