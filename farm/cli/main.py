@@ -24,6 +24,7 @@ INTERRUPTED = 130
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         "init": "write a small project to start from: ci/, a recipe, a workflow",
+        "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a channel",
         "submit": "build, repair, verify, publish, install and smoke-test wheels",
         "plan": "show what would be built, what it costs, what was tested of it, and the origin of each value",
         "render": "write Dockerfile, scripts and plan, or an offline bundle",
@@ -65,7 +66,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch")
+TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch", "recipe")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
 EPILOG = "\n".join(

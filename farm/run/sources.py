@@ -258,11 +258,9 @@ def index_address(package: str, file: str) -> str:
         InfrastructureError: The index cannot be read.
         BuildFailedError: It has no such file.
     """
-    index = pip_index()
-    page = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
-    text = _get(page, MAX_PAGE).decode("utf-8", "replace")
-    addresses = [urljoin(page, unescape(match[1])).partition("#")[0] for match in re.finditer(r'href="([^"]+)"', text)]
-    by_name = {unquote(address.rpartition("/")[2]): address for address in addresses}
+    page, addresses = _index_page(package)
+    plain = [address.partition("#")[0] for address in addresses]
+    by_name = {unquote(address.rpartition("/")[2]): address for address in plain}
     if file in by_name:
         return by_name[file]
     near = nearest(file, list(by_name)) or list(by_name)[-3:]
@@ -270,6 +268,23 @@ def index_address(package: str, file: str) -> str:
         f"the Python index has no {file}",
         hint=f"correct the recipe; {page} has {', '.join(map(short, near)) or 'no files'}",
     )
+
+
+def index_files(package: str) -> dict[str, str]:
+    """The files of a project on the Python index that pip is set to, with their sha256 where the page names it.
+
+    Raises:
+        FarmError: The index cannot be read, or has no such project.
+    """
+    split = [address.partition("#sha256=") for address in _index_page(package)[1]]
+    return {unquote(address.partition("#")[0].rpartition("/")[2]): sha256 for address, _, sha256 in split}
+
+
+def _index_page(package: str) -> tuple[str, list[str]]:
+    """The page of a project, and the addresses of its files."""
+    page = f"{pip_index().rstrip('/')}/{canonicalize_name(package)}/"
+    text = _get(page, MAX_PAGE).decode("utf-8", "replace")
+    return page, [urljoin(page, unescape(match[1])) for match in re.finditer(r'href="([^"]+)"', text)]
 
 
 def pip_index() -> str:

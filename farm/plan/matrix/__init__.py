@@ -201,4 +201,5 @@ def _check_complete(text: ChannelText) -> None:
         needed.append("torch")
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""
-        raise RuleError(f"the channel has no {' and no '.join(missing)}{also}")
+        what = '; a package of it needs PyTorch: add `torch: "2.6.0"`, or another release' if "torch" in missing else ""
+        raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{what}")

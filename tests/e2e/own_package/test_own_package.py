@@ -62,13 +62,11 @@ class Own:
 
 
 def lines(page: str) -> list[str]:
-    """What a reader types, block after block; a file whose path stands in its first line is written."""
+    """What a reader types, block after block."""
     found = []
     for kind, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         if kind == "console":
             found += [line.removeprefix("$ ") for line in block.splitlines()]
-        elif named := re.match(r"# (recipes/\S+)\n", block):
-            found.append(f"mkdir -p {Path(named[1]).parent}; cat >{named[1]} <<'END'\n{block}END")
     return found
 
 

@@ -700,21 +700,6 @@ def test_a_git_source_without_a_commit_is_refused_with_how_to_find_it(own):
         plan_of(own, package="fetched")
 
 
-def test_an_example_in_the_documentation_is_a_recipe(own, root):
-    """The file that the tutorial has users write."""
-    text = (root / "docs" / "your-package.md").read_text()
-    (block,) = re.findall(r"```yaml\n# (recipes/\S+)\n(.*?)```", text, re.DOTALL)
-    file = own / block[0]
-    file.parent.mkdir()
-    file.write_text(block[1])
-    matrix = own / "ci" / "matrix.yaml"
-    matrix.write_text(matrix.read_text().replace("packages: [hello]", "packages: [hello, levenshtein]"))
-    use_project(own.parent)
-    plan = plan_of(own, package="levenshtein")
-    assert plan.installs == ["scikit-build-core==0.11.6", "pathspec==0.12.1", "packaging==25.0"]
-    assert plan.apt == plan_of(own).apt  # one image for both
-
-
 def test_no_packages_name_stands_in_the_code(root):
     done = subprocess.run(
         ["grep", "-rnE", r"\"(canary|torchvision|torchaudio)\"", "farm", "--include=*.py", "--exclude-dir=recipes"],

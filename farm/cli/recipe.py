@@ -1,0 +1,400 @@
+"""`farm recipe new`: a recipe and its line in a channel, from an sdist of the Python index or a folder.
+
+Reads the sources and runs none of them: what `setup.py` decides while it runs is not known. So the recipe is a
+proposal, and the first `farm submit` shows what it lacks.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.parser import HeaderParser
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import unquote, urlsplit
+
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.requirement import read_requirement
+
+if TYPE_CHECKING:
+    from email.message import Message
+
+    from farm.plan.matrix import Channel, Matrix
+
+APT = ("cmake", "ninja-build", "python3-build", "python3-dev", "python3-pip", "python3-setuptools", "python3-wheel")
+"""The list of `farm init`'s example: packages with the same list share one image."""
+DEBIAN_CMAKE = (3, 25)
+"""Of Debian 12; what wants a newer one gets it from the Python index."""
+GLIBC = 36
+"""Debian 12's minor version of glibc 2."""
+CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".pyx", ".pxd", ".pxi")
+MAX_FILE, MAX_READ, MAX_FILES = 1 << 20, 64 << 20, 50_000
+TORCH_IMPORTS = ("filelock", "typing-extensions")
+"""What `import torch` needs in a build."""
+NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks", "tools", "scripts", "third_party")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["new"], help="write a recipe and its line in a channel")
+    parser.add_argument("source", metavar="NAME[==VERSION]", help="a project of the Python index, or a folder (./mine)")
+    parser.add_argument("--channel", help="whose packages get it (default: the project's own, where it has one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write `recipes/NAME/recipe.yaml`, add it to the channel and say what the sources do not tell."""
+    from farm.base import outputs
+    from farm.base.yamlfile import load
+    from farm.cli import show
+    from farm.cli.project import project_of
+    from farm.plan.matrix import load_matrix
+    from farm.plan.recipe import Recipe, use_project
+
+    project, settings = project_of(args)
+    use_project(project)
+    channels = load_matrix(project)
+    channel = channels.channels[_channel_name(project, args.channel)]
+    if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
+        found = _of_folder(Path(args.source).expanduser(), project)
+    else:
+        found = _of_index(args.source, project / settings.artifacts / "sources", show.note)
+    target = project / "recipes" / found.folder / "recipe.yaml"
+    if target.parent.exists():
+        raise UsageError(f"{target.parent} is already there: nothing was written", hint="change it, or remove it first")
+    python = channel.builds[0].variant.python
+    text = found.recipe(_resolved(sorted(found.requires - {"torch"}), python))
+    outputs.write(project, {target.relative_to(project): text.encode()})
+    load(target, Recipe)  # a name that no recipe can have is said now
+    matrix = project / "ci" / "matrix.yaml"
+    torch = _torch_for(channels, channel) if found.torch else None
+    if found.torch:
+        release = torch or channel.text.options["torch"]
+        found.notes.append(f"it is built against torch {release} of this farm, which is built or adopted first")
+    changed = _with_package(matrix.read_text(encoding="utf-8"), channel.name, found.folder, torch)
+    if changed is None:
+        found.notes.append(f"add {found.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml")
+    else:
+        outputs.write(project, {Path("ci", "matrix.yaml"): changed.encode()})
+    show.say(target)
+    for note in found.notes:
+        show.say(f"note: {note}")
+    variant = _variant(channel, found.cuda and not found.torch)
+    show.say(f"next: farm submit --variant {variant} --package {found.folder}")
+    return 0
+
+
+@dataclass
+class Found:
+    """What the sources of a package say of its build."""
+
+    folder: str
+    package: str
+    version: str
+    summary: str
+    licence: str
+    source: str
+    requires: set[str]
+    apt: set[str]
+    components: list[str]
+    imports: list[str]
+    torch: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def cuda(self) -> bool:
+        return bool(self.components)
+
+    def recipe(self, wheels: list[dict[str, str]]) -> str:
+        """The text of `recipe.yaml`."""
+        env = {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
+        env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"} if self.cuda and self.torch else {}
+        lines = [
+            f"# Written by `farm recipe new` from the sources. Licence: {self.licence or 'not said'}.",
+            f"package: {self.package}",
+            f"summary: {json.dumps(self.summary or self.package)}",
+            f'version: "{self.version}"',
+            f"source: {self.source}",
+            "platforms: [linux]",
+            f"components: [{', '.join(self.components)}]",
+            f"device_code: {str(self.cuda).lower()}",
+            f"apt: [{', '.join(sorted({*APT, *self.apt}))}]",
+            *(["needs: [torch]", 'requires: ["torch=={torch_version}"]'] if self.torch else []),
+            *(["exclude: ['libc10*.so', 'libtorch*.so']    # torch has loaded them"] if self.torch else []),
+            *(["build_requires:"] if wheels else []),
+            *(f"  - {{{', '.join(f'{key}: {json.dumps(value)}' for key, value in w.items())}}}" for w in wheels),
+            f"env: {json.dumps(env)}",
+            f"memory_per_job_gb: {2.0 if self.cuda or self.torch else 1.0}",
+            "disk_gb: 2.0",
+            "timeout_minutes: 60",
+            f"vendor_into: {re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs",
+            "repair: tools",
+            f"smoke: {{imports: [{', '.join(self.imports)}]}}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a source by their paths below its top."""
+
+    names: tuple[str, ...]
+    read_bytes: Callable[[str], bytes]
+
+    def text(self, name: str) -> str:
+        return self.read_bytes(name)[:MAX_FILE].decode("utf-8", "replace") if name in self.names else ""
+
+
+def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
+    from packaging.requirements import InvalidRequirement
+    from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+
+    from farm.plan.file import SourcePlan
+    from farm.run.sources import fetch, index_files
+
+    try:
+        asked = read_requirement(wanted)
+    except InvalidRequirement as error:
+        raise UsageError(f"{wanted!r} is no project of an index", hint="NAME, NAME==VERSION, or ./FOLDER") from error
+    known = {}
+    for file, sha256 in index_files(asked.name).items():
+        try:
+            version = parse_sdist_filename(file)[1]
+        except InvalidSdistFilename:
+            continue
+        if sha256 and asked.specifier.contains(version, prereleases=bool(asked.specifier)):
+            known[version] = (file, sha256)
+    if not known:
+        raise UsageError(f"the Python index has no sdist of {wanted}", hint="name a version that has one, or a folder")
+    version, (file, sha256) = max(known.items())
+    cache.mkdir(parents=True, exist_ok=True)
+    plan = SourcePlan(kind="sdist", package=asked.name, file=file, sha256=sha256)
+    packed = fetch(plan, cache, mirror=None, line=line)
+    with _unpacked(packed) as tree:
+        metadata = HeaderParser().parsestr(tree.text("PKG-INFO"))
+        package = str(metadata["Name"] or "")
+        if canonicalize_name(package) != canonicalize_name(asked.name):  # a stranger's text: no other name, nor lines
+            package = asked.name
+        source = f"{{kind: sdist, package: {package}, file: {json.dumps(file)}, sha256: {sha256}}}"
+        return _read(tree, package, str(version), source, metadata)
+
+
+def _of_folder(folder: Path, project: Path) -> Found:
+    import os
+
+    from farm.base.source_tree import tree_files
+
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder", hint="NAME, NAME==VERSION, or ./FOLDER")
+    if not folder.resolve().is_relative_to(project.resolve()):
+        raise UsageError(f"{folder} is not below {project}", hint="farm init in it, then farm recipe new .")
+    names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
+    tree = Tree(names, lambda name: (folder / name).read_bytes())
+    import tomllib
+
+    about = tomllib.loads(tree.text("pyproject.toml")).get("project", {})
+    package = str(about.get("name", folder.resolve().name))
+    name = re.sub(r"[-_.]+", "-", package).lower()
+    relative = os.path.relpath(folder.resolve(), project.resolve() / "recipes" / name)
+    metadata = HeaderParser().parsestr("")
+    metadata["Summary"] = str(about.get("description", ""))
+    for need in about.get("dependencies", []):
+        metadata["Requires-Dist"] = str(need)
+    source = f"{{kind: path, path: {json.dumps(relative)}}}"
+    found = _read(tree, package, str(about.get("version", "0.1.0")), source, metadata)
+    if "version" not in about:
+        found.notes.append("pyproject.toml has no version: correct the recipe's")
+    return found
+
+
+@contextmanager
+def _unpacked(packed: Path) -> Iterator[Tree]:
+    """An sdist's files, read where they are: nothing is unpacked."""
+    try:
+        with tarfile.open(packed) as archive:
+            files = islice((member for member in archive if member.isreg()), MAX_FILES)
+            members = {member.name.partition("/")[2]: member for member in files}
+            yield Tree(tuple(members), lambda name: cast(IO[bytes], archive.extractfile(members[name])).read(MAX_FILE))
+    except (tarfile.TarError, EOFError) as error:
+        raise UsageError(f"{packed.name} cannot be read: {error}") from error
+
+
+def _read(tree: Tree, package: str, version: str, source: str, metadata: "Message") -> Found:
+    """What the sources say: requirements, libraries, CUDA, modules, licence."""
+    from packaging.utils import canonicalize_name
+
+    from farm.base.text import short
+    from farm.base.yaml_cache import plain
+
+    hints = plain(Path(__file__).with_name("recipe_hints.yaml"))
+    code = "\n".join(_code(tree))
+    includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
+    includes |= set(re.findall(r'^\s*cdef extern from "([^"]+)"', code, re.MULTILINE))
+    outside = {name for name in includes if not any(f"/{own}".endswith(f"/{name}") for own in tree.names)}
+    requires, notes = _requirements(tree, hints["imports"])
+    needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
+    torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
+    cuda = any(name.endswith((".cu", ".cuh")) for name in tree.names)
+    components = sorted({hints["components"][name] for name in outside if name in hints["components"]}) if cuda else []
+    notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
+    if any(PurePosixPath(name).name == "Cargo.toml" for name in tree.names):
+        notes.append("it has Rust code: a build has no network for crates, and Debian's rustc is 1.63")
+    imports = _modules(tree, package)
+    if not imports:
+        notes.append("no module was found: name one under smoke.imports, or a script")
+    classes = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License ::")] or [""]
+    licence = metadata["License-Expression"] or metadata["License"] or classes[0].rpartition(" :: ")[2]
+    apt = {hints["headers"][name] for name in outside if name in hints["headers"]}
+    if any(need.startswith("meson-python") for need in requires):
+        apt.add("patchelf")
+    return Found(
+        folder=canonicalize_name(package),
+        package=package,
+        version=version,
+        summary=short(metadata["Summary"] or ""),
+        licence=short(licence or "")[:80],
+        source=source,
+        requires=requires | ({*TORCH_IMPORTS} if torch else set()),
+        apt=apt,
+        components=["nvcc", "headers", "cudart", *components] if cuda else [],
+        imports=imports,
+        torch=torch,
+        notes=notes,
+    )
+
+
+def _code(tree: Tree) -> Iterator[str]:
+    left = MAX_READ
+    for name in tree.names:
+        if name.endswith(CODE) and left > 0:
+            text = tree.text(name)
+            left -= len(text)
+            yield text
+
+
+def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[str]]:
+    """What the build requires, as requirements; without [build-system] what setup.py imports."""
+    import tomllib
+
+    from packaging.requirements import InvalidRequirement
+
+    notes: list[str] = []
+    try:
+        data = tomllib.loads(tree.text("pyproject.toml"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"pyproject.toml of the source cannot be read: {error}") from error
+    system = data.get("build-system", {})
+    found: set[str] = set()
+    for text in system.get("requires", ["setuptools", "wheel"]):
+        try:
+            need = read_requirement(text)
+        except InvalidRequirement:
+            need = read_requirement("unknown @ unknown")
+        if need.url:  # pip would fetch what it names, and run it
+            notes.append(f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand")
+        elif need.marker is None or need.marker.evaluate():
+            found.add("torch" if need.name == "torch" else str(need).partition(";")[0].strip())
+    if "requires" not in system:
+        setup = tree.text("setup.py")
+        found |= {imports[name] for name in imports if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)}
+    if any(need.startswith("setuptools") for need in found):
+        found.add("packaging>=24.2")  # a newer setuptools takes the image's else, which is too old for it
+    minimum = re.findall(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+\.\d+)", tree.text("CMakeLists.txt"), re.I)
+    scikit = json.dumps(data.get("tool", {}).get("scikit-build", {}))
+    minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d+\.\d+)', scikit)
+    newest = max((tuple(map(int, version.split("."))) for version in minimum), default=(0, 0))
+    if newest > DEBIAN_CMAKE:
+        found.add(f"cmake>={newest[0]}.{newest[1]}")
+    return found, notes
+
+
+def _modules(tree: Tree, package: str) -> list[str]:
+    """The module to import: the one called like the package, else the first of those that the source holds."""
+    listed = next((tree.text(name) for name in tree.names if name.endswith(".egg-info/top_level.txt")), "")
+    names = [name for name in listed.split() if re.fullmatch(r"[A-Za-z]\w*", name)]
+    for name in tree.names:
+        parts = PurePosixPath(name).parts
+        below = parts[1:] if parts[0] in ("src", "python", "lib", "source") else parts
+        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and below[0] not in NO_PACKAGE:
+            names.append(below[0])
+    like = re.sub(r"[-_.]+", "", package).lower()
+    named = [name for name in names if name.replace("_", "").lower() == like]
+    return (named or [name for name in names if not name.startswith("_")] or names)[:1]
+
+
+def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
+    """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each with its sha256.
+
+    Raises:
+        InfrastructureError: pip finds no wheels for all of them; the text is its own.
+    """
+    digits = python.removeprefix("py")
+    tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "--target", "unused", "--implementation", "cp"]
+    command += [f"--python-version={digits[0]}.{digits[1:].rstrip('t')}", *(f"--platform={tag}" for tag in tags)]
+    if not requirements:
+        return []
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if done.returncode:
+        text = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-5:])
+        raise InfrastructureError(
+            f"pip finds no wheels for {', '.join(requirements)}:\n{text}", hint="is the index reachable, has it wheels?"
+        )
+    wheels = []
+    for item in json.loads(done.stdout)["install"]:
+        file = unquote(urlsplit(item["download_info"]["url"]).path.rpartition("/")[2])
+        sha256 = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        wheels.append({"package": item["metadata"]["name"], "file": file, "sha256": sha256})
+    return sorted(wheels, key=lambda wheel: wheel["package"].lower())
+
+
+def _channel_name(project: Path, asked: str | None) -> str:
+    """The channel that gets the package: one of the project's own file.
+
+    Raises:
+        UsageError: There is no such channel, or several and none is named.
+    """
+    import yaml
+
+    path = project / "ci" / "matrix.yaml"
+    own = list((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("channels") or {}) if path.is_file() else []
+    if asked in own:
+        return str(asked)
+    if asked is None and len(own) == 1:
+        return str(own[0])
+    what = f"{path} has no channel {asked!r}" if asked else f"{path} has {len(own)} channels"
+    raise UsageError(what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one")
+
+
+def _with_package(text: str, channel: str, package: str, torch: str | None) -> str | None:
+    """ci/matrix.yaml with the package, and a release of PyTorch, in its channel.
+
+    None where the channel's packages are not written in one line.
+    """
+    head = rf"^  {re.escape(channel)}:.*\n(?:    .*\n|\n)*?"
+    block = re.search(rf"{head}(    packages: \[)([^\]\n]*)\]", text, re.MULTILINE)
+    if block is None:
+        return None
+    line = f'    torch: "{torch}"\n' if torch else ""
+    listed = ", ".join(filter(None, [block[2].strip(), package]))
+    return text[: block.start(1)] + line + block[1] + listed + text[block.end(2) :]
+
+
+def _torch_for(matrix: "Matrix", channel: "Channel") -> str | None:
+    """The release of PyTorch for a channel that names none: the newest that another channel has with its CUDA."""
+    if channel.text.options.get("torch"):
+        return None
+    fitting = [c.text.options.get("torch") for c in matrix.channels.values() if set(c.cuda) & set(channel.cuda)]
+    return max((str(r) for r in fitting if r), key=lambda release: [int(n) for n in release.split(".")], default=None)
+
+
+def _variant(channel: "Channel", cuda: bool) -> str:
+    """A variant to begin with: without a GPU, unless the package is about one."""
+    variants = [build.variant for build in channel.builds]
+    fitting = [v for v in variants if (v.gpu == "cpu") != cuda] or variants
+    return str(next((v for v in fitting if v.cpu == "avx"), fitting[0]))
