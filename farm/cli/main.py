@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if output.closed_by_reader():
             return output.CLOSED
-        print("farm: interrupted; nothing half-done was published", file=sys.stderr)
+        print("farm: interrupted; nothing incomplete was published", file=sys.stderr)
         return INTERRUPTED
     except output.OutputFailedError as error:
         return _failed(error)

@@ -378,7 +378,7 @@ def test_the_job_that_the_pipeline_makes_is_taken(fake, engine, plan, builder, t
     inputs = fake.inputs[only_run(fake)]
     carried = tmp_path / "carried.json"
     carried.write_text(inputs["plan"])  # as the workflow writes it
-    assert Plan.read(carried) == plan
+    assert (Plan.read(carried).digest, Plan.read(carried).to_json()) == (plan.digest, plan.to_json())
     assert int(inputs["timeout_minutes"]) == plan.timeout_minutes + 60
 
 
