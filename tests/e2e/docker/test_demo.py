@@ -19,7 +19,9 @@ def test_make_demo_in_a_fresh_clone(client, tmp_path):
     result = subprocess.run(["make", "demo"], cwd=clone, env=environ, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     lines = result.stdout.splitlines()
-    assert len(lines) + len(result.stderr.splitlines()) <= 60, result.stderr
+    # Without pip's words about its own mirrors, which depend on the machine.
+    shown = [line for line in result.stderr.splitlines() if not line.startswith("WARNING: ")]
+    assert len(lines) + len(shown) <= 60, result.stderr
     for step in ("image", "build", "repair", "verify", "publish", "install", "smoke"):
         assert any(line.split()[:1] == [step] and " done " in line for line in lines), (step, result.stdout)
     pip = shlex.split(lines[-1])
