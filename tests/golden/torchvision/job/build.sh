@@ -40,12 +40,11 @@ export CMAKE_C_COMPILER_LAUNCHER=ccache
 export CMAKE_CUDA_COMPILER_LAUNCHER=ccache PYTORCH_NVCC="ccache $(command -v nvcc)"
 # ccache keeps no list of headers that nvcc writes by this option; a build compiles each file once.
 export TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES=1
-holder="$FARM_ROOT/ccache/.holder-DIGEST574297437fff"    # not in the tree: a build may pack what is there
-flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat "$holder" 2>/dev/null || true)"; flock 9; }
-echo "${FARM_RUN:-a run}" > "$holder"
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat .farm-holder 2>/dev/null || true)"; flock 9; }
+echo "${FARM_RUN:-a run}" > .farm-holder
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
-    find . -mindepth 1 -delete
+    find . -mindepth 1 ! -name .farm-holder -delete
     tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
     touch .farm-source
 fi
