@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
     use_project(project)
     channels = load_matrix(project)
     channel = channels.channels[_channel_name(project, args.channel)]
+    python = channel.builds[0].variant.python
     if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
         found = _of_folder(Path(args.source).expanduser(), project)
     else:
-        found = _of_index(args.source, project / settings.artifacts / "sources", show.note)
+        found = _of_index(args.source, _version(python), project / settings.artifacts / "sources", show.note)
     target = project / "recipes" / found.folder / "recipe.yaml"
     if target.parent.exists():
         raise UsageError(f"{target.parent} is already there: nothing was written", hint="change it, or remove it first")
-    python = channel.builds[0].variant.python
     text = found.recipe(_resolved(sorted(found.requires - {"torch"}), python))
     outputs.write(project, {target.relative_to(project): text.encode()})
     load(target, Recipe)  # a name that no recipe can have is said now
@@ -149,7 +149,12 @@ class Tree:
         return self.read_bytes(name)[:MAX_FILE].decode("utf-8", "replace") if name in self.names else ""
 
 
-def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
+def _version(python: str) -> str:
+    """`3.11` of the variant's word `py311`."""
+    return f"{python[2]}.{python[3:].rstrip('t')}"
+
+
+def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]) -> Found:
     from packaging.requirements import InvalidRequirement
     from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
@@ -161,7 +166,7 @@ def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
     except InvalidRequirement as error:
         raise UsageError(f"{wanted!r} is no project of an index", hint="NAME, NAME==VERSION, or ./FOLDER") from error
     known = {}
-    for file, sha256 in index_files(asked.name).items():
+    for file, sha256 in index_files(asked.name, python).items():
         try:
             version = parse_sdist_filename(file)[1]
         except InvalidSdistFilename:
@@ -169,7 +174,9 @@ def _of_index(wanted: str, cache: Path, line: Callable[[str], None]) -> Found:
         if sha256 and asked.specifier.contains(version, prereleases=bool(asked.specifier)):
             known[version] = (file, sha256)
     if not known:
-        raise UsageError(f"the Python index has no sdist of {wanted}", hint="name a version that has one, or a folder")
+        raise UsageError(
+            f"the Python index has no sdist of {wanted} for Python {python}", hint="name a version that has one"
+        )
     version, (file, sha256) = max(known.items())
     cache.mkdir(parents=True, exist_ok=True)
     plan = SourcePlan(kind="sdist", package=asked.name, file=file, sha256=sha256)
@@ -233,7 +240,8 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     hints = plain(Path(__file__).with_name("recipe_hints.yaml"))
     code = "\n".join(_code(tree))
     includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
-    includes |= set(re.findall(r'^\s*cdef extern from "([^"]+)"', code, re.MULTILINE))
+    includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
+    includes |= set(re.findall(r"""["']([\w/]+\.h)["']""", tree.text("setup.py") + tree.text("meson.build")))
     outside = {name for name in includes if not any(f"/{own}".endswith(f"/{name}") for own in tree.names)}
     requires, notes = _requirements(tree, hints["imports"])
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
@@ -332,11 +340,10 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     Raises:
         InfrastructureError: pip finds no wheels for all of them; the text is its own.
     """
-    digits = python.removeprefix("py")
     tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "--target", "unused", "--implementation", "cp"]
-    command += [f"--python-version={digits[0]}.{digits[1:].rstrip('t')}", *(f"--platform={tag}" for tag in tags)]
+    command += [f"--python-version={_version(python)}", *(f"--platform={tag}" for tag in tags)]
     if not requirements:
         return []
     done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)

@@ -24,6 +24,7 @@ from typing import IO
 from urllib.parse import unquote, urljoin
 
 import requests
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from farm.base import outputs
@@ -283,7 +284,7 @@ def index_address(package: str, file: str) -> str:
         BuildFailedError: It has no such file.
     """
     page, addresses = _index_page(package)
-    plain = [address.partition("#")[0] for address in addresses]
+    plain = [address.partition("#")[0] for address, _ in addresses]
     by_name = {unquote(address.rpartition("/")[2]): address for address in plain}
     if file in by_name:
         return by_name[file]
@@ -294,21 +295,29 @@ def index_address(package: str, file: str) -> str:
     )
 
 
-def index_files(package: str) -> dict[str, str]:
-    """The files of a project on the Python index that pip is set to, with their sha256 where the page names it.
+def index_files(package: str, python: str) -> dict[str, str]:
+    """The files of a project for a Python (`3.11`) on the index that pip is set to, with their sha256 or nothing.
 
     Raises:
         FarmError: The index cannot be read, or has no such project.
     """
-    split = [address.partition("#sha256=") for address in _index_page(package)[1]]
-    return {unquote(address.partition("#")[0].rpartition("/")[2]): sha256 for address, _, sha256 in split}
+    found = {}
+    for address, wanted in _index_page(package)[1]:
+        with contextlib.suppress(InvalidSpecifier):
+            if SpecifierSet(wanted).contains(python):
+                found[unquote(address.partition("#")[0].rpartition("/")[2])] = address.partition("#sha256=")[2]
+    return found
 
 
-def _index_page(package: str) -> tuple[str, list[str]]:
-    """The page of a project, and the addresses of its files."""
+def _index_page(package: str) -> tuple[str, list[tuple[str, str]]]:
+    """The page of a project, and the address of each file with the Pythons that it is for."""
     page = f"{pip_index().rstrip('/')}/{canonicalize_name(package)}/"
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
-    return page, [urljoin(page, unescape(match[1])) for match in re.finditer(r'href="([^"]+)"', text)]
+    pythons = re.compile(r'data-requires-python="([^"]*)"')
+    return page, [
+        (urljoin(page, unescape(match[1])), unescape(found[1]) if (found := pythons.search(match[0])) else "")
+        for match in re.finditer(r'<a\b[^>]*?href="([^"]+)"[^>]*>', text)
+    ]
 
 
 def pip_index() -> str:

@@ -55,6 +55,8 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
             "tests/__init__.py": "",
             "src/a.c": '#include <fftw3.h>\n#include "own.h"\n#include <zlib.h>\n',
             "src/zlib.h": "",
+            "src/b.pyx": "cdef extern from 'lz4.h':\n    pass\n",
+            "setup.py": "check_header('png.h')\n",
             "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\n",
         }
     )
@@ -67,7 +69,11 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
         "Fast.Thing", "1.2", {}, {"imports": ["fast_thing"]},
     )  # fmt: skip
     assert made["summary"] == 'Fast: "very" env: {A: b}'
-    assert set(made["apt"]) - set(recipe.APT) == {"libfftw3-dev"}  # it brings its own zlib.h
+    assert set(made["apt"]) - set(recipe.APT) == {
+        "libfftw3-dev",
+        "liblz4-dev",
+        "libpng-dev",
+    }  # it brings its own zlib.h
     assert (made["components"], made["device_code"]) == ([], False)
     plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), "fast-thing"))
     assert plan.version == "1.2+cpu.avx"

@@ -22,7 +22,7 @@ from farm.plan.file import PartPlan, SourcePlan
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run import sources
-from farm.run.sources import fetch, gather
+from farm.run.sources import fetch, gather, index_files
 from tests.servers.threads import answered_by
 
 
@@ -269,6 +269,13 @@ def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):
     with pytest.raises(BuildFailedError, match=r"/simple/some-math/ is not there: the server answers 404") as error:
         fetch(absent.model_copy(update={"package": "some-math"}), cache, mirror=None, line=print)
     assert "correct the name" in error.value.hint
+
+
+def test_files_of_an_index_are_those_for_a_python(index):
+    page = '<a data-requires-python="&gt;=3.12" href="/x-2.tar.gz#sha256=aa">2</a><a href="/x-1.tar.gz#sha256=bb">1</a>'
+    (index / "simple/some-maths/index.html").write_text(page)
+    assert index_files("some-maths", "3.11") == {"x-1.tar.gz": "bb"}
+    assert index_files("some-maths", "3.12") == {"x-1.tar.gz": "bb", "x-2.tar.gz": "aa"}
 
 
 def test_a_name_that_stands_escaped_in_the_index_is_found(index, cache):
