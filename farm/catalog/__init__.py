@@ -21,9 +21,12 @@ from farm.catalog.models import (
     DebianReleases,
     Dropped,
     DroppedCards,
+    Feature,
+    Features,
     LibraryWheel,
     LibraryWheels,
     Msvc,
+    NcclWheel,
     NvidiaProvider,
     OfficialWheel,
     OfficialWheels,
@@ -31,7 +34,6 @@ from farm.catalog.models import (
     PythonVersions,
     StandalonePython,
     StandalonePythons,
-    Switch,
     Toolkit,
     Toolkits,
     TorchRelease,
@@ -99,8 +101,16 @@ def cpu_levels() -> dict[str, CpuLevel]:
     return _cpus().levels
 
 
-def switches() -> dict[str, Switch]:
-    return _cpus().switches
+@cache
+def features() -> dict[str, Feature]:
+    """What PyTorch may have or lack, by name."""
+    return load_facts(FOLDER / "features.yaml", Features).features
+
+
+@cache
+def switches() -> dict[str, str]:
+    """The features that have a switch of PyTorch's CMake, by its name."""
+    return {feature.switch: name for name, feature in features().items() if feature.switch}
 
 
 @cache
@@ -171,10 +181,19 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
         own = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
     if not found or (cudnn and own is None):
         return []
+    nccl = nccl_wheel(cuda, "x86_64")
+    if nccl is not None:
+        found = [*found, LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"}))]
     if own is None:
         return found
     # The folder and names are the same in all of NVIDIA's cuDNN wheels.
     return [*found, LibraryWheel(**own.model_dump(), folder="nvidia/cudnn/lib", libraries=["libcudnn*.so.*"])]
+
+
+def nccl_wheel(cuda: str | None, machine: str) -> NcclWheel | None:
+    """NVIDIA's wheel of NCCL for a build with this CUDA on Linux; None: the catalogue names none."""
+    wheels = (wheel for wheel in _library_wheels().nccl if cuda in wheel.cudas)
+    return next((wheel for wheel in wheels if wheel.platform_tags[0].endswith(f"_{machine}")), None)
 
 
 @cache

@@ -192,11 +192,19 @@ class LibraryWheel(PinnedWheel):
         return self.file.split("-")[1]
 
 
+class NcclWheel(LibraryWheel):
+    """A wheel of NCCL for builds with one of `cudas`; `sms`: the architectures that it has machine code for."""
+
+    cudas: list[str]
+    sms: list[int]
+
+
 class LibraryWheels(Model):
     """`library_wheels.yaml`: by CUDA version."""
 
     sources: dict[str, str]
     cuda: dict[str, list[LibraryWheel]]
+    nccl: list[NcclWheel]
 
 
 class LibraryFiles(Model):
@@ -297,7 +305,7 @@ class CpuLevel(Facts):
 
     `msvc` is None where MSVC does not build for the machine; `msvc_as` says what its wheel really is, where that
     is not the level. `gcc_min` is the first gcc that knows the flags; None: every gcc of the base images
-    does. `torch_off` names switches that need more; `torch_effect` what PyTorch makes of the level. `numpy_end`
+    does. `torch_off` names features that need more; `torch_effect` what PyTorch makes of the level. `numpy_end`
     is the first numpy whose wheels need more.
     """
 
@@ -313,20 +321,30 @@ class CpuLevel(Facts):
     example: str
 
 
-class Switch(Facts):
-    """A switch of PyTorch that does not work everywhere; None: no limit of that kind is known."""
+class Feature(Facts):
+    """What PyTorch may have or lack (`features.yaml` says what each key means); None: no limit of that kind is known."""
 
+    title: str
+    switch: str | None = Field(default=None, pattern=r"^USE_[A-Z0-9_]{1,40}$")
     platforms: list[PlatformName]
     machines: list[Machine] | None = None
+    gpu: bool = False
     sm_min: int | None = None
     cuda_min: str | None = Field(default=None, pattern=VERSION)
     cpu: str | None = None
+    blas: str | None = None
+    needs: list[str] = []
+    official: dict[PlatformName, str]
+
+
+class Features(Table):
+    RECORDS = ("features",)
+    features: dict[str, Feature]
 
 
 class CpuLevels(Table):
-    RECORDS = ("levels", "switches")
+    RECORDS = ("levels",)
     levels: dict[str, CpuLevel]
-    switches: dict[str, Switch]
 
 
 class Pythons(Model):

@@ -12,6 +12,7 @@ from farm.base.yaml_cache import is_own
 from farm.base.yamlfile import where
 from farm.plan import inputs
 from farm.plan.environment import environment, filled, needs, placeholders
+from farm.plan.features import missing, settings
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.matrix import load_matrix
@@ -85,7 +86,8 @@ def _plan(wanted: Candidate) -> Plan:
             f"{line}: components: nothing compiles CUDA code for {stack.variant}: nvcc is missing",
             hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, `device_code: false`",
         )
-    env = environment(wanted, values)
+    env, features = environment(wanted, values), settings(wanted)
+    present = [name for name, one in features.items() if one.on]
     packages = debian_packages(system.packages(recipe, stack), stack)
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
@@ -111,7 +113,7 @@ def _plan(wanted: Candidate) -> Plan:
         recipe=pins.recipe,
         source=inputs.source(pins.recipe, recipe, stack.torch),
         subdirectory=recipe.subdirectory,
-        parts=inputs.parts(recipe, pins.base),
+        parts=inputs.parts(recipe, stack, pins.base, present),
         patch_files=patch_files,
         job_files=job_digest(pins.recipe, files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
@@ -125,6 +127,8 @@ def _plan(wanted: Candidate) -> Plan:
         exclude=recipe.exclude,
         opens=system.opens(recipe, stack),
         library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
+        features=present,
+        without=missing(wanted, features),
         verify=_policy(wanted, values),
         requires=_requirements(wanted, values),
         windows=system.details(recipe, stack),

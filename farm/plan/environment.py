@@ -10,7 +10,8 @@ from farm.base.text import nearest
 from farm.base.yamlfile import where
 from farm.plan import inputs
 from farm.plan.compat.stack import number
-from farm.plan.compat.torch import numpy_end, switch_off
+from farm.plan.compat.torch import numpy_end
+from farm.plan.features import settings
 from farm.plan.inputs import source_version
 from farm.plan.options import OPTIONS, Choice
 from farm.plan.pythons import wheels
@@ -84,7 +85,7 @@ def _numpy_end(candidate: Candidate) -> str:
     ends = [numpy_end(release, candidate.stack.variant.cpu)]
     if not candidate.recipe.verify.numpy:  # it compiles nothing against numpy, as torchvision: what torch says holds
         return ends[0]
-    own = [part.source for part in inputs.parts(candidate.recipe, base)] + wheels(candidate.stack)
+    own = [part.source for part in inputs.parts(candidate.recipe, candidate.stack, base, ())] + wheels(candidate.stack)
     brought = [str(source.file).split("-")[1] for source in own if source.package == "numpy"]
     if brought:
         ends += ["2"] if number(brought[0])[0] < 2 else []
@@ -185,26 +186,15 @@ def _sources(candidate: Candidate) -> Variables:
     found = found | {f"recipe {recipe.package}": own}
     if stack.cuda:
         found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack.variant, ptx=stack.ptx)}
-    for name in recipe.switches:
-        setting = _switch(candidate, name)
-        if setting is not None:
-            found.setdefault(setting.origin, {})[name] = str(setting.value)
+    for name, setting in settings(candidate).items():
+        feature = catalog.features()[name]
+        # CMake asks nothing about GPUs where there is no CUDA.
+        if feature.switch and (stack.cuda or not feature.gpu):
+            found.setdefault(setting.origin, {})[feature.switch] = str(int(setting.on))
+        if setting.on:
+            found.setdefault(f"recipe {recipe.package}", {}).update(recipe.env_feature.get(name, {}))
     for option in OPTIONS.values():
         choice = candidate.chosen[option.name]
         if variables := option.environment(choice.value):
             found.setdefault(choice.origin, {}).update(variables)
     return found
-
-
-def _switch(candidate: Candidate, name: str) -> Choice | None:
-    """0 or 1 for a switch of PyTorch: the channel's word, else whether the rules have something against it.
-
-    None: it is about GPUs, and the build has none.
-    """
-    switches = candidate.pins.switches
-    if name in switches:
-        return Choice(int(switches[name]), f"channel {candidate.channel.name}")
-    if candidate.stack.cuda is None and catalog.switches()[name].sm_min is not None:
-        return None
-    against = switch_off(candidate.stack, name)
-    return Choice(int(not against), f"off: {against}" if against else "rules: nothing against it")

@@ -36,6 +36,7 @@ class ArchivePlan(Model):
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FEATURE = r"^[a-z0-9-]{1,30}$"
 _STEP = "[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,99}"
 RELATIVE = rf"^{_STEP}(/{_STEP}){{0,12}}$"
 """A path below a folder: no step of it begins with a dot."""
@@ -44,6 +45,7 @@ WANTED = {
     "git": ("url", "tag", "commit"),
     "archive": ("url", "sha256"),
     "debian-source": ("package", "section", "file", "sha256"),
+    "debian-package": ("package", "section", "file", "sha256"),
     "sdist": ("package", "file", "sha256"),
     "wheel": ("package", "file", "sha256"),
 }
@@ -53,7 +55,7 @@ WANTED = {
 class SourcePlan(Model):
     """The source: a folder by the digest of its files, a commit of a git repository, or a file by its sha256."""
 
-    kind: Literal["path", "git", "archive", "debian-source", "sdist", "wheel"]
+    kind: Literal["path", "git", "archive", "debian-source", "debian-package", "sdist", "wheel"]
     digest: Sha256 | None = None
     url: Address | None = None
     tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
@@ -150,11 +152,11 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"build_requires", "cmake", "library_wheels", "opens", "python", "subdirectory", WINDOWS})
+_LEFT_OUT = frozenset({"build_requires", "cmake", "features", "library_wheels", "opens", "python", "subdirectory", "without", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
-_NOT_BUILT = frozenset({"origins", "library_wheels", "requires", "verify"})
+_NOT_BUILT = frozenset({"features", "origins", "library_wheels", "requires", "verify", "without"})
 """Fields that no build reads: a new rule of verify must not orphan what was built, here or on another machine."""
 
 
@@ -201,6 +203,12 @@ class Plan(Model):
     )
     library_wheels: list[LibraryWheelPlan] = Field(
         default=[], description="wheels whose libraries are needed, not vendored; the build is the same either way"
+    )
+    features: list[Annotated[str, Field(pattern=FEATURE)]] = Field(
+        default=[], description="what of PyTorch is in the wheel, where the recipe says what can be"
+    )
+    without: dict[Annotated[str, Field(pattern=FEATURE)], Text] = Field(
+        default={}, description="what the official wheel has and this one lacks, with the reason"
     )
     verify: Policy
     requires: list[str]

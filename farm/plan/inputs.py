@@ -1,6 +1,6 @@
 """The inputs of a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from farm.catalog.models import TorchRelease
 from farm.plan.compat import Stack
 from farm.plan.compat.host import platform_of, redist_platform
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
-from farm.plan.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe
+from farm.plan.recipe import AnySource, GitSource, NcclSource, Part, PathSource, Recipe, WheelSource, folder, recipe
 from farm.platforms.facts import facts
 
 
@@ -50,13 +50,21 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
     return _fixed(origin)
 
 
-def parts(recipe_: Recipe, base: str | None) -> list[PartPlan]:
-    """Third-party code that goes into the source tree in a build on the image `base`."""
+def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[str]) -> list[PartPlan]:
+    """Third-party code that goes into the source tree in a build on the image `base` with these features."""
     return [
-        PartPlan(into=part.into, source=_fixed(part.source), strip=part.strip, members=part.members)
+        PartPlan(into=part.into, source=_part_source(part, stack), strip=part.strip, members=part.members)
         for part in recipe_.parts
-        if not part.bases or base in part.bases
+        if (not part.bases or base in part.bases) and (part.feature is None or part.feature in features)
     ]
+
+
+def _part_source(part: Part, stack: Stack) -> SourcePlan:
+    if not isinstance(part.source, NcclSource):
+        return _fixed(part.source)
+    wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
+    assert wheel  # the rules refuse NCCL where the catalogue names no wheel
+    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
 
 
 def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
@@ -68,7 +76,7 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
     if facts(system).in_images:
         return
     found = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
-    if found or recipe_.parts:
+    if found or any(part.feature is None for part in recipe_.parts):
         raise UsageError(
             f"{folder(name)}: {min(found) if found else 'parts'}: only builds in Linux images change the source so, "
             f"not those on {system}",

@@ -177,6 +177,13 @@ _TABLE = (
         applies=lambda package: package.package == "torch",
     ),
     Option(
+        "without",
+        "features of PyTorch to leave out, such as nccl,kineto",
+        metavar="NAMES",
+        pattern=r"^[a-z0-9-]{1,30}(,[a-z0-9-]{1,30}){0,30}$",
+        applies=lambda package: package.package == "torch",
+    ),
+    Option(
         "cuda_libraries",
         "Linux: need NVIDIA's wheels, the default where they are known, or vendor CUDA's libraries",
         choices=("wheels", "vendored"),

@@ -47,6 +47,7 @@ Inside = Annotated[
     str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, without `..`")
 ]
 Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
+FeatureName = Annotated[str, word_of("feature", lambda: list(catalog.features()))]
 Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
 
 
@@ -86,9 +87,13 @@ class ArchiveSource(Model):
 
 
 class DebianSource(Model):
-    """The upstream tarball of a distribution's source package, from the mirror that the settings or apt name."""
+    """A file of a distribution's source package, from the mirror that the settings or apt name.
 
-    kind: Literal["debian-source"]
+    `debian-source`: its upstream tarball. `debian-package`: a binary package (.deb) that was built of it, of a part alone.
+    `package` is the source package, which the mirror's folders are named after.
+    """
+
+    kind: Literal["debian-source", "debian-package"]
     package: PackageName
     file: FileName
     sha256: Sha256
@@ -102,6 +107,12 @@ class SdistSource(Model):
     package: PackageName
     file: SdistName
     sha256: Sha256
+
+
+class NcclSource(Model):
+    """NVIDIA's wheel of NCCL for the CUDA of the build, as `library_wheels.yaml` pins it."""
+
+    kind: Literal["nccl"]
 
 
 class WheelSource(Model):
@@ -133,12 +144,15 @@ class Part(Model):
 
     `members` are files and folders of its archive; none: all of it. `strip` leading folders are removed.
     `alternatives` says what else holds the same, for the day when the file is gone from where it was. `bases`: the base
-    images in whose builds it is used; none: all.
+    images in whose builds it is used; none: all. `feature`: it is used in builds that have that feature.
     """
 
     into: Inside
     bases: list[str] = []
-    source: Annotated[ArchiveSource | DebianSource | SdistSource | WheelSource, Field(discriminator="kind")]
+    feature: FeatureName | None = None
+    source: Annotated[
+        ArchiveSource | DebianSource | SdistSource | WheelSource | NcclSource, Field(discriminator="kind")
+    ]
     strip: int = Field(default=1, ge=0, le=16)
     members: list[str] = []
     alternatives: str = ""
@@ -179,7 +193,9 @@ class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `subdirectory` is the folder of the source that the project is in, where that is not its top, as pip calls it.
-    `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
+    `features` are those of PyTorch that the source can be built with (`features.yaml`): each is on where the rules have
+    nothing against it, and `env_feature` has the further variables of those that are on. `without` are those that it
+    cannot, with the reason.
     `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no other can be chosen.
     `wheels` are the Python packages that the build imports, where Python is not the base image's: on Windows machines,
     and on Linux with a standalone Python; a recipe without them is built with the Pythons of base images alone.
@@ -219,7 +235,9 @@ class Recipe(Model):
     env: dict[VariableName, str]
     env_cuda: dict[VariableName, str] = {}
     env_platform: dict[PlatformName, dict[VariableName, str]] = {}
-    switches: list[str] = []
+    features: list[FeatureName] = []
+    without: dict[FeatureName, str] = {}
+    env_feature: dict[FeatureName, dict[VariableName, str]] = {}
     needs: list[Name] = []
     build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)

@@ -96,6 +96,7 @@ def candidate(
         ptx=bool(chosen["ptx"].value),
         blas=_text(chosen["blas"]),
         components=tuple(recipe_.components),
+        features=tuple(recipe_.features),
         **(asked or {}),
     )
     stack = system.completed(stack)

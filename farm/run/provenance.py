@@ -85,6 +85,6 @@ def _source(name: str, source: SourcePlan) -> dict[str, Any]:
     elif source.kind == "archive":
         uri, digest = source.url, {"sha256": source.sha256}
     else:
-        kind = "deb/debian" if source.kind == "debian-source" else "pypi"
+        kind = "deb/debian" if source.kind.startswith("debian-") else "pypi"
         uri, digest = f"pkg:{kind}/{source.package}?file_name={quote(str(source.file))}", {"sha256": source.sha256}
     return {"name": name, "uri": uri, "digest": digest}

@@ -147,6 +147,7 @@ def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
         cuda=str(plan.options["cuda"] or "none"),
         archs=tuple(archs),
         quantized=quantized,
+        features=tuple(plan.features),
         gpu=options.gpu,
     )
 

@@ -6,6 +6,7 @@ is verified again each time that it is used. Wheels that a toolkit takes somethi
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -42,6 +43,7 @@ from farm.run.clones import Line, packed_clone, without_content
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
 MAX_PAGE = 64 << 20
+_AR, _AR_HEADER = b"!<arch>\n", 60
 
 
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
@@ -107,7 +109,7 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
 
 def _place(found: Path, target: Path, part: PartPlan | None) -> None:
     target.unlink(missing_ok=True)
-    if part is None or (not part.members and found.suffix != ".whl"):
+    if part is None or (not part.members and found.suffix == ".tar"):
         if _is_zip(found):
             _from_zip(found, target)
             return
@@ -116,7 +118,8 @@ def _place(found: Path, target: Path, part: PartPlan | None) -> None:
         except OSError:  # another file system
             shutil.copyfile(found, target)
         return
-    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
+    # A low level: libraries of 400 MB to link with are packed in each build.
+    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT, preset=1) as chosen:
         left = set(part.members)
         for name, size, stream in _files(found):
             member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
@@ -174,11 +177,30 @@ def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                     with wheel.open(info) as content:
                         yield info.filename, info.file_size, content
         return
-    with tarfile.open(archive) as tar:
+    with contextlib.ExitStack() as opened:
+        packed = opened.enter_context(_package_content(archive) if archive.suffix == ".deb" else archive.open("rb"))
+        tar = opened.enter_context(tarfile.open(fileobj=packed))
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
             if stream:
-                yield member.name, member.size, stream
+                yield member.name.removeprefix("./"), member.size, stream
+
+
+def _package_content(package: Path) -> IO[bytes]:
+    """The tar of the files in a Debian package, which is an ar archive (deb(5)).
+
+    Raises:
+        BuildFailedError: It is none.
+    """
+    data = package.read_bytes()
+    offset = len(_AR)
+    while data.startswith(_AR) and (size := data[offset + 48 : offset + 58].strip()).isdigit():
+        if data[offset : offset + 8] == b"data.tar":
+            return io.BytesIO(data[offset + _AR_HEADER : offset + _AR_HEADER + int(size)])
+        offset += _AR_HEADER + int(size) + int(size) % 2
+    raise BuildFailedError(
+        f"{package} is no Debian package", hint="it has the sha256 that the plan names: is that the right file?"
+    )
 
 
 def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:
@@ -213,7 +235,8 @@ def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) ->
     if source.kind == "git":
         return packed_clone(source, cache, line)
     assert source.sha256 is not None
-    path = cache / f"{source.sha256}.{'whl' if source.kind == 'wheel' else 'tar'}"
+    suffix = {"wheel": "whl", "debian-package": "deb"}.get(source.kind, "tar")
+    path = cache / f"{source.sha256}.{suffix}"
     if path.exists() and sha256_of(path) == source.sha256:
         return path
     address = _address(source, mirror)
@@ -225,7 +248,7 @@ def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) ->
 def _address(source: SourcePlan, mirror: str | None) -> str:
     if source.kind == "archive":
         return str(source.url)
-    if source.kind == "debian-source":
+    if source.kind.startswith("debian-"):
         name = str(source.package)
         initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
         return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"

@@ -20,7 +20,7 @@ from farm.base.temporary import temporary_folder
 from farm.base.text import plain_lines, short
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
-from farm.smoke.probe.package import signal_name
+from farm.smoke.probe.package import EMULATOR, signal_name
 from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
 
@@ -56,6 +56,7 @@ class Expectation:
         cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
         archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
         quantized: The quantized engine that it must have (`fbgemm`), None to take any or none.
+        features: The features of PyTorch that it must have, which are tried.
         imports: Modules to import, for a package without torch's interface: the rest of the probe is left out.
         script: A Python file to run, for such a package.
         gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
@@ -65,6 +66,7 @@ class Expectation:
     cuda: str | None = None
     archs: tuple[str, ...] = ()
     quantized: str | None = None
+    features: tuple[str, ...] = ()
     gpu: bool = False
     imports: tuple[str, ...] = ()
     script: Path | None = None
@@ -127,6 +129,8 @@ def run_probe(
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
         command += arguments(module, expect, file, timeout_s=timeout_s, check_s=check_s, cpu_only=emulate is not None)
         environment, dropped = for_probe(folder, passed)
+        if prefix:
+            environment[EMULATOR] = " ".join(prefix)
         ended = _run(command, environment, folder, file, timeout_s, line)
         document = read_document(file)
     report = _judge(module, emulate, ended, document, expect)
@@ -159,6 +163,7 @@ def arguments(
         options.append(f"--expect-cuda={expect.cuda}")
     if expect.quantized is not None:
         options.append(f"--expect-quantized={expect.quantized}")
+    options += [f"--expect-feature={name}" for name in expect.features]
     options += [f"--import={name}" for name in expect.imports]
     if expect.script is not None:
         options.append(f"--script={expect.script}")

@@ -243,12 +243,12 @@ def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
 
 def blas_is_installed(stack: Stack) -> Iterator[Reason]:
     """The recipe installs the BLAS that was asked for."""
-    if stack.blas == "mkl" and facts(stack.platform).in_images:
+    if stack.blas == "mkl" and facts(stack.platform).in_images and "mkl" not in stack.features:
         yield Reason(
             "blas",
-            "Linux images have OpenBLAS, not MKL",
-            "torch's recipe installs libopenblas-dev; MKL is among the Windows tools alone",
-            "farm/recipes/torch/recipe.yaml, farm/catalog/windows_tools.yaml",
+            "this recipe takes OpenBLAS on Linux, not MKL",
+            "its features have no mkl; on Windows MKL is among the tools",
+            "recipe.yaml, farm/catalog/windows_tools.yaml",
             change=("blas",),
         )
 

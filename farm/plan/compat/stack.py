@@ -29,6 +29,7 @@ class Stack:
         driver: The driver's version; a branch alone (`470`) means its newest release.
         switches: PyTorch's switches that must be on (`USE_FLASH_ATTENTION`).
         components: What the recipe takes of a toolkit.
+        features: What of PyTorch the recipe can build.
         standalone: The packages that the build imports, where its Python is not the base image's but a standalone one.
 
     Raises:
@@ -53,6 +54,7 @@ class Stack:
     numpy: str | None = None
     switches: frozenset[str] = frozenset()
     components: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     blas: str | None = None
     standalone: tuple[str, ...] | None = None
 

@@ -308,25 +308,26 @@ def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:
 def switches_work(stack: Stack) -> Iterator[Reason]:
     """The switches that were asked for do something on this platform, GPU, CUDA and CPU."""
     for name in sorted(stack.switches):
-        yield from _switch_works(stack, name)
+        yield from _feature_works(stack, catalog.switches()[name])
 
 
-def switch_off(stack: Stack, name: str) -> str | None:
-    """Why the farm turns a switch off for the stack, also where that is in doubt; None: it turns it on."""
-    return next((reason.text for reason in _switch_works(stack, name)), None)
+def feature_off(stack: Stack, name: str) -> str | None:
+    """Why a feature is off for the stack, also where that is in doubt; None: nothing is against it."""
+    return next((reason.text for reason in _feature_works(stack, name)), None)
 
 
-def _switch_works(stack: Stack, name: str) -> Iterator[Reason]:
+def _feature_works(stack: Stack, name: str) -> Iterator[Reason]:
     levels = catalog.cpu_levels()
     level = levels[stack.variant.cpu]
-    switch = catalog.switches()[name]
-    rule, part = f"switch-{name.removeprefix('USE_').lower().replace('_', '-')}", name.removeprefix("USE_")
+    switch = catalog.features()[name]
+    part = (switch.switch or name).removeprefix("USE_")
+    rule = f"switch-{part.lower().replace('_', '-')}"
 
     if stack.platform not in switch.platforms:
         yield Reason(
             rule,
             f"{part} is not for {stack.platform}: CMake turns it off there",
-            f"{name} works on {', '.join(switch.platforms)}",
+            f"{part} works on {', '.join(switch.platforms)}",
             switch.sources["platforms"],
             change=("switches",),
         )
@@ -336,12 +337,22 @@ def _switch_works(stack: Stack, name: str) -> Iterator[Reason]:
         yield Reason(
             rule,
             f"{part} is for {' and '.join(switch.machines)}, not {machine}",
-            with_doubt(f"machines of {name}: {', '.join(switch.machines)}", doubt),
+            with_doubt(f"machines of {part}: {', '.join(switch.machines)}", doubt),
             switch.sources["machines"],
             severity=doubted(doubt),
             change=("switches",),
         )
     cards = targets(stack)
+    if switch.gpu and switch.sm_min is None and not cards:
+        yield Reason(
+            rule,
+            f"{part} is for GPUs, and the wheel is for the CPU alone",
+            f"{part} depends on CUDA",
+            switch.sources["gpu"],
+            change=("switches",),
+        )
+    if switch.blas is not None and stack.blas != switch.blas:
+        yield Reason(rule, f"BLAS is {stack.blas}", f"{part}: --blas {switch.blas}", switch.sources["blas"])
     if switch.sm_min is not None and (not cards or cards[0] < switch.sm_min):
         # Where only some of the cards are too old, the kernels are built for the others. Whether such a build
         # succeeds is in doubt.
@@ -362,7 +373,7 @@ def _switch_works(stack: Stack, name: str) -> Iterator[Reason]:
         yield Reason(
             rule,
             f"{part} needs CUDA {switch.cuda_min} or newer, not {stack.cuda}",
-            f"lowest CUDA of {name}: {switch.cuda_min}",
+            f"lowest CUDA of {part}: {switch.cuda_min}",
             switch.sources["cuda_min"],
             change=("switches", "cuda"),
         )

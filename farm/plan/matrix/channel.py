@@ -221,8 +221,9 @@ class Channel:
                 raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
         chosen = [_named(rule) for rule in self.text.exceptions if "blas" in rule.options]
         for key in self._offered if self.text.options.get("blas") == "mkl" else ():
-            if key[0] == "torch" and facts(key[1]).in_images and not any(_names(named, key) for named in chosen):
-                raise RuleError(f"{key[1]} images have OpenBLAS, not MKL", "blas")
+            has_mkl = key[0] not in recipes or recipes[key[0]].package != "torch" or "mkl" in recipes[key[0]].features
+            if not has_mkl and facts(key[1]).in_images and not any(_names(named, key) for named in chosen):
+                raise RuleError(f"the recipe of {key[0]} takes OpenBLAS on {key[1]}, not MKL", "blas")
         own = catalog.debian_releases()[self.text.base].python if self.text.base else None
         linux = (key for key in self._offered if own and key[0] in recipes and facts(key[1]).in_images)
         for package, python in dict.fromkeys((key[0], key[4]) for key in linux):

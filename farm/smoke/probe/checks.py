@@ -8,14 +8,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import compiled, matmul, operations, package, products, speed
+from . import compiled, features, matmul, operations, package, products, speed
 from .driver import find_driver
 from .jit import check_code
 from .outcome import FAILED, PASSED, NotRunError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .recorder import Recorder
 
@@ -61,7 +61,7 @@ def run_checks(recorder: Recorder, options: argparse.Namespace) -> None:
         check_cpu(recorder, module, options)
     limit_s = recorder.check_limit_s or 900
     code = functools.partial(check_code, module, recorder.document["facts"], options.module, limit_s)
-    check_cuda(recorder, module, options.seed, options.cpu_only, code)
+    check_cuda(recorder, module, options.seed, options.cpu_only, code, options.expect_feature)
 
 
 def check_package(recorder: Recorder, options: argparse.Namespace) -> None:
@@ -88,12 +88,20 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
     recorder.run("cpu", "training step on cpu", lambda: operations.check_training(module, "cpu"))
     recorder.run("cpu", "quantized linear", lambda: operations.check_quantized(module, options.expect_quantized))
     recorder.run("cpu", "numpy bridge", lambda: operations.check_numpy(module))
-    if sys.platform == "win32":
+    for name, of_feature in features.checks(module, options.expect_feature).items():
+        recorder.run("cpu", name, of_feature)
+    # On other systems only where a plan promises a whole torch: it takes up to a minute.
+    if sys.platform == "win32" or options.expect_feature:
         recorder.run("cpu", "torch.compile on cpu", lambda: compiled.check_compile(module, "cpu"))
 
 
 def check_cuda(
-    recorder: Recorder, module: Any, seed: int, cpu_only: bool, code: Callable[[], str] | None = None
+    recorder: Recorder,
+    module: Any,
+    seed: int,
+    cpu_only: bool,
+    code: Callable[[], str] | None = None,
+    promised: Sequence[str] = (),
 ) -> None:
     """The GPU part. Where there is nothing to run it on, its checks say so and none passes.
 
@@ -103,6 +111,7 @@ def check_cuda(
         seed: Of the test data.
         cpu_only: Leave the GPU alone.
         code: The check for native code or JIT, which starts processes; None leaves it out.
+        promised: The features that the plan promises.
     """
     reason = None
 
@@ -132,7 +141,7 @@ def check_cuda(
     if code is not None:
         # It starts two processes, each with the whole time of a check, and perhaps a short third.
         recorder.run("cuda", "native or JIT", needs_card(code), 2.2 * recorder.check_limit_s + 60)
-    for name, check in card_checks(module, seed).items():
+    for name, check in {**features.card_checks(module, promised), **card_checks(module, seed)}.items():
         recorder.run("speed" if name.endswith(" speed") else "cuda", name, needs_card(check))
 
 

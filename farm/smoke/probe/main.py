@@ -34,6 +34,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm")
     made.add_argument(
+        "--expect-feature",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a feature that it must have: gloo; may be repeated",
+    )
+    made.add_argument(
         "--import",
         dest="imports",
         action="append",

@@ -14,6 +14,7 @@ from typing import Any
 
 from .outcome import FailedError, NotRunError
 
+EMULATOR = "FARM_PROBE_EMULATOR"
 PRINTED = 16 << 10  # bytes of a script's output that are looked at: the last
 
 
@@ -38,8 +39,11 @@ def check_import(name: str) -> str:
 
 
 def python_command() -> list[str]:
-    """Starts another Python as this one was started: isolated (-I), or with PYTHONPATH, where the module may lie."""
-    return [sys.executable, *(["-I"] if sys.flags.isolated else [])]
+    """Starts another Python as this one was started: isolated (-I), or with PYTHONPATH, where the module may lie.
+
+    Under the same emulator too: what an emulated process starts would run on the real CPU.
+    """
+    return [*os.environ.get(EMULATOR, "").split(), sys.executable, *(["-I"] if sys.flags.isolated else [])]
 
 
 def signal_name(number: int) -> str:

@@ -1,0 +1,89 @@
+"""The features of PyTorch that a build has or lacks, and why: the catalogue's rules, the recipe, the channel, the user."""
+
+from typing import NamedTuple
+
+from farm import catalog
+from farm.base.errors import UsageError
+from farm.base.text import nearest
+from farm.catalog.models import Feature
+from farm.plan.compat.stack import number, sm_name, targets
+from farm.plan.compat.torch import feature_off
+from farm.plan.recipe import NcclSource
+from farm.plan.selectors import Candidate
+
+
+class Setting(NamedTuple):
+    """Whether a feature is on, who says so, and, of one that is off, why."""
+
+    on: bool
+    origin: str
+    reason: str = ""
+
+
+def settings(wanted: Candidate) -> dict[str, Setting]:
+    """Of each feature that the recipe names, whether it is in the wheel; in the order of the catalogue.
+
+    Raises:
+        UsageError: `--without` names something else.
+    """
+    recipe, left_out = wanted.recipe, str(wanted.value("without") or "").split(",")
+    named = [*recipe.features, *recipe.without]
+    for name in filter(None, left_out):
+        if name not in named:
+            near = nearest(name, named)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(named) or 'none'}"
+            raise UsageError(f"--without {name}: {wanted.package} has no such feature", hint=hint)
+    found: dict[str, Setting] = {}
+    for name, feature in catalog.features().items():
+        if name in named:
+            found[name] = _setting(wanted, name, feature, left_out, found)
+    return found
+
+
+def _setting(
+    wanted: Candidate, name: str, feature: Feature, left_out: list[str], before: dict[str, Setting]
+) -> Setting:
+    if name in left_out:
+        return Setting(on=False, origin=wanted.chosen["without"].origin, reason="left out")
+    for other in feature.needs:
+        if other in before and not before[other].on:
+            return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
+    if name in wanted.recipe.without:
+        reason = wanted.recipe.without[name]
+        return Setting(on=False, origin=f"recipe {wanted.recipe.package}: {reason}", reason=reason)
+    if feature.switch in wanted.pins.switches:
+        on = wanted.pins.switches[feature.switch]
+        return Setting(on, f"channel {wanted.channel.name}", "" if on else f"channel {wanted.channel.name}")
+    if against := feature_off(wanted.stack, name) or _no_wheel(wanted, name):
+        return Setting(on=False, origin=f"off: {against}", reason=against)
+    return Setting(on=True, origin="rules: nothing against it")
+
+
+def _no_wheel(wanted: Candidate, name: str) -> str | None:
+    """Why NVIDIA's wheel of NCCL does not serve, where the recipe takes it for this feature."""
+    stack = wanted.stack
+    if not any(isinstance(part.source, NcclSource) and part.feature == name for part in wanted.recipe.parts):
+        return None
+    wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
+    if wheel is None:
+        return f"no wheel of it is known for CUDA {stack.cuda} on {stack.variant.machine}"
+    # Machine code runs on the later minor versions of its major one.
+    lacks = [sm for sm in targets(stack) if not any(sm // 10 == own // 10 and own <= sm for own in wheel.sms)]
+    return f"{wheel.package} {wheel.version} has no code for {sm_name(lacks[0])}" if lacks else None
+
+
+def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool) -> bool:
+    """Whether the official wheels of this release have the feature, those for the CPU or those with CUDA."""
+    since = feature.official.get(platform)
+    return since is not None and torch is not None and number(torch) >= number(since) and (gpu or not feature.gpu)
+
+
+def missing(wanted: Candidate, found: dict[str, Setting]) -> dict[str, str]:
+    """The features that the official wheel has and this build lacks, with the reason."""
+    stack = wanted.stack
+    return {
+        name: one.reason
+        for name, one in found.items()
+        if not one.on
+        and is_official(catalog.features()[name], stack.platform, stack.torch, gpu=stack.cuda is not None)
+    }

@@ -1,0 +1,213 @@
+"""The features that the plan promises: are they in the module, and do they work?
+
+What a child process does stands in `CHILDREN`: two of them talk to each other, or an environment that the libraries read
+when they are loaded must be theirs alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from .outcome import FailedError, NotRunError
+from .package import python_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CHILD_S = 120.0
+
+CHILDREN = {
+    # All-reduce: the sum of 1 and 2, over a store of c10d whose port the parent chose.
+    "all-reduce": """
+import datetime, importlib, sys
+name, backend, rank, port = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+torch = importlib.import_module(name)
+dist = importlib.import_module(name + ".distributed")
+store = dist.TCPStore("127.0.0.1", port, None, False, timeout=datetime.timedelta(seconds=90))
+device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+if backend == "nccl":
+    torch.cuda.set_device(device)
+dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=90))
+x = torch.full((1000,), float(rank + 1), device=device)
+dist.all_reduce(x)
+print("sum", sorted(set(x.tolist())))
+dist.destroy_process_group()
+""",
+    # oneDNN and BLAS say what they do where these variables are set before they are loaded.
+    "verbose": """
+import importlib, sys
+torch = importlib.import_module(sys.argv[1])
+torch.manual_seed(1)
+conv, lstm = torch.nn.Conv2d(32, 32, 3), torch.nn.LSTM(32, 32, batch_first=True)
+images, words = torch.randn(4, 32, 32, 32), torch.randn(4, 8, 32)
+with torch.no_grad():
+    results = conv(images), lstm(words)[0]
+    torch.nn.Linear(64, 64).bfloat16()(torch.ones(8, 64).bfloat16())
+    torch.ones(128, 128) @ torch.ones(128, 128)
+    with torch.backends.mkldnn.flags(enabled=False):
+        for result, plain in zip(results, (conv(images), lstm(words)[0])):
+            assert torch.allclose(result, plain, rtol=1e-3, atol=1e-4), (result - plain).abs().max()
+""",
+    # CPU seconds for each second of the clock, with one thread: above one, a library starts threads of its own.
+    "threads": """
+import importlib, sys, time
+torch = importlib.import_module(sys.argv[1])
+torch.set_num_threads(1)
+a = torch.ones(700, 700)
+for _ in range(3):
+    a @ a
+wall, cpu, n = time.perf_counter(), time.process_time(), 0
+while time.perf_counter() - wall < 0.5:
+    a @ a
+    torch.linalg.inv(a + 700 * torch.eye(700))
+    n += 1
+print((time.process_time() - cpu) / (time.perf_counter() - wall))
+""",
+}
+
+
+def _engine(name: str, torch: Any) -> bool:
+    return name in [str(engine) for engine in torch.backends.quantized.supported_engines]
+
+
+PRESENT: dict[str, Callable[[Any], Any]] = {
+    "onednn": lambda torch: torch.backends.mkldnn.is_available(),
+    "mkl": lambda torch: torch.backends.mkl.is_available(),
+    "distributed": lambda torch: torch.distributed.is_available(),
+    "gloo": lambda torch: torch.distributed.is_gloo_available(),
+    "tensorpipe": lambda torch: hasattr(torch._C, "_distributed_rpc"),
+    "nccl": lambda torch: torch.distributed.is_nccl_available(),
+    "kineto": lambda torch: torch.autograd.profiler.kineto_available(),
+    "itt": lambda torch: torch.profiler.itt.is_available(),
+    "xnnpack": lambda torch: torch._C._is_xnnpack_enabled(),
+    "qnnpack": functools.partial(_engine, "qnnpack"),
+    "fbgemm": functools.partial(_engine, "fbgemm"),
+    "nnpack": lambda torch: torch._nnpack_available(),
+    "magma": lambda torch: torch.cuda.has_magma,
+}
+"""How the module says that it has a feature; of the others it says nothing."""
+
+
+def check_present(torch: Any, promised: Sequence[str]) -> str:
+    """The module has what the plan promises."""
+    asked = [name for name in promised if name in PRESENT]
+    missing = [name for name in asked if not PRESENT[name](torch)]
+    if missing:
+        raise FailedError("without " + " ".join(missing), "has " + " ".join(asked))
+    return " ".join(asked)
+
+
+def check_all_reduce(torch: Any, backend: str) -> str:
+    """Two processes add their tensors."""
+    if backend == "nccl" and torch.cuda.device_count() < 2:
+        raise NotRunError("it needs two cards")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    arguments = [torch.__name__, backend]
+    started = time.perf_counter()
+    children = [_start("all-reduce", [*arguments, str(rank), str(store.port)]) for rank in (0, 1)]
+    for child, output in children:
+        printed = _ended(child, output)
+        if "sum [3.0]" not in printed:
+            raise FailedError(printed[-1500:] or "nothing", "sum [3.0]")
+    return f"two processes added 1 and 2 in {time.perf_counter() - started:.1f} s"
+
+
+def check_profiler(torch: Any, device: str) -> str:
+    """A trace of a product names the operation, and on a card its kernels."""
+    kinds = torch.profiler.ProfilerActivity
+    x = torch.ones(256, 256, device=device)
+    with torch.profiler.profile(activities=[kinds.CPU] + [kinds.CUDA] * (device == "cuda")) as seen:
+        (x + x).sum().item()
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "trace.json")
+        seen.export_chrome_trace(file)
+        with open(file, encoding="utf-8") as stream:
+            events = json.load(stream)["traceEvents"]
+    names = {str(event.get("name")) for event in events}
+    kernels = sum(event.get("cat") == "kernel" for event in events)
+    if "aten::add" not in names:
+        raise FailedError(f"{len(events)} events, none of them aten::add", "aten::add in the trace")
+    if device == "cuda" and not kernels:
+        raise FailedError(f"{len(events)} events, no kernel among them", "kernels in the trace")
+    return f"{len(events)} events" + (f", {kernels} kernels" if device == "cuda" else "")
+
+
+def check_onednn(torch: Any) -> str:
+    """Convolution runs in oneDNN, its own words say by which code, and it and an LSTM give what they give without oneDNN."""
+    printed = _ended(*_start("verbose", [torch.__name__], ONEDNN_VERBOSE="1", DNNL_VERBOSE="1"))
+    # onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,…; older ones have no v1.
+    done = [line.split(",") for line in printed.splitlines() if ",exec,cpu," in line]
+    used = sorted({f"{word[i + 2]} {word[i + 3]}" for word in done for i in [word.index("exec")] if len(word) > i + 3})
+    if not any(one.startswith("convolution ") for one in used):
+        raise FailedError(printed[-500:] or "oneDNN said nothing", "a convolution in oneDNN")
+    isa = [line.partition("isa:")[2] for line in printed.splitlines() if "isa:" in line]
+    return "; ".join([*isa[:1], *used])
+
+
+def check_blas(torch: Any) -> str:
+    """Which code MKL takes on this CPU."""
+    printed = _ended(*_start("verbose", [torch.__name__], MKL_VERBOSE="1"))
+    said = next((line for line in printed.splitlines() if line.startswith("MKL_VERBOSE") and " for " in line), None)
+    if said is None or "GEMM" not in printed:
+        raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
+    return said.partition(" for ")[2][:150]
+
+
+def check_threads(torch: Any) -> str:
+    """`set_num_threads(1)` means one thread, in the BLAS as well."""
+    if (os.cpu_count() or 1) < 2:
+        raise NotRunError("this machine has one CPU")
+    cpus = float(_ended(*_start("threads", [torch.__name__])).split()[-1])
+    if cpus > 1.3:
+        raise FailedError(f"one thread asked for, {cpus:.1f} CPUs used", "1 CPU")
+    return f"one thread asked for, {cpus:.2f} CPUs used"
+
+
+def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
+    """The checks of the CPU part, by name: those that the promised features ask for."""
+    found: dict[str, tuple[str, Callable[[], str]]] = {
+        "all-reduce by gloo": ("gloo", functools.partial(check_all_reduce, torch, "gloo")),
+        "profiler": ("kineto", functools.partial(check_profiler, torch, "cpu")),
+        "oneDNN": ("onednn", functools.partial(check_onednn, torch)),
+        "MKL": ("mkl", functools.partial(check_blas, torch)),
+        "threads": ("mkl", functools.partial(check_threads, torch)),
+    }
+    chosen = {name: check for name, (feature, check) in found.items() if feature in promised}
+    return {"features": functools.partial(check_present, torch, promised), **chosen} if promised else {}
+
+
+def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
+    """The checks of the GPU part, by name."""
+    found: dict[str, tuple[str, Callable[[], str]]] = {
+        "all-reduce by NCCL": ("nccl", functools.partial(check_all_reduce, torch, "nccl")),
+        "profiler on cuda": ("kineto", functools.partial(check_profiler, torch, "cuda")),
+    }
+    return {name: check for name, (feature, check) in found.items() if feature in promised}
+
+
+def _start(name: str, arguments: list[str], **variables: str) -> tuple[subprocess.Popen[bytes], Any]:
+    output = tempfile.TemporaryFile()  # not a pipe, which fills while the other process is waited for
+    command = [*python_command(), "-c", CHILDREN[name], *arguments]
+    environ = {**os.environ, **variables}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ), output
+
+
+def _ended(child: subprocess.Popen[bytes], output: Any) -> str:
+    try:
+        child.wait(CHILD_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        raise FailedError(f"a process did not end in {CHILD_S:g} s", "an end") from None
+    with output:
+        output.seek(0)
+        printed = str(output.read().decode("utf-8", "replace"))
+    if child.returncode:
+        raise FailedError(f"exit code {child.returncode}: {printed[-1500:]}", "exit code 0")
+    return printed
