@@ -322,7 +322,7 @@ class CpuLevel(Facts):
 
 
 class Feature(Facts):
-    """What PyTorch may have or lack (`features.yaml` says what each key means); None: no limit of that kind is known."""
+    """A feature of PyTorch (`features.yaml` says what each key means); None: no limit of that kind is known."""
 
     title: str
     switch: str | None = Field(default=None, pattern=r"^USE_[A-Z0-9_]{1,40}$")

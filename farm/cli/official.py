@@ -82,7 +82,7 @@ def _refuse_options(args: argparse.Namespace) -> None:
     names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
     given = [name for name in names if getattr(args, name, None) is not None]
     switches = [name.removeprefix("USE_").lower() for name in catalog.switches()]
-    given += [name for name in switches if getattr(args, name) is not None]
+    given += [name for name in switches if getattr(args, name, None) is not None]
     if args.package != "torch":
         given.append("package")
     if given:

@@ -1,4 +1,4 @@
-"""The features of PyTorch that a build has or lacks, and why: the catalogue's rules, the recipe, the channel, the user."""
+"""The features of PyTorch that a build has or lacks, and why: by the catalogue, recipe, channel or user."""
 
 from typing import NamedTuple
 
@@ -84,6 +84,5 @@ def missing(wanted: Candidate, found: dict[str, Setting]) -> dict[str, str]:
     return {
         name: one.reason
         for name, one in found.items()
-        if not one.on
-        and is_official(catalog.features()[name], stack.platform, stack.torch, gpu=stack.cuda is not None)
+        if not one.on and is_official(catalog.features()[name], stack.platform, stack.torch, gpu=stack.cuda is not None)
     }

@@ -152,7 +152,9 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"build_requires", "cmake", "features", "library_wheels", "opens", "python", "subdirectory", "without", WINDOWS})
+_LEFT_OUT = frozenset(
+    {"build_requires", "cmake", "features", "library_wheels", "opens", "python", "subdirectory", "without", WINDOWS}
+)
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 

@@ -108,6 +108,7 @@ def _turned_off(candidate: Candidate) -> Iterator[Reason]:
     """Switches of PyTorch that were asked for and that the recipe has off, whatever the rules say."""
     recipe, platform = candidate.recipe, candidate.selectors.platform
     own = recipe.env | recipe.env_platform.get(platform, {}) | (recipe.env_cuda if candidate.stack.cuda else {})
+    own |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
     own |= {name: str(int(on)) for name, on in candidate.pins.switches.items()}
     for name in sorted(candidate.stack.switches):
         if own.get(name) == "0":

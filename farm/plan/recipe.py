@@ -89,7 +89,7 @@ class ArchiveSource(Model):
 class DebianSource(Model):
     """A file of a distribution's source package, from the mirror that the settings or apt name.
 
-    `debian-source`: its upstream tarball. `debian-package`: a binary package (.deb) that was built of it, of a part alone.
+    `debian-source`: its upstream tarball. `debian-package`: a binary package (.deb) built of it, of a part alone.
     `package` is the source package, which the mirror's folders are named after.
     """
 

@@ -1,7 +1,7 @@
 """The features that the plan promises: are they in the module, and do they work?
 
-What a child process does stands in `CHILDREN`: two of them talk to each other, or an environment that the libraries read
-when they are loaded must be theirs alone.
+What a child process does stands in `CHILDREN`: two of them talk to each other, or the libraries read variables of
+the environment when they are loaded.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def check_profiler(torch: Any, device: str) -> str:
 
 
 def check_onednn(torch: Any) -> str:
-    """Convolution runs in oneDNN, its own words say by which code, and it and an LSTM give what they give without oneDNN."""
+    """Convolution runs in oneDNN, its own words say by which code; the results are those without oneDNN."""
     printed = _ended(*_start("verbose", [torch.__name__], ONEDNN_VERBOSE="1", DNNL_VERBOSE="1"))
     # onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,…; older ones have no v1.
     done = [line.split(",") for line in printed.splitlines() if ",exec,cpu," in line]
@@ -192,7 +192,8 @@ def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], s
 
 
 def _start(name: str, arguments: list[str], **variables: str) -> tuple[subprocess.Popen[bytes], Any]:
-    output = tempfile.TemporaryFile()  # not a pipe, which fills while the other process is waited for
+    # Not a pipe, which fills while the other process is waited for; `_ended` closes it.
+    output = tempfile.TemporaryFile()  # noqa: SIM115
     command = [*python_command(), "-c", CHILDREN[name], *arguments]
     environ = {**os.environ, **variables}
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ), output

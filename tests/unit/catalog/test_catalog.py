@@ -155,10 +155,11 @@ def test_grammar_of_the_arch_list(since, takes, refuses):
 
 def test_levels_and_switches_name_each_other():
     for level in catalog.cpu_levels().values():
-        assert set(level.torch_off) <= set(catalog.switches())
-    for switch in catalog.switches().values():
-        assert switch.cpu is None or switch.cpu in catalog.cpu_levels()
-    assert catalog.cpu_levels()["avx"].torch_off == ["USE_FBGEMM", "USE_MKLDNN", "USE_NNPACK"]
+        assert set(level.torch_off) <= set(catalog.features())
+    for feature in catalog.features().values():
+        assert feature.cpu is None or feature.cpu in catalog.cpu_levels()
+        assert set(feature.needs) <= set(catalog.features())
+    assert catalog.cpu_levels()["avx"].torch_off == ["fbgemm", "nnpack"]
 
 
 @pytest.mark.parametrize(

@@ -226,16 +226,19 @@ def test_flash_attention_below_sm80(stack, told, silent):
     assert silent(stack("sm86-avx2-py311", cuda="12.6", torch="2.7.1", switches=FLASH), "switch-flash-attention")
 
 
-@pytest.mark.parametrize(
-    ("switch", "severity"), [("USE_FBGEMM", "error"), ("USE_NNPACK", "error"), ("USE_MKLDNN", "warning")]
-)
-def test_fbgemm_mkldnn_and_nnpack_are_off_for_avx_only(stack, told, silent, switch, severity):
-    """MKLDNN is in doubt: oneDNN itself starts at SSE4.1."""
+@pytest.mark.parametrize("switch", ["USE_FBGEMM", "USE_NNPACK"])
+def test_fbgemm_and_nnpack_are_off_for_avx_only(stack, told, silent, switch):
     rule, flag = f"switch-{switch[4:].lower()}", f"--no-{switch[4:].lower()}"
     reason = told(stack("sm61-avx-py313", cuda="12.8", torch="2.8.0", switches=frozenset({switch})), rule)
     assert "needs avx2 or newer, avx CPUs have less" in reason.text
-    assert (reason.severity, reason.nearest) == (severity, flag)
+    assert (reason.severity, reason.nearest) == ("error", flag)
     assert silent(stack("sm61-avx2-py313", cuda="12.8", torch="2.8.0", switches=frozenset({switch})), rule)
+
+
+def test_onednn_is_on_at_every_level(stack, silent):
+    """It chooses its code at run time, from SSE4.1 on."""
+    asked = frozenset({"USE_MKLDNN"})
+    assert silent(stack("cpu-sse41-py311", torch="2.6.0", switches=asked), "switch-mkldnn")
 
 
 def test_sm35_with_torch_2_3_is_in_doubt(stack, told):

@@ -275,7 +275,7 @@ def test_archives_for_arm_servers_do_not_run_on_older_jetsons(why, variant, cuda
 
 
 def test_a_recipe_that_has_a_switch_off_is_asked_too(why):
-    code, said = why("--variant", "sm61-avx2-py311", "--channel", "debian-2.6.0", "--mkldnn", "--json")
+    code, said = why("--variant", "sm61-avx2-py311", "--channel", "debian-2.6.0", "--fbgemm", "--json")
     assert (code, rules(said.out)["switch-recipe"]["source"]) == (3, "farm/recipes/torch-debian-2-6/recipe.yaml")
 
 

@@ -98,7 +98,7 @@ GOOD = {
             14,
             "debian-bookworm has py311, not py310",
         ),
-        ({"toolkit": "nvidia\n    blas: mkl"}, 7, "linux images have OpenBLAS, not MKL"),
+        ({"toolkit": "nvidia\n    blas: mkl"}, 7, "the recipe of torch takes OpenBLAS on linux, not MKL"),
         ({"pythons": "py311]\n    include: [{packages: [nope], gpus: [cpu]}"}, 13, "no recipe for package 'nope'"),
         ({"toolkit": "wheels"}, 7, "the wheels toolkit has CUDA 13.0"),
         (
