@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan DIGEST90c2f16358953f2721a507c79247e669676c24fe38feb3bd99bd
+> %FARM_REPORT% echo plan DIGEST68baa9a3166c30ee52972572d49bd96dd6fc06540cc78be0f560
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311

@@ -4,7 +4,7 @@
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
-export BLAS=OpenBLAS
+export BLAS=MKL
 export BUILD_CUSTOM_PROTOBUF=ON
 export BUILD_TEST=0
 export CC=gcc-11
@@ -19,6 +19,10 @@ export CUDAHOSTCXX=/usr/bin/g++-11
 export CUDA_HOME=/usr
 export CXX=g++-11
 export CXXFLAGS=-mavx
+export INTEL_MKL_DIR="$FARM_ROOT"/src/third_party/mkl
+export LDFLAGS=-Wl,-z,noexecstack
+export NCCL_INCLUDE_DIR="$FARM_ROOT"/src/third_party/nccl/include
+export NCCL_LIB_DIR="$FARM_ROOT"/src/third_party/nccl/lib
 export PYTORCH_BUILD_NUMBER=1
 export PYTORCH_BUILD_VERSION=2.6.0+cu118.sm35.avx
 export TORCH_CUDA_ARCH_LIST=3.5+PTX
@@ -29,25 +33,31 @@ export USE_CUDNN=1
 export USE_CUDSS=0
 export USE_CUFILE=0
 export USE_CUSPARSELT=0
-export USE_DISTRIBUTED=0
+export USE_DISTRIBUTED=1
 export USE_FBGEMM=0
 export USE_FLASH_ATTENTION=0
+export USE_GLOO=1
 export USE_ITT=0
-export USE_KINETO=0
+export USE_KINETO=1
 export USE_MAGMA=0
 export USE_MEM_EFF_ATTENTION=0
-export USE_MKLDNN=0
-export USE_NCCL=0
+export USE_MKLDNN=1
+export USE_MPI=0
+export USE_NCCL=1
 export USE_NNPACK=0
 export USE_NUMA=0
-export USE_PYTORCH_QNNPACK=0
+export USE_PYTORCH_QNNPACK=1
 export USE_ROCM=0
+export USE_STATIC_MKL=1
 export USE_SYSTEM_EIGEN_INSTALL=ON
 export USE_SYSTEM_FP16=ON
 export USE_SYSTEM_LIBS=0
+export USE_SYSTEM_NCCL=1
+export USE_SYSTEM_PSIMD=ON
 export USE_SYSTEM_PYBIND11=OFF
 export USE_SYSTEM_SLEEF=ON
-export USE_XNNPACK=0
+export USE_TENSORPIPE=1
+export USE_XNNPACK=1
 export USE_XPU=0
 export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
@@ -91,6 +101,28 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/10.tar" --directory third_party/protobuf --strip-components=1
     mkdir -p third_party/pybind11
     tar --extract --no-same-owner --file "$FARM_ROOT/source/11.tar" --directory third_party/pybind11 --strip-components=1
+    mkdir -p third_party/cpp-httplib
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/12.tar" --directory third_party/cpp-httplib --strip-components=1
+    mkdir -p third_party/gloo
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/13.tar" --directory third_party/gloo --strip-components=0
+    mkdir -p third_party/ideep
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/14.tar" --directory third_party/ideep --strip-components=1
+    mkdir -p third_party/ideep/mkl-dnn
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/15.tar" --directory third_party/ideep/mkl-dnn --strip-components=1
+    mkdir -p third_party/mkl/lib/intel64
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/16.tar" --directory third_party/mkl/lib/intel64 --strip-components=3
+    mkdir -p third_party/mkl
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/17.tar" --directory third_party/mkl --strip-components=2
+    mkdir -p third_party/nccl
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/18.tar" --directory third_party/nccl --strip-components=2
+    mkdir -p third_party/pthreadpool
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/19.tar" --directory third_party/pthreadpool --strip-components=1
+    mkdir -p third_party/tensorpipe
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/20.tar" --directory third_party/tensorpipe --strip-components=1
+    mkdir -p third_party/tensorpipe/third_party/libuv
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/21.tar" --directory third_party/tensorpipe/third_party/libuv --strip-components=1
+    mkdir -p third_party/XNNPACK
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/22.tar" --directory third_party/XNNPACK --strip-components=0
     echo "farm: step patches"
     python3 "$FARM_ROOT/job/patches.py" "$FARM_ROOT/job/patches.json" "$FARM_ROOT/src"
     echo "farm: step prepare.sh"
@@ -111,5 +143,5 @@ if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi
 echo "farm: step libraries"
-python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
+python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libcupti.so.11.8 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude libnccl.so.2 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
 echo "farm: done"
