@@ -13,9 +13,11 @@ The code is decoded from end to end (a linear sweep), restarting at every functi
 Levels are data: `isa_levels.yaml`.
 """
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
 from functools import cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
@@ -57,8 +59,11 @@ class _Level:
     instructions: frozenset[str]
 
 
-def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
+def scan_isa(data: Buffer, elf: Elf, level: str, chosen: Sequence[str] = ()) -> IsaResult:
     """Find the instructions of an ELF file that need more than `level`.
+
+    Functions whose names match one of `chosen` (`fnmatch`) are called behind a choice at run time and left out: what
+    follows such a symbol, up to the next one. A file without symbols leaves nothing out.
 
     Raises:
         UsageError: No such level.
@@ -69,14 +74,26 @@ def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
     sweep = Sweep(level)
     functions = function_symbols(data, elf)
     addresses = functions.addresses
+    left_out = _named_so(data, functions, chosen)
     for section, start, end in code_sections(data, elf):
         first = bisect_right(addresses, section.address)
         last = bisect_right(addresses, section.address + section.size - 1)
         # Decoding starts again at each function, so that data between two of them spoil at most the rest of one.
         within = (addresses[index] for index in range(first, last))
         for low, high in pairwise(chain([section.address], within, [section.address + end - start])):
+            if low in left_out:
+                continue
             sweep.piece(data, start + low - section.address, start + high - section.address, low)
     return sweep.result(data, functions)
+
+
+def _named_so(data: Buffer, functions: Functions, patterns: Sequence[str]) -> frozenset[int]:
+    """The addresses of the functions whose names match a pattern."""
+    if not patterns:
+        return frozenset()
+    matches = re.compile("|".join(map(translate, patterns))).match
+    pairs = zip(functions.addresses, functions.names, strict=True)
+    return frozenset(address for address, name in pairs if matches(symbol_name(data, name)))
 
 
 class Sweep:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
@@ -111,10 +112,18 @@ def magics(name: str) -> tuple[bytes, ...]:
 
 
 def read_library(
-    path: str, sha256: str, data: Buffer, level: str | None, *, on_load: bool = False, device: bool = True
+    path: str,
+    sha256: str,
+    data: Buffer,
+    level: str | None,
+    *,
+    on_load: bool = False,
+    device: bool = True,
+    chosen: Sequence[str] = (),
 ) -> Library:
     """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it.
 
+    `chosen`: patterns of functions that are chosen at run time, whose code may need more (ELF).
     Without `device` GPU code is not looked for: what it needs of other libraries is all that counts.
     """
     try:
@@ -122,19 +131,21 @@ def read_library(
             return _read_dll(path, sha256, data, level, on_load, device)
         if data[:4] == FATBIN_MAGIC:
             return _read_fatbin(path, sha256, data)
-        return _read_elf(path, sha256, data, level, on_load, device)
+        return _read_elf(path, sha256, data, level, on_load, device, chosen)
     except VerificationFailedError as error:
         return Library(path=path, sha256=sha256, size=len(data), error=str(error))
 
 
-def _read_elf(path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool) -> Library:
+def _read_elf(
+    path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool, chosen: Sequence[str]
+) -> Library:
     elf = read_elf(data)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
     if device:
         sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
     if level and elf.is_loadable:
-        instructions = _instructions(data, elf, level, on_load)
+        instructions = _instructions(data, elf, level, on_load, chosen)
     return Library(
         path=path,
         sha256=sha256,
@@ -232,7 +243,7 @@ def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
     return tuple(sets), empty
 
 
-def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool) -> Instructions:
+def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: Sequence[str]) -> Instructions:
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
@@ -241,7 +252,7 @@ def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool) -> Instruct
     if on_load:
         scan = scan_starts(data, elf, level)
         return _found(level, scan.result, scan.starts)
-    return _found(level, scan_isa(data, elf, level), None)
+    return _found(level, scan_isa(data, elf, level, chosen), None)
 
 
 def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> "IsaResult":
@@ -305,6 +316,7 @@ def read_contents(
     level_of: Callable[[str], str | None],
     dispatching: Sequence[str] = (),
     *,
+    chosen: Mapping[str, Sequence[str]] = MappingProxyType({}),
     with_symbols: bool = False,
 ) -> Contents:
     """Read every member once.
@@ -313,6 +325,7 @@ def read_contents(
         archive: The open wheel.
         level_of: For a member's name, the CPU level to check its code against, or None for no check.
         dispatching: Member patterns of libraries of which only what runs on loading is checked.
+        chosen: By member pattern, the functions of a library that are chosen at run time, and not checked.
         with_symbols: Read what the libraries take from one another, too.
 
     Raises:
@@ -332,7 +345,9 @@ def read_contents(
             if with_symbols:
                 symbols[name] = symbols_of(data)
             on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
-            libraries.append(read_library(name, sha256, data, level_of(name), on_load=on_load))
+            functions = [each for pattern, names in chosen.items() if fnmatchcase(name, pattern) for each in names]
+            level = level_of(name)
+            libraries.append(read_library(name, sha256, data, level, on_load=on_load, chosen=functions))
             _check_count(libraries)
     return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
 

@@ -94,6 +94,8 @@ class Rules(Frozen):
         cpu_exempt: Libraries whose code is not looked at.
         dispatching: Libraries that choose their code at run time: only what runs when they are loaded must keep to
             the level (`farm.wheel.initscan`).
+        chosen: By pattern, the functions (patterns of their symbols) of a library that static libraries in it choose at
+            run time: they may need more than the level, the rest of it must keep to it.
         direct_urls: METADATA may require packages by URL.
         forbidden: Files that have no place in a wheel, each a pattern or `{pattern, reason}`. Null:
             `verify_defaults.yaml`.
@@ -106,6 +108,7 @@ class Rules(Frozen):
     )
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
+    chosen: dict[str, tuple[str, ...]] = {}
     direct_urls: bool = False
     forbidden: Annotated[
         tuple[str | Forbidden, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))

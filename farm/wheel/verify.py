@@ -84,7 +84,7 @@ def _checks(
 
     try:
         with Archive(wheel, limits) as archive:
-            contents = read_contents(archive, level_of, policy.dispatching, with_symbols=True)
+            contents = read_contents(archive, level_of, policy.dispatching, chosen=policy.chosen, with_symbols=True)
             info = read_dist_info(archive)
             tags = _promised(wheel.name, info)
             # Nothing is promised, so the wheel is held to its own tags.

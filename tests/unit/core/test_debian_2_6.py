@@ -33,13 +33,16 @@ def test_each_base_has_its_compiler_and_the_headers_of_its_flatc(channel, gcc, f
         assert parts == [f"flatbuffers_{flatbuffers}+dfsg{'1' if gcc == 'gcc-11' else ''}.orig.tar.xz"]
 
 
+OF_A_BASE = ("third_party/flatbuffers", "third_party/nccl")
+
+
 def test_both_take_the_same_source_and_the_same_other_parts():
     one, two = (plan_of(f"sm70-avx-{python}", channel) for channel, python in CHANNELS.items())
     assert one.source == two.source
     assert one.job_files == two.job_files
-    other = [[part for part in plan.parts if "flatbuffers" not in part.into] for plan in (one, two)]
+    other = [[part for part in plan.parts if part.into not in OF_A_BASE] for plan in (one, two)]
     assert other[0] == other[1]
-    assert len(other[0]) == 10
+    assert len(other[0]) == 20
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,7 @@ def test_the_wheel_for_cuda_12_4_needs_upstreams_pins():
     pins = {wheel.package: wheel.version for wheel in plan_of("sm90-avx512-py313", "debian-2.6.0-cu124").library_wheels}
     assert pins == {
         "nvidia-cublas-cu12": "12.4.5.8",
+        "nvidia-cuda-cupti-cu12": "12.4.127",
         "nvidia-cuda-nvrtc-cu12": "12.4.127",
         "nvidia-cuda-runtime-cu12": "12.4.127",
         "nvidia-cudnn-cu12": "9.1.0.70",
@@ -85,6 +89,7 @@ def test_the_wheel_for_cuda_12_4_needs_upstreams_pins():
         "nvidia-curand-cu12": "10.3.5.147",
         "nvidia-cusolver-cu12": "11.6.1.9",
         "nvidia-cusparse-cu12": "12.3.1.170",
+        "nvidia-nccl-cu12": "2.21.5",
         "nvidia-nvjitlink-cu12": "12.4.127",
         "nvidia-nvtx-cu12": "12.4.127",
     }

@@ -33,7 +33,7 @@ def whats(rows):
 def test_the_default_of_a_k40_on_linux_has_run_on_a_card():
     proved = load_evidence(ROOT).of(plan())
     assert {wheel.channel for wheel in proved} == {"debian-2.6.0"}
-    assert "built and run on NVIDIA H100 80GB HBM3 (sm_90), by JIT of its PTX" in [wheel.state for wheel in proved]
+    assert "built and run on NVIDIA H200 (sm_90), by JIT of its PTX" in [wheel.state for wheel in proved]
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     assert re.search(r"time +about 7 CPU hours: about .* here, with \d+ compilers at a time", out)
     assert "20 GB for the build" in out
     assert out.count("by JIT of its PTX") == len(load_evidence(ROOT).of(plan()))
-    assert "not tested  a card with sm_35 (docs/evidence/torch-2.6.0.md)" in out
+    assert "not tested  a card with sm_35" in out
     assert len(out.splitlines()) <= 24
     assert "TORCH_CUDA_ARCH_LIST" not in out
     assert main(["plan", "--variant", PROVED, "--all"]) == 0
     out = capsys.readouterr().out
-    assert "probe: 44 passed" in out
+    assert "all-reduce by NCCL on two cards" in out
     assert "TORCH_CUDA_ARCH_LIST" in out
     assert main(["why", "--variant", PROVED, "--json"]) == 0
     assert whats(row.values() for row in json.loads(capsys.readouterr().out)["evidence"])[0] == "tested"

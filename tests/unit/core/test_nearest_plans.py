@@ -61,7 +61,6 @@ def hold(selectors: Selectors) -> bool:
         ("sm70-avx2-py314", {"cuda": "11.3"}),
         ("sm86-avx2-py311", {"torch": "1.12.1", "cuda": "11.3", "cudnn": "8.3.2"}),
         ("sm90-avx512-py313", {"torch": "2.15.0", "cuda": "13.2"}),
-        ("cpu-avx2-py311", {"blas": "mkl"}),
     ],
 )
 def test_nearest_of_known_refusals(variant, options):

@@ -49,6 +49,15 @@ def test_an_avx2_instruction_is_found_for_avx_and_not_for_avx2(make_elf):
     assert scan(raw, "avx2").beyond == ()
 
 
+def test_functions_that_are_chosen_at_run_time_are_left_out_and_no_others(make_elf):
+    """Of a static library behind its own dispatch; its neighbours must keep to the level."""
+    raw = make_elf(text=VPADDD_YMM * 2 + VADDPS_ZMM + RET, symbols={"xnn_kernel": 4, "own": 8})
+    found = {find.feature: find.places for find in scan_isa(raw, read_elf(raw), "avx", ["xnn_*"]).beyond}
+    assert list(found) == ["AVX2", "AVX512F"]
+    assert found["AVX512F"] == ("own+0x0",)
+    assert {find.count for find in scan_isa(raw, read_elf(raw), "avx", ["xnn_*"]).beyond} == {1}
+
+
 @pytest.mark.parametrize(
     ("code", "feature", "first_level"),
     [
