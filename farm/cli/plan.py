@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     evidence = load_evidence(project)
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
-    for what, text in [*cost(plan), *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan))]:
+    for what, text in [*features(plan), *cost(plan), *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan))]:
         show.say(f"  {what:<11} {text}")
     print()
     rows = values(plan)
@@ -58,6 +58,17 @@ def values(plan: "Plan") -> list[Row]:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
+
+
+def features(plan: "Plan") -> Iterator[tuple[str, str]]:
+    """The features of PyTorch in the wheel, and those that the official one has beside them, with the reason."""
+    from farm import catalog
+
+    titles = {name: feature.title for name, feature in catalog.features().items()}
+    if plan.features:
+        yield "with", ", ".join(titles.get(name, name) for name in plan.features)
+    if plan.without:
+        yield "without", "; ".join(f"{titles.get(name, name)}: {reason}" for name, reason in plan.without.items())
 
 
 def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
