@@ -28,7 +28,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     evidence = load_evidence(project)
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
-    for what, text in [*features(plan), *cost(plan), *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan))]:
+    for what, text in [
+        *features(plan),
+        *cost(plan),
+        *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
+    ]:
         show.say(f"  {what:<11} {text}")
     print()
     rows = values(plan)

@@ -39,9 +39,9 @@ echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 if "%FARM_BASE:@sha256:=%"=="%FARM_BASE%" echo image.cmd: the base is not pinned: Microsoft renews it each month. Set FARM_BASE to what the next lines show
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:ec0a7dc18fc22d58-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:DIGEST-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
 docker image inspect --format "image.cmd: used {{index .RepoDigests 0}}" %FARM_BASE%
 popd
-endlocal & set "FARM_IMAGE=farm/toolchain:ec0a7dc18fc22d58-%FARM_CHOSEN%"
+endlocal & set "FARM_IMAGE=farm/toolchain:DIGEST-%FARM_CHOSEN%"
 exit /b 0
