@@ -42,10 +42,10 @@ OFFERED = {
     "gtx1080ti-haswell": ("sm61-avx2-py313", "main"),
     "rtx2080ti-zen2": ("sm75-avx2-py312", "pytorch-2.8-python312"),
     "rtx3090-i9-12900k": ("sm86-avx512-py313", "main"),
-    "h100-zen4": ("sm90-avx512-py313", "debian-2.6.0-cu124"),
+    "h100-zen4": ("sm90-avx512-py313", "main"),
     "h100-graviton3-sve2": ("sm90-armv9-py313", "main"),
     "laptop-haswell": ("cpu-avx2-py313", "main"),
-    "laptop-sandybridge": ("cpu-avx-py311", "debian-2.6.0"),
+    "laptop-sandybridge": ("cpu-avx-py313", "pytorch-2.9-python313"),
     "dgx-spark": ("sm121-armv9-py313", "pytorch-2.10-python313"),
     "m3-macbook": ("mps-arm64-py313", "main"),
 }
