@@ -73,9 +73,8 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
-holder="$FARM_ROOT/ccache/.holder-DIGEST6965f5c1e553"    # not in the tree: a build may pack what is there
-flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat "$holder" 2>/dev/null || true)"; flock 9; }
-echo "${FARM_RUN:-a run}" > "$holder"
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat .farm-holder 2>/dev/null || true)"; flock 9; }
+echo "${FARM_RUN:-a run}" > .farm-holder
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
     find . -mindepth 1 ! -name .farm-holder -delete
