@@ -17,7 +17,8 @@ function quality(accept, type) {
 function page(uri, accept) {
   var json = Math.max(quality(accept, "application/vnd.pypi.simple.v1+json"),
                       quality(accept, "application/vnd.pypi.simple.latest+json"));
-  var simple = uri.match(/^\/whl\/([^\/]+)\/simple\/([^\/]+\/)?$/);
+  // Not of whl/variant/: its pages are HTML alone.
+  var simple = uri.match(/^\/whl\/(?!variant\/)([^\/]+)\/simple\/([^\/]+\/)?$/);
   if (simple && json > 0 && json >= quality(accept, "text/html")) {
     return "/whl/" + simple[1] + "/v1-json/" + (simple[2] || "") + "index.json";
   }

@@ -35,7 +35,8 @@ function keyOf(path, accept) {
   } catch {
     return null; // a % that begins nothing
   }
-  const simple = key.match(/^whl\/([^/]+)\/simple\/([^/]+\/)?$/);
+  // Not of whl/variant/: its pages are HTML alone.
+  const simple = key.match(/^whl\/(?!variant\/)([^/]+)\/simple\/([^/]+\/)?$/);
   const json = Math.max(
     quality(accept, "application/vnd.pypi.simple.v1+json"),
     quality(accept, "application/vnd.pypi.simple.latest+json"),
@@ -73,7 +74,7 @@ export default {
     const key = keyOf(new URL(request.url).pathname.slice(1), asked.get("Accept") ?? "");
     if (key === null) return failed(404, "Not found");
 
-    const wheel = key.startsWith("whl/files/");
+    const wheel = /^whl\/(?:variant\/)?files\//.test(key);
     const tags = asked.get("If-None-Match")?.match(/"[^"]*"|\*/g) ?? []; // without W/, and never one that R2 fails at
     let object, range;
     if (method === "HEAD" || (wheel && asked.has("Range"))) {

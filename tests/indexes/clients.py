@@ -351,7 +351,7 @@ def test_the_index_alone_installs_torch_and_what_it_needs(place, make_wheel, put
     needs = "".join(f"Requires-Dist: {name}\n" for name in ("numpy", "sympy", "typing-extensions"))
     put(place.store, make_wheel(TORCH, extra=needs), channel="kepler")
     written = link_dependencies(place.store, public.as_uri())
-    assert link_dependencies(place.store, public.as_uri()) == written
+    assert link_dependencies(place.store, public.as_uri()) == [], "nothing changed"
     lists = {json_key("sm35-avx", name) for name in names} | {"whl/sm35-avx/v1-json/index.json"}
     assert {key for key in written if key.endswith("index.json")} == lists
     done = install("--index-url", simple(place), "torch")

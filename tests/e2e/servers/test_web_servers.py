@@ -186,6 +186,9 @@ def test_roots_types_and_caching(served):
     assert "immutable" in headers["Cache-Control"]
     assert headers.get("Content-Encoding") is None
     assert data[:2] == b"PK"
+    headers, data = get(f"{served}/whl/variant/files/canary-1.0-py3-none-any-sm61_v3.whl", Accept_Encoding="gzip")
+    assert "immutable" in headers["Cache-Control"]
+    assert (headers.get("Content-Encoding"), data[:2]) == (None, b"PK")
     for absent in (
         "whl/sm35-avx/simple/torch/", ".lock", "whl/files/none.whl", "whl/sm35-avx/", "whl/files/", "records/",
     ):  # fmt: skip
@@ -267,12 +270,10 @@ def test_uv_finds_the_copy_for_the_gpu(served, tmp_path):
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "UV_NO_CONFIG": "1", "NO_PROXY": "*"}
     env |= {"UV_PREVIEW_FEATURES": "wheel-variants"}
     env |= {f"NV_VARIANT_PROVIDER_FORCE_{name}": value for name, value in forced.items()}
-    for where in ("simple",):
-        target = tmp_path / where
-        command = [*uv, "--target", target, "--index-url", f"{served}/whl/variant/{where}/", "canary"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert (target / "canary-1.0.dist-info/variant.json").exists()
+    command = [*uv, "--target", tmp_path / "target", "--index-url", f"{served}/whl/variant/simple/", "canary"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "target/canary-1.0.dist-info/variant.json").exists()
 
 
 READ = """
@@ -317,7 +318,7 @@ class TestWorker:
     """What nginx or S3 do by themselves, and the Worker does for R2."""
 
     def test_pages_are_packed_for_whom_can_read_that(self, served):
-        page = f"{served}/whl/sm35-avx/simple/canary/"
+        page = f"{served}/whl/sm35-avx/v1-json/canary/"  # of more than 1 KB: smaller pages are stored plain
         _, plain, text = status(page)
         _, packed, data = status(page, Accept_Encoding="gzip;q=0.5")
         assert (plain["Content-Encoding"], packed["Content-Encoding"]) == (None, "gzip")
