@@ -56,7 +56,7 @@ class Failure:
     def text(self) -> str:
         """The lines, indented, and the cause, for an error's message."""
         shown = [f"    {line}" for line in self.lines]
-        return "\n".join([*shown, f"  cause: {self.cause}"] if self.cause else shown)
+        return "\n".join([*shown, f"    cause: {self.cause}"] if self.cause else shown)
 
     def hint(self, log: Path) -> str:
         """The next step, and the path of the whole log."""

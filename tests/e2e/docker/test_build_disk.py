@@ -62,7 +62,7 @@ def test_a_full_disk_while_it_compiles_and_while_it_links(farm, code, disk):
         assert (failed.returncode, run["result"]) == (5, "failure")
         said = failed.stderr[failed.stderr.index("farm: the build failed") :]
         assert first in said.splitlines()[1]
-        assert "\n  cause: the disk is full\n  next: make room " in said
+        assert "\n    cause: the disk is full\n  next: make room " in said
         assert str(log) in said
     disk(MIB * 8)
     done = made.run(*arguments)
