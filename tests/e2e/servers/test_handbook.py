@@ -121,4 +121,5 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
     client = boto3.client("s3", endpoint_url=ceph.http, region_name="us-east-1", **keys)
     objects = client.list_objects_v2(Bucket="wheels-backup", Prefix="whl/files/")["Contents"]
     left = sorted(each["Key"].rpartition("/")[2] for each in objects)
-    assert left == [f"canary-1.0+cu118.sm35.avx-py3-none-any.whl{end}" for end in ("", ".metadata")]
+    kept = [f"canary-{version}-py3-none-any.whl" for version in ("1.0+cu118.sm35.avx", "2.0+cu118.sm35.avx.1")]
+    assert left == [f"{wheel}{end}" for wheel in kept for end in ("", ".metadata")], "not the removed one"
