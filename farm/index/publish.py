@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
+from farm.base.interrupts import held
 from farm.index import html, pages
 from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
 from farm.index.answers import unpacked
@@ -144,7 +145,7 @@ def _try(store: Store) -> str:
         if not store.replace(key, b"fourth", found.etag, content_type=pages.HTML):
             return "an object was not replaced by the tag that it has (If-Match)"
     finally:
-        with contextlib.suppress(InfrastructureError):  # a policy may forbid deletes; a scratch object harms nobody
+        with held(), contextlib.suppress(InfrastructureError):  # a policy may forbid deletes; it harms nobody
             store.discard(key)
     return ""
 

@@ -25,9 +25,9 @@ ANY, CHANGES = 2, 4
 INTERRUPTED = "farm: interrupted; nothing incomplete was published"
 # The whole process group is told, as by a terminal. The program ends as a console script does.
 PROGRAM = """
-import json, os, signal, sys
+import itertools, json, os, signal, sys
 kind, number, notes = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-seen = {"any": 0, "changes": 0}
+seen = {"any": itertools.count(1), "changes": itertools.count(1)}  # threads take turns at these
 CHANGES = {"os." + name for name in ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "utime", "chmod")}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 def hook(event, arguments):
@@ -37,15 +37,14 @@ def hook(event, arguments):
     if event in CHANGES or event == "open" and (arguments[2] or 0) & WRITES or event == "subprocess.Popen":
         kinds.append("changes")
     for each in kinds:
-        seen[each] += 1
-        if (each, seen[each]) == (kind, number):
+        if (each, next(seen[each])) == (kind, number):
             os.killpg(0, signal.SIGINT)
 from farm.cli.main import main
 sys.addaudithook(hook)
 try:
     sys.exit(main(sys.argv[4:]))
 finally:
-    found = dict(seen)
+    found = {each: next(count) - 1 for each, count in seen.items()}
     with open(notes, "w") as stream:
         json.dump(found, stream)
 """
