@@ -87,12 +87,14 @@ def test_switches_follow_cpu_gpu_and_machine(every):
         assert all(plan.origins[f"env.{name}"] for name in names)
         return {name.removeprefix("USE_") for name in names if plan.env[name] == "1"}
 
-    cpu = {"FBGEMM", "MKLDNN", "NNPACK"}
-    assert on("main", "pytorch-python313-cuda12_8-sm61-avx") == {"MEM_EFF_ATTENTION"}
-    assert on("main", "pytorch-python313-cuda12_8-sm75-avx2") == cpu | {"MEM_EFF_ATTENTION"}
-    assert on("main", "pytorch-python313-cuda12_8-sm80-avx2") == cpu | {"MEM_EFF_ATTENTION", "FLASH_ATTENTION"}
-    assert on("main", "pytorch-python313-cpu-armv9") == {"MKLDNN", "NNPACK"}
-    assert on("main", "pytorch-python313-darwin-mps") == {"NNPACK"}
+    everywhere = {"DISTRIBUTED", "GLOO", "TENSORPIPE", "KINETO", "XNNPACK", "PYTORCH_QNNPACK"}
+    linux = everywhere | {"MKLDNN"}
+    card = linux | {"ITT", "NCCL", "MEM_EFF_ATTENTION"}
+    assert on("main", "pytorch-python313-cuda12_8-sm61-avx") == card
+    assert on("main", "pytorch-python313-cuda12_8-sm75-avx2") == card | {"FBGEMM", "NNPACK"}
+    assert on("main", "pytorch-python313-cuda12_8-sm80-avx2") == card | {"FBGEMM", "NNPACK", "FLASH_ATTENTION"}
+    assert on("main", "pytorch-python313-cpu-armv9") == linux | {"NNPACK"}
+    assert on("main", "pytorch-python313-darwin-mps") == everywhere | {"NNPACK"}
 
 
 def test_cudnn_is_off_where_the_channel_says(every):
@@ -131,7 +133,7 @@ def test_kepler_keeps_gcc_11_and_onednn(root):
         plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, channel=channel))
         assert (plan.base, plan.env["CC"]) == ("debian-bookworm", "gcc-11")
     assert plan.env["USE_MKLDNN"] == "1"
-    assert plan.origins["env.USE_MKLDNN"] == "channel kepler-2.0.1"
+    assert plan.origins["env.USE_MKLDNN"] == "rules: nothing against it"
 
 
 def test_the_debian_toolkit_is_for_one_machine(root):

@@ -30,7 +30,7 @@ def test_no_engine(farm, farm_process, project):
     assert steps["render"] == "done"
     assert one["exit_code"] == 4
     logs = failed(farm("--project", project, "logs"), 2)
-    assert "has no build log yet" in logs
+    assert "has no build log: it did not come to the build" in logs
     assert "image.log" not in logs  # there is none
     image = project / "artifacts" / "runs" / run["id"] / "image.log"
     image.touch()

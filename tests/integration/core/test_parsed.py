@@ -21,6 +21,7 @@ FACTS = {
     "cudnn": models.CudnnReleases,
     "debian": models.DebianReleases,
     "dropped": models.DroppedCards,
+    "features": models.Features,
     "gpus": gpus.Gpus,
     "library_wheels": models.LibraryWheels,
     "makers": makers._Makers,
