@@ -31,6 +31,8 @@ seen = {"any": itertools.count(1), "changes": itertools.count(1)}  # threads tak
 CHANGES = {"os." + name for name in ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "utime", "chmod")}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 def hook(event, arguments):
+    if event == "import" and arguments[0] == "pyexpat":
+        return  # imported by C, which makes an ImportError of an interrupt; ElementTree goes on without it
     kinds = []
     if event == "open" or event.partition(".")[0] in ("import", "os", "shutil", "subprocess", "sqlite3", "tempfile"):
         kinds.append("any")
