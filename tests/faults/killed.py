@@ -74,7 +74,7 @@ def main():
         with Patches() as patch:
             install(patch, plan, engine)
             if case == "dispatcher":
-                run.create_detached(workspace, plan, run.request_for(plan, until="build", on="docker"))
+                run.create_detached(workspace, [(plan, run.request_for(plan, until="build", on="docker"))])
             status = in_a_copy(case, place, plan, first)
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 carry_out(case, workspace, plan)

@@ -83,7 +83,7 @@ def stopped(case, folder, step):
         with Patches() as patch:
             install(patch, plan, engine)
             if case == "dispatcher":
-                run.create_detached(workspace, plan, run.request_for(plan, until="build", on="docker"))
+                run.create_detached(workspace, [(plan, run.request_for(plan, until="build", on="docker"))])
 
             def one(workspace=workspace, first=first):
                 with failing(Stop(workspace.project, first)):
@@ -118,7 +118,7 @@ def together(case, folder, times):
             if case == "controller":  # both find the run of one that was killed
                 in_a_copy(case, workspace.project, plan, 12 + number)
             for _ in range(RUNS if case == "dispatcher" else 0):
-                run.create_detached(workspace, plan, run.request_for(plan, until="build", on="docker"))
+                run.create_detached(workspace, [(plan, run.request_for(plan, until="build", on="docker"))])
             two = [copied(lambda workspace=workspace: carry_out(case, workspace, plan)) for _ in range(2)]
             wrong += [[number, f"status {status}"] for status in (os.waitpid(pid, 0)[1] for pid in two) if status]
             wrong += [[number, bad] for bad in judged(workspace, engine, (RUNS,) if case == "dispatcher" else (2,))]

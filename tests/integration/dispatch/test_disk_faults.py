@@ -96,7 +96,7 @@ def dispatcher(workspace, plan, disk):
     """`farm submit --detach` before the fault, then `farm dispatch`; returns the reasons that it gave."""
     reasons = []
     disk.at_work = False
-    run.create_detached(workspace, plan, run.request_for(plan, until="build", on="docker"))
+    run.create_detached(workspace, [(plan, run.request_for(plan, until="build", on="docker"))])
     disk.at_work = True
     for _ in range(TRIES):
         try:

@@ -62,10 +62,10 @@ def test_a_clock_that_jumps_at_any_statement_changes_nothing(case, hours, tmp_pa
                 run.submit(workspace, plan, until="build")
                 run.submit(workspace, plan, until="build")
             else:
-                run.create_detached(workspace, plan, request)
+                run.create_detached(workspace, [(plan, request)])
                 dispatcher = Dispatcher(workspace, journal)
                 dispatcher.tick()
-                run.create_detached(workspace, plan, request)  # its id may not sort before what was seen
+                run.create_detached(workspace, [(plan, request)])  # its id may not sort before what was seen
                 dispatcher.drain()
             ends = [(r.result, [a.result for j in journal.jobs(r.id) for a in j.attempts]) for r in journal.runs()]
         assert ends == [("success", ["success"])] * 2, f"{first}: {ends}"
