@@ -385,6 +385,18 @@ class Pages:
         self.known, self.stored = parse_catalogue(swapped.data), None
 
 
+def finish(store: Store, group: str, project: str) -> None:
+    """Writes what a publisher that failed had still to write after the project's JSON page; mostly one read.
+
+    The catalogue comes last, so it shows whether there is anything.
+    """
+    pages = Pages(store)
+    page = pages.page(group, project)
+    if page is None or (pages.known.has(group) and pages.known.having(group, [page]) is pages.known):
+        return
+    pages.derive(group, {project: Made(page)}, Written([], [], {}, {}))
+
+
 class Made(NamedTuple):
     """A JSON page as it is, and what was there before we wrote it: None for nothing, `...` if it was not written."""
 

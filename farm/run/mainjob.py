@@ -18,7 +18,7 @@ from farm.run.dependencies import link_missing
 from farm.run.journal import EventKind, Until
 from farm.run.journal.database import network_file_system
 from farm.run.library_wheels import library_wheels
-from farm.run.published import record_of
+from farm.run.published import complete, record_of
 from farm.run.release import pip_line, pip_source, public_url, publish_wheel
 from farm.run.repair import repair_built
 from farm.run.smoke import SmokeOptions, smoke
@@ -98,6 +98,7 @@ class MainJob(RunContext):
         plan, outcomes = self.plan, self.outcomes
         address = public_url(self.workspace, f"whl/files/{record.filename}")
         with outcomes.timed("publish", self.workspace.watcher) as step:
+            complete(self.workspace, plan, record)
             step.result = f"already there, from the same plan: {address}"
         self.built()
         requirement = f"{plan.package}=={plan.version}"

@@ -11,6 +11,7 @@ from farm.base.errors import PublishRefusedError, SmokeFailedError
 from farm.index.backends import open_store
 from farm.index.layout import json_key, record_key
 from farm.index.pages import parse_page
+from farm.index.publish import finish
 from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
@@ -98,6 +99,11 @@ def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     )
 
 
+def complete(workspace: Workspace, plan: Plan, record: Record) -> None:
+    """Bring the pages to the end that a publisher who failed did not reach: its wheel is listed, and not everywhere."""
+    finish(open_store(workspace.index_url), Variant.parse(plan.variant).group, record.project)
+
+
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
     """The result of a run; the smoke test is run where `test` is set and it never passed here.
 
@@ -105,6 +111,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         SmokeFailedError: It failed.
     """
     outcomes = Outcomes(wheel=None)
+    complete(workspace, plan, record)
     address = public_url(workspace, f"whl/files/{record.filename}")
     outcomes.steps.append(Step("publish", result=f"already there, from the same plan: {address}"))
     requirement = f"{plan.package}=={plan.version}"
