@@ -123,7 +123,7 @@ def test_a_torch_that_hangs(smoke, when):
 
 def test_a_torch_that_hangs_at_the_end(smoke):
     for limit in (5, 50, 200):  # a busy machine may not come to the end in the first
-        answer = smoke("import atexit, time\natexit.register(time.sleep, 600)", "--limit", str(limit))
+        answer = smoke("import atexit, time\natexit.register(time.sleep, 600)", "--time-limit", str(limit))
         if "check" not in answer.here["reason"]:
             break
     assert answer.here["outcome"] == "failed"
@@ -191,4 +191,4 @@ def test_a_missing_file_and_wrong_limits_are_the_users_mistakes(smoke, tmp_path)
     assert (answer.code, answer.reports) == (2, {})
     assert "absent.whl: no such file" in answer.err
     for wrong in ("0", "-1", "x"):
-        assert smoke("", "--limit", wrong).code == 2
+        assert smoke("", "--time-limit", wrong).code == 2

@@ -221,7 +221,7 @@ def test_a_smoke_test_makes_an_environment_and_keeps_its_report(windows, tmp_pat
 def test_a_torch_that_hangs_is_ended(windows, tmp_path):
     """`venv` puts a launcher before Python: both end, else their folders could not be removed."""
     wheel = torch_that(tmp_path, "import time\nwhile True:\n    time.sleep(1)\n")
-    windows.run("smoke", "--wheel", wheel, *KEPLER, "--limit", "8", code=8)
+    windows.run("smoke", "--wheel", wheel, *KEPLER, "--time-limit", "8", code=8)
     assert report_beside(wheel)["reason"] == "did not finish in 8 s in the check 'import'"
     [env] = (windows.project / "artifacts" / "smoke").glob("*/env")
     ask = "import glob, os, shutil, sys; shutil.rmtree(sys.argv[1]); print(glob.glob(os.environ['TEMP'] + '/farm-*'))"
