@@ -11,13 +11,12 @@ Levels are data: `aarch64_levels.yaml`. Source of the classes: Arm Architecture 
 
 import sys
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
 
 from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, Functions, code_sections, function_symbols, symbol_name
-from farm.wheel.isa import Beyond, IsaResult
+from farm.wheel.elf import Elf, code_sections, function_symbols
+from farm.wheel.isa import Beyond, IsaResult, place_of
 from farm.wheel.isalevels import arm_table
 
 _WORD = 4
@@ -54,7 +53,7 @@ def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
                         found.append(section.address + offset - start + _WORD * index)
     functions = function_symbols(data, elf)
     beyond = (
-        Beyond(feature, counts[feature], tuple(_place(data, functions, address) for address in places[feature]))
+        Beyond(feature, counts[feature], tuple(place_of(data, functions, address) for address in places[feature]))
         for feature in sorted(counts)
     )
     return IsaResult(tuple(beyond), undecodable)
@@ -112,13 +111,6 @@ def _is_base(word: int) -> bool:
         or (word >> 27 & 7 == 0b101 and word >> 25 & 1 == 0 and word >> 30 != 0b01)  # LDP, STP
         or (top & 0x1F in {0b01010, 0b01011} and not word >> 21 & 1)  # AND, ORR, EOR; ADD, SUB (shifted register)
     )
-
-
-def _place(data: Buffer, functions: Functions, address: int) -> str:
-    index = bisect_right(functions.addresses, address) - 1
-    if index < 0:
-        return f"{address:#x}"
-    return f"{symbol_name(data, functions.names[index])}+{address - functions.addresses[index]:#x}"
 
 
 def _features(level: str) -> Iterator[str]:

@@ -153,7 +153,7 @@ class Sweep:
         """The findings, with places named by their functions."""
         beyond = []
         for feature in sorted(self.counts):
-            places = tuple(_place(data, functions, address) for address in self.places[feature])
+            places = tuple(place_of(data, functions, address) for address in self.places[feature])
             beyond.append(Beyond(feature, self.counts[feature], places))
         return IsaResult(tuple(beyond), self.undecodable)
 
@@ -180,7 +180,8 @@ def _names(enumeration: object) -> dict[int, str]:
     return {value: name for name, value in vars(enumeration).items() if name.isupper() and isinstance(value, int)}
 
 
-def _place(data: Buffer, functions: Functions, address: int) -> str:
+def place_of(data: Buffer, functions: Functions, address: int) -> str:
+    """An address by the function that holds it, such as `symbol+0x12`."""
     index = bisect_right(functions.addresses, address) - 1
     if index < 0:
         return f"{address:#x}"
