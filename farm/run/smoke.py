@@ -13,7 +13,7 @@ from packaging.version import Version
 from farm.base.errors import FarmError
 from farm.base.tags import serves
 from farm.index.backends import open_store
-from farm.index.layout import json_key
+from farm.index.layout import SMOKE, json_key
 from farm.index.pages import parse_page
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
@@ -23,7 +23,7 @@ from farm.run.report import Outcomes
 from farm.run.workspace import Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
-from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
+from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
@@ -182,7 +182,7 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
         kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
         data = kept.to_json().encode()
         key = hashlib.sha256(data).hexdigest()[:16]
-        store.create(f"{KEPT}{file.filename}/{key}.json", data, content_type="application/json")
+        store.create(f"{SMOKE}{file.filename}/{key}.json", data, content_type="application/json")
     except FarmError as error:
         return str(error)
     return None

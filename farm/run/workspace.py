@@ -14,7 +14,7 @@ from farm.run.journal import Journal
 from farm.run.report import Watcher
 
 if TYPE_CHECKING:
-    from farm.index.keys import Signer
+    from securesystemslib.signer import CryptoSigner
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Workspace:
         return place if "://" in place else str(self.project / place)
 
 
-def configured_signer(project: Path, settings: Settings) -> "Signer | None":
+def configured_signer(project: Path, settings: Settings) -> "CryptoSigner | None":
     """The signer that `signing_key` of ci/farm.yaml names; None for none.
 
     Raises:
