@@ -205,6 +205,8 @@ def test_a_companion_is_built_published_and_smoke_tested(engine, tmp_path):
         "torch and its companion end",
         lambda: all(state(farm, r) in ("success", "failure", "infra") for r in (torch, first)),
     )
+    for run in (torch, first):
+        assert state(farm, run) == "success", farm.json("status", run)["why"]
     attached = farm.run("submit", *SMALL, "companion", "--on", name, "--rebuild", "--json")
     assert attached.returncode == 0, attached.stderr
     second = farm.json("status")[0]["id"]
