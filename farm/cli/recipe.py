@@ -102,6 +102,7 @@ class Found:
     apt: set[str]
     components: list[str]
     imports: list[str]
+    cmake: bool = False
     torch: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -111,7 +112,8 @@ class Found:
 
     def recipe(self, wheels: list[dict[str, str]]) -> str:
         """The text of `recipe.yaml`."""
-        env = {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
+        env = {"CMAKE_GENERATOR": "Ninja"} if self.cmake else {}  # the image has no make
+        env |= {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
         env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"} if self.cuda and self.torch else {}
         lines = [
             f"# Written by `farm recipe new` from the sources. Licence: {self.licence or 'not said'}.",
@@ -270,6 +272,7 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
         apt=apt,
         components=["nvcc", "headers", "cudart", *components] if cuda else [],
         imports=imports,
+        cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in tree.names),
         torch=torch,
         notes=notes,
     )
