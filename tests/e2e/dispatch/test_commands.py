@@ -222,7 +222,7 @@ def test_a_companion_is_built_published_and_smoke_tested(engine, tmp_path):
         done = [step["data"]["name"] for step in found["events"] if step["kind"] == "step"]
         ends = [(job["kind"], attempt["result"]) for job in found["jobs"] for attempt in job["attempts"]]
         if run in (third, fourth):  # what they retry is published: it is tested again, and not built
-            assert (done, ends) == (["publish", "install", "smoke"], [("smoke", "success")])
+            assert (done[:3], ends) == (STEPS[3:], [("smoke", "success")])
         else:
             assert [step for step in done if step in STEPS] == STEPS
             assert ends == [("build", "success"), ("smoke", "success")]
