@@ -211,7 +211,7 @@ def engines_of(workspace: "Workspace") -> "Iterator[tuple[str, docker.DockerClie
     from farm.base.errors import FarmError
     from farm.base.project import LOCAL
     from farm.cli import show
-    from farm.engines.reach import connect
+    from farm.engines.docker import connect
     from farm.run.backends import docker_runners
 
     urls = {LOCAL: None, **{name: runner.url for name, runner in docker_runners(workspace).items()}}

@@ -13,11 +13,9 @@ from typing import Any
 from farm.base.errors import FarmError, UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.engines.ask import Reported, ask, differences
 from farm.engines.github_api import GithubApi, connect
-from farm.engines.github_settings import missing_settings
-from farm.engines.registration import commands, site_of
-from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
+from farm.engines.github_settings import commands, missing_settings, site_of
+from farm.engines.runners import Reported, Stranded, Untaken, ask, differences, needs_of, stranded, untaken
 from farm.plan.matrix import Build, load_matrix
 from farm.plan.settings import Github, JobKind, Runner, github_if_any, load_github, load_runners
 from farm.platforms.facts import DEFAULT, PLATFORMS

@@ -22,10 +22,9 @@ from farm.base.heartbeat import Pulse, megabytes
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line
 from farm.catalog import DebianRelease
-from farm.engines import once
-from farm.engines.docker import guard
-from farm.engines.package_counts import PackageCounts
-from farm.engines.reach import ERRORS
+from farm.engines import images
+from farm.engines.docker import ERRORS, guard
+from farm.engines.images import PackageCounts
 
 Line = Callable[[str], None]
 Progress = Callable[[int, int], object]
@@ -62,7 +61,7 @@ def base_image(
     if found := _here(client, (release.image, own), note):
         return found
     # Of two base images of one name would come two toolchains, since those are made for the id.
-    with once.alone(client, own, line=line, note=note):
+    with images.alone(client, own, line=line, note=note):
         if found := _here(client, (release.image, own), note):  # whoever held the lock has made it
             return found
         tried = [f"no local tag {release.image} or {own}"]
@@ -75,9 +74,9 @@ def base_image(
         problem = _cannot_debootstrap(release)
         if problem is None:
             note(f"base image: making {own} with debootstrap (about 30 s)")
-            with once.unnamed(client) as made:
+            with images.unnamed(client) as made:
                 made.append(_debootstrap(client, release, mirror, line, progress))
-                return once.name(client, made[-1], own, note)
+                return images.tag_first(client, made[-1], own, note)
         tried.append(problem)
     raise InfrastructureError(
         "no base image: " + "; ".join(tried),
@@ -88,7 +87,7 @@ def base_image(
 
 def _here(client: docker.DockerClient, tags: Iterable[str], note: Line) -> str | None:
     for tag in tags:
-        if found := once.named(client, tag):
+        if found := images.image_id(client, tag):
             note(f"base image: {tag} is here")
             return found
     return None

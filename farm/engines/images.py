@@ -1,5 +1,6 @@
 """Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused."""
 
+import contextlib
 import fnmatch
 import hashlib
 import io
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -24,14 +26,159 @@ from farm.base import failures, outputs
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
 from farm.base.heartbeat import Pulse, megabytes
 from farm.base.interrupts import held
+from farm.base.locks import lock
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, nearest
-from farm.engines import once
 from farm.engines.docker import guard
-from farm.engines.package_counts import PackageCounts
 from farm.platforms.facts import DEFAULT, facts
 
 Line = Callable[[str], None]
+
+
+def image_id(client: docker.DockerClient, tag: str) -> str | None:
+    """The id of the image that has a name; None: there is none."""
+    try:
+        return str(client.images.get(tag).id)
+    except docker.errors.ImageNotFound:
+        return None
+
+
+@contextlib.contextmanager
+def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log: Path | None = None) -> Iterator[None]:
+    """One run of this user at a time makes the image `tag` on an engine; whoever comes second waits.
+
+    That it waits, and for whom (run, project and log of the other), goes to `note`; for how long to `line`.
+    Where no lock can be had (a home that cannot be written, a file system without locks), no one waits.
+    """
+    file = _opened(client, tag)
+    with file or contextlib.nullcontext():
+        if file and _held_by_another(file.fileno()):
+            file.seek(0)
+            holder = file.read().decode(errors="replace") or "another run"
+            note(f"{tag} is being made by {holder}: waiting for it")
+            with Pulse(line, lambda silent: f"waited {duration(silent)} for {tag}, made by {holder}"):
+                lock(file.fileno(), wait=True)
+        if file:
+            with contextlib.suppress(OSError):  # a full disk: only the words are lost
+                file.truncate(0)
+                file.write(os.fsencode(holder_text(log)))
+        yield
+
+
+def holder_text(log: Path | None) -> str:
+    """This process for another one that waits for it: `run ID (process 12, log: FILE)`; FILE names the project."""
+    what = f"process {os.getpid()}" + (f", log: {log}" if log else "")
+    # Logs lie in the folder of their run: artifacts/runs/ID/image.log.
+    return f"run {log.parent.name} ({what})" if log and log.parent.parent.name == "runs" else what
+
+
+def _opened(client: docker.DockerClient, tag: str) -> FileIO | None:
+    """The lock's file. It stays: whoever opened one that was removed would hold it beside the holder of the new one."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torch-farm" / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        # "a": whoever waits must not cut what the holder wrote.
+        return (folder / re.sub(r"[^\w.-]", "-", f"{client.info().get('ID')}-{tag}")).open("ab+", buffering=0)
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        return None
+
+
+def _held_by_another(descriptor: int) -> bool:
+    """Takes the lock if it can be had; where there are no locks, no one holds one."""
+    try:
+        lock(descriptor, wait=False)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
+    """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
+
+    So neither Ctrl-C nor another project's image of the same name leaves gigabytes behind. An image that a container
+    uses stays, and one that someone else has named: what an engine built before from the same files has the same id.
+    """
+    made: list[str] = []
+    try:
+        yield made
+    finally:
+        for image in made[-1:]:
+            # Gone (404), in use (409), or the engine does not answer: then its own error counts.
+            with held(), contextlib.suppress(docker.errors.APIError, requests.exceptions.RequestException):
+                if not client.images.get(image).tags:
+                    client.images.remove(image)
+
+
+def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
+    """Gives an image that has no name its tag, unless another one got that meanwhile; the id of the one that has it.
+
+    The first keeps the tag: its project may use it already. Docker knows no tagging on a condition, so between two
+    users' looking and tagging are some milliseconds in which the later one takes the tag, and an image without a name
+    stays; both builds go on, as they use the tag.
+    """
+    first = image_id(client, tag)
+    if first is None:
+        repository, _, version = tag.rpartition(":")
+        client.images.get(made).tag(repository, version)
+        return made
+    if first != made:
+        note(f"{tag} was made by another run meanwhile; this one is removed")
+    return first
+
+
+_TOTAL = re.compile(r"\d+ upgraded, \d+ newly installed,")
+"""apt's summary, before it fetches: `0 upgraded, 37 newly installed, 0 to remove and 2 not upgraded.`"""
+_COUNTED = re.compile(r"(\d+) (?:upgraded|newly installed|reinstalled|downgraded)")
+_APT = re.compile(r"(Get|Unpacking|Setting up)(?::\d+)? (\S.*)")
+_DEBOOTSTRAP = re.compile(r"I: (?:(Retrieving) (\S+) \S+|(Extracting|Unpacking|Configuring) (\S+)\.\.\.)$")
+
+
+_PHASES = (("Get", "Unpacking", "Setting up"), ("Extracting", "Unpacking", "Configuring"))
+"""The phases of apt and of debootstrap, once everything is retrieved: each package goes through all three."""
+
+
+class PackageCounts:
+    """Give it each line of one program in order; a summary of apt starts anew."""
+
+    def __init__(self) -> None:
+        self._total = self._done = 0
+        # By phase, the packages that came: a trigger configures one again.
+        self._seen: dict[str, set[str]] = {}
+
+    def line(self, text: str) -> tuple[int, int] | None:
+        """Packages done over all phases, and in all, three a package; None for a line of no package.
+
+        The total is 0 while it is unknown (debootstrap names a package first when it retrieves it), and when dpkg is
+        at the triggers, its last phase.
+        """
+        if _TOTAL.match(text):
+            self._total = sum(int(count) for count in _COUNTED.findall(text))
+            self._seen.clear()
+            self._done = 0
+        elif self._total and (found := _APT.match(text)):
+            return self._over_phases(_PHASES[0], found[1], found[2], self._total)
+        elif text.startswith("Processing triggers for "):
+            return 0, 0
+        elif found := _DEBOOTSTRAP.match(text):
+            # Package lists have no version.
+            if found[1]:
+                return self._come(found[1], found[2]), 0
+            return self._over_phases(_PHASES[1], found[3], found[4], len(self._seen.get("Retrieving", ())))
+        return None
+
+    def _over_phases(self, phases: tuple[str, ...], phase: str, package: str, total: int) -> tuple[int, int]:
+        # What an earlier phase left out (a package of apt's cache is not fetched) counts as done: it only goes forward.
+        self._done = max(self._done, phases.index(phase) * total + min(self._come(phase, package), total))
+        return self._done, len(phases) * total
+
+    def _come(self, phase: str, package: str) -> int:
+        self._seen.setdefault(phase, set()).add(package)
+        return len(self._seen[phase])
+
+
 Progress = Callable[[int, int], object]
 
 KEPT_LINES = 5000
@@ -137,12 +284,12 @@ def ensure_image(
     tag = wanted.tag
     if found := _here(client, tag, note):
         return found
-    with once.alone(client, tag, line=line, note=note, log=log):
+    with alone(client, tag, line=line, note=note, log=log):
         if found := _here(client, tag, note):  # whoever held the lock has made it
             return found
         log.parent.mkdir(parents=True, exist_ok=True)
         with (
-            once.unnamed(client) as made,
+            unnamed(client) as made,
             _context_tar(wanted.context, wanted.wheels()) as archive,
             log.open("w", encoding="utf-8") as stream,
             _Doing(client, archive, line) as doing,
@@ -161,12 +308,12 @@ def ensure_image(
                 _follow(_noting(events, made), stream, doing, note, log, progress)
             except UnknownPackagesError as error:
                 raise error.with_nearest(_package_names(client, wanted.base)) from error
-            first = once.name(client, made[-1], tag, note)
+            first = tag_first(client, made[-1], tag, note)
     return Image(tag, first, reused=first != made[-1])
 
 
 def _here(client: docker.DockerClient, tag: str, note: Line) -> Image | None:
-    found = once.named(client, tag)
+    found = image_id(client, tag)
     if found is None:
         return None
     note(f"{tag} is here")

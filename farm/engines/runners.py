@@ -1,17 +1,21 @@
 """Which runner can take which job, and why not."""
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from farm import catalog
+from farm.base.errors import FarmError
 from farm.engines.base import Traits
-from farm.engines.docker import DockerEngine
+from farm.engines.docker import DockerEngine, connect
 from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi, Listed
 from farm.plan.compat.gpu import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.matrix import Build
 from farm.plan.recipe import recipe
 from farm.plan.settings import Card, Github, JobKind, Runner
+from farm.platforms.facts import named
 
 TRAITS: Mapping[str, Traits] = {engine.name: engine.traits for engine in (DockerEngine, GithubEngine)}
 """Of the engines that reach the machines of ci/runners.yaml."""
@@ -160,3 +164,112 @@ def stranded(
         if takers and not set(takers) & set(online):
             groups.setdefault((job.kind, takers), []).append(name)
     return [Stranded(kind, tuple(names), takers) for (kind, takers), names in groups.items()]
+
+
+SLACK = 0.95
+"""A machine reports a little less memory than it was sold with: the kernel keeps some."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """An engine's account of a runner; None: unknown. `why` explains what is not online."""
+
+    online: bool
+    why: str | None = None
+    busy: bool = False
+    platform: str | None = None
+    machine: str | None = None
+    os_version: str | None = None
+    cpus: float | None = None
+    memory_gb: float | None = None
+    labels: tuple[str, ...] | None = None
+
+
+def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
+    """Ask the engine of every runner; one that does not answer is offline, and `why` holds its error.
+
+    GitHub is asked once for all its runners.
+    """
+    listed: dict[str, Listed] | str = {}
+    if any(runner.by_labels for runner in runners.values()):
+        try:
+            with contextlib.closing(github()) as api:
+                listed = {found.name.lower(): found for found in api.runners()}
+        except FarmError as error:
+            listed = f"{error}" + (f" ({error.hint})" if error.hint else "")
+    reported = {}
+    for name, runner in runners.items():
+        if not runner.by_labels:
+            reported[name] = _docker(runner)
+        elif isinstance(listed, str):
+            reported[name] = Reported(online=False, why=listed)
+        else:
+            reported[name] = listed_as(name, listed.get(name.lower()))
+    return reported
+
+
+def _docker(runner: Runner) -> Reported:
+    try:
+        client = connect(runner.url)
+    except FarmError as error:
+        return Reported(online=False, why=str(error))
+    try:
+        info = client.info()
+    finally:
+        client.close()
+    system, spelling = str(info.get("OSType", "")), str(info.get("Architecture", ""))
+    platform = named(system)
+    return Reported(
+        online=True,
+        platform=system or None,
+        machine=(platform.machine(spelling) if platform else spelling) or None,
+        os_version=str(info.get("OSVersion", "")) or None,
+        cpus=float(info["NCPU"]),
+        memory_gb=int(info["MemTotal"]) / 1e9,
+    )
+
+
+def listed_as(name: str, found: Listed | None) -> Reported:
+    """The entry called `name` in GitHub's list of runners; None: there is none."""
+    if found is None:
+        return Reported(online=False, why=f"the repository has no runner called {name}")
+    labels = tuple(label.name for label in found.labels)
+    # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone typed.
+    own = {label.name.lower() for label in found.labels if label.type != "custom"}
+    platform = named(found.os)
+    spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels
+    return Reported(
+        online=found.status == "online",
+        why=None if found.status == "online" else f"GitHub says that it is {found.status}",
+        busy=found.busy,
+        platform=platform.name if platform else None,
+        machine=platform.machine(spelling) if platform and spelling else None,
+        labels=labels,
+    )
+
+
+def differences(runner: Runner, reported: Reported) -> list[str]:
+    """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
+    found = []
+    for what in ("platform", "machine"):
+        written, has = getattr(runner, what), getattr(reported, what)
+        if has is not None and has != written:
+            found.append(f"{what} is {has}, the file says {written}")
+    # With a dot at the end, so that 10.0.1 does not pass for 10.0.17763.
+    if runner.os_version and reported.os_version and not f"{reported.os_version}.".startswith(f"{runner.os_version}."):
+        found.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
+    if runner.cpus and reported.cpus and runner.cpus * runner.slots > reported.cpus:
+        found.append(f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}")
+    if runner.memory_gb and reported.memory_gb and runner.memory_gb * runner.slots * SLACK > reported.memory_gb:
+        found.append(
+            f"has {reported.memory_gb:.1f} GB of memory, the file promises {runner.slots} x {runner.memory_gb:g}"
+        )
+    if reported.labels is not None:
+        carried = {label.lower() for label in reported.labels}
+        missing = [label for label in runner.labels if label.lower() not in carried]
+        further = sorted(carried - {label.lower() for label in runner.labels})
+        if missing:
+            found.append(f"does not carry the label {', '.join(missing)}")
+        if further:
+            found.append(f"carries {', '.join(further)}, which the file does not say")
+    return found

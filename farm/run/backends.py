@@ -15,17 +15,15 @@ from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines import base_images, images
-from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import DockerEngine
-from farm.engines.exchange import Exchange
+from farm.engines.docker import ERRORS, DockerEngine, connect
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
-from farm.engines.reach import ERRORS, connect
+from farm.engines.runners import listed_as
 from farm.engines.slurm import Options, SlurmEngine
-from farm.engines.swarm import SwarmEngine
+from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
 from farm.plan.settings import Runner, Slurm, SlurmCard, Swarm, load_github, load_runners

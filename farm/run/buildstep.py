@@ -17,7 +17,7 @@ from farm.base.interrupts import held
 from farm.base.project import LOCAL
 from farm.base.retries import retry_while_open
 from farm.engines.base import FINAL, Cause, Engine, Observation
-from farm.engines.output import LocalDiskError
+from farm.engines.transfer import LocalDiskError
 from farm.platforms.registry import platform
 from farm.run import build, wheel_pieces
 from farm.run.backends import toolchain, write_context

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from farm.base.errors import InfrastructureError
-from farm.engines.reach import connect
+from farm.engines.docker import connect
 from farm.run.backends import push
 from tests.e2e.dispatch.conftest import PUSH_PORT
 

@@ -17,8 +17,7 @@ from farm.base.errors import UsageError
 from farm.base.processes import started
 from farm.base.zipapps import pack
 from farm.engines import transfer
-from farm.engines.exchange import Exchange
-from farm.engines.swarm import AGENT
+from farm.engines.swarm import AGENT, Exchange
 from farm.run.standalone.agent import store
 from farm.run.standalone.agent.main import UPLOAD_FAILED
 from tests.pythons import python

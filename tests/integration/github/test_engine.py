@@ -12,7 +12,7 @@ from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerErro
 from farm.engines.base import Capacity
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi, connect
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 from farm.plan.file import Plan
 from farm.plan.render import render
 from farm.plan.settings import load_github

@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from farm.engines.github_api import GithubApi
-from farm.engines.github_followed import Followed
-from farm.engines.github_models import Run
+from farm.engines.github import Followed
+from farm.engines.github_api import GithubApi, Run
 
 PER_HOUR, PER_MINUTE, WRITES_PER_MINUTE = 5000, 900, 80
 """GitHub Docs, "Rate limits for the REST API": requests an hour of a user's token; points a minute, a GET is one and a

@@ -163,7 +163,7 @@ def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, cap
         asked.append(url)
         raise NoRunnerError(f"no Docker engine answers at {url}")
 
-    monkeypatch.setattr("farm.engines.reach.connect", connect)
+    monkeypatch.setattr("farm.engines.docker.connect", connect)
     clean(project, capsys, "--dry-run")
     assert asked == ["tcp://one", "ssh://two"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import UsageError
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant

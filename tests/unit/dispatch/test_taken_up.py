@@ -8,8 +8,8 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Observation
-from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.swarm import SwarmEngine
+from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.base.heartbeat import Pulse
-from farm.engines.images import _follow
-from farm.engines.package_counts import PackageCounts
+from farm.engines.images import PackageCounts, _follow
 
 TEXT = "Step 1/2 : FROM base\n\nStep 2/2 : RUN make\nfirst\r\nsecond\n"
 

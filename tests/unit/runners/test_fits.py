@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.engines.ask import Reported, differences
-from farm.engines.runners import Needs, fits, needs_of, stranded, untaken
+from farm.engines.runners import Needs, Reported, differences, fits, needs_of, stranded, untaken
 from farm.plan.compat.stack import Stack
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import Runner, load_github, load_runners
