@@ -77,8 +77,7 @@ def age(text: str) -> timedelta:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import project_of
-    from farm.run.report import Silent
-    from farm.run.workspace import Workspace
+    from farm.run.workspace import Silent, Workspace
 
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than

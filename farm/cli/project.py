@@ -24,8 +24,7 @@ def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
 
 def workspace_of(args: argparse.Namespace) -> "Workspace":
     """The project as the pipeline sees it, without anybody who watches."""
-    from farm.run.report import Silent
-    from farm.run.workspace import Workspace
+    from farm.run.workspace import Silent, Workspace
 
     return Workspace(*project_of(args), Silent())
 

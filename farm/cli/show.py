@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from farm.run.report import Outcomes
+    from farm.run.workspace import Outcomes
 
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""

@@ -17,9 +17,8 @@ from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.run.published import listed
 from farm.run.release import pip_source
-from farm.run.report import Outcomes, Silent
 from farm.run.smoke import SmokeOptions, smoke
-from farm.run.workspace import Workspace
+from farm.run.workspace import Outcomes, Silent, Workspace
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import PROBE
 

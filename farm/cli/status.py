@@ -137,7 +137,7 @@ def _watch(args: argparse.Namespace, journal: "Journal") -> int:
 
 def _one(args: argparse.Namespace, journal: "Journal") -> None:
     from farm.run.journal import EventKind
-    from farm.run.journal.progress import progress
+    from farm.run.journal.state import progress
 
     found = journal.run(args.run)
     jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.cli.options import add_dependencies, add_selectors, add_waivers
-from farm.run.check import refusal
+from farm.run.wheel import refusal
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.verify import verify
 

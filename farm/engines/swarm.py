@@ -30,9 +30,9 @@ from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.zipapps import pack
-from farm.engines import docker, transfer
+from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.docker import ERRORS, guard
+from farm.engines.docker import CAP_DROP, ERRORS, LOG_DRIVER, LOG_OPTIONS, PIDS, guard
 from farm.engines.transfer import too_large
 from farm.index.backends import open_store
 from farm.index.s3 import S3Store
@@ -379,9 +379,9 @@ class SwarmEngine:
                 constraints=constraints(job),
                 resources=_resources(job),
                 configs=configs,
-                cap_drop=docker.CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
-                log_driver=docker.LOG_DRIVER,
-                log_driver_options=docker.LOG_OPTIONS,
+                cap_drop=CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
+                log_driver=LOG_DRIVER,
+                log_driver_options=LOG_OPTIONS,
                 init=True if job.platform == DEFAULT else None,
                 stop_grace_period=GRACE_S * 10**9,
             )
@@ -613,7 +613,7 @@ def _resources(job: Job) -> Resources:
         mem_reservation=job.limits.memory,
         generic_resources={"gpu": job.gpus} if job.gpus else None,
     )
-    made["Limits"]["Pids"] = docker.PIDS  # Engine API 1.41; docker-py has no argument for it
+    made["Limits"]["Pids"] = PIDS  # Engine API 1.41; docker-py has no argument for it
     return made
 
 

@@ -1,6 +1,8 @@
 """The steps of one run: build, repair, verify, publish, smoke. Each may be done again after a controller was killed."""
 
+import os
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,21 +11,18 @@ from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, V
 from farm.base.project import LOCAL
 from farm.index.records import Record
 from farm.plan.file import Plan
-from farm.run import build_inputs
-from farm.run.backends import engine_kind, toolchain, write_context
-from farm.run.buildstep import BuildStep
-from farm.run.check import check_wheel, summary
-from farm.run.context import RunContext
-from farm.run.dependencies import link_missing
-from farm.run.journal import EventKind, Until
+from farm.run.backends import engine_kind
+from farm.run.build import the_wheel
+from farm.run.buildstep import BuildStep, RunContext, note_inputs
+from farm.run.inputs import INPUTS_FILE, library_wheels
+from farm.run.journal import EventKind, Journal, Run, Until
 from farm.run.journal.database import network_file_system
-from farm.run.library_wheels import library_wheels
 from farm.run.published import complete, record_of
-from farm.run.release import pip_line, pip_source, public_url, publish_wheel
-from farm.run.repair import repair_built
-from farm.run.smoke import SmokeOptions, smoke
-from farm.run.smoke_job import probe_job
-from farm.run.workspace import journal_path
+from farm.run.release import link_missing, pip_line, pip_source, public_url, publish_wheel
+from farm.run.smoke import SmokeOptions, probe_job, smoke
+from farm.run.toolchain import IMAGE, toolchain, write_context
+from farm.run.wheel import check_wheel, repair_built, summary
+from farm.run.workspace import Workspace, journal_path
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class MainJob(RunContext):
         built = BuildStep(self, self.pieces).carry_out()
         self.built()
         # Also where the run ends with the build: its `built` may be published by another machine.
-        given = build_inputs.noted(self, built)
+        given = note_inputs(self, built)
         if until == "build":
             return
         with self.outcomes.timed("repair", watcher) as step:
@@ -151,9 +150,59 @@ def without_a_build(plan: Plan, wheel: Path) -> str:
     With the inputs, which the provenance needs; `farm submit` then finds the wheel published, and tests it.
     """
     build = f"--variant {plan.variant} --package {plan.recipe} --platform {plan.platform} --channel {plan.channel}"
-    inputs = wheel.parents[1] / "built" / build_inputs.FILE
+    inputs = wheel.parents[1] / "built" / INPUTS_FILE
     command = f"farm publish {shlex.quote(str(wheel))} {build} --inputs {shlex.quote(str(inputs))}"
     return (
         "where only `verify:` of the recipe or channel is wrong, correct it and build nothing again, "
         f"with the options that this submit had: {command}"
     )
+
+
+ORDER: tuple[Until, ...] = ("build", "verify", "publish", "smoke")
+
+
+def take_over(workspace: Workspace, journal: Journal, run_id: str, plan_digest: str) -> Run | None:
+    """Puts the build of an earlier run into the folder of a new one; the run that it came from, or None.
+
+    Not of a run that came as far as this one is to come: whoever submits that again wants it built again.
+    """
+    earlier = journal.of_plan(plan_digest)
+    if not earlier:
+        return None
+    run = journal.run(run_id)
+    if run.request.rebuild:
+        return None
+    for old in earlier:
+        folder = workspace.run_folder(old.id)
+        same = bool(old.plan.get("library_wheels")) == bool(run.plan.get("library_wheels"))
+        if not same or not list((folder / "built/wheel").glob("*.whl")):
+            continue
+        if old.result == "success" and ORDER.index(old.request.until) >= ORDER.index(run.request.until):
+            return None
+        _take(folder, workspace.run_folder(run.id))
+        if given := journal.happened(old.id, EventKind.INPUTS):
+            journal.event(run.id, EventKind.INPUTS, **given.data)
+        journal.event(run.id, EventKind.RESUMED, run=old.id)
+        return old
+    return None
+
+
+def _take(old: Path, new: Path) -> None:
+    """Links where the file system has them; `built` gets its name last, when it is whole."""
+    part = new / "built.part"
+    shutil.rmtree(part, ignore_errors=True)
+    new.mkdir(parents=True, exist_ok=True)
+    the_wheel(old / "built/wheel")
+    for name in ("build.log", IMAGE):
+        if (old / name).exists():
+            _link(str(old / name), str(new / name))
+    shutil.copytree(old / "built", part, copy_function=_link)
+    part.rename(new / "built")
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+    return target

@@ -2,16 +2,21 @@
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from farm.base.errors import FarmError
+from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
+from farm.base.interrupts import held
 from farm.base.tags import serves
+from farm.base.zipapps import pack
+from farm.engines.base import Cause, Job
 from farm.index.backends import open_store
 from farm.index.layout import json_key
 from farm.index.pages import parse_page
@@ -19,12 +24,12 @@ from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
-from farm.run.report import Outcomes
-from farm.run.workspace import Workspace
+from farm.run.backends import Backend
+from farm.run.workspace import Outcomes, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
-from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
-from farm.smoke.runner import CHECK_S, Expectation, run_probe
+from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
+from farm.smoke.runner import CHECK_S, GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -214,3 +219,72 @@ def smoke_summary(report: SmokeReport) -> str:
     parts += [f"{group} not run: {reason}" for reason, group in reasons.items()]
     parts += [f"warning: {check.warning}" for check in report.checks if check.warning]
     return "; ".join(parts)
+
+
+MAX_OUTPUT = 64 << 20
+PROGRAM = """
+import runpy, site, sys
+site.addsitedir("/farm/site")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""`-I` leaves PYTHONPATH out, as it should: the wheel's folder is added here."""
+START = 'mkdir -p /farm/out; exec python3 -I -X faulthandler -c "$0" "$@"'
+
+
+def probe_job(
+    workspace: Workspace, plan: Plan, backend: Backend, image: str, python: Path, expect: Expectation, run: str
+) -> SmokeReport:
+    """The report of the probe, run on a node with what is installed for `python` here.
+
+    Raises:
+        NoRunnerError: The node cannot enter the toolchain, or Slurm takes no such job.
+        InfrastructureError: The job was lost.
+    """
+    engine = backend.engine
+    folder = workspace.run_folder(run)
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    test, out = folder / "smoke-job", folder / "smoke-out"
+    test.mkdir(exist_ok=True)
+    (test / "probe.pyz").write_bytes(pack(PROBE))
+    if expect.script is not None:
+        (test / "script.py").write_bytes(expect.script.read_bytes())
+        expect = replace(expect, script=Path("/farm/test/script.py"))
+    limit = float(workspace.settings.smoke_timeout_s)
+    options = arguments(plan.package, expect, Path("/farm/out/report.json"), timeout_s=limit, check_s=limit)
+    job = Job(
+        name=f"smoke {plan.package}-{plan.variant}",
+        image=image,
+        command=("sh", "-c", START, PROGRAM, "/farm/test/probe.pyz", *options),
+        inputs={"/farm/test": test, "/farm/site": site},
+        output="/farm/out",
+        environment={},
+        limits=engine.capacity(),
+        timeout_s=int(limit + GRACE_S),
+        labels={"farm.run": run, "farm.kind": "smoke"},
+        gpus=1,
+    )
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        with held():
+            handle = engine.submit(job)
+            stack.callback(engine.release, handle)
+        log = b"".join(engine.logs(handle))
+        observed = engine.observe(handle)
+        if observed.cause is Cause.NOT_STARTED:
+            raise NoRunnerError(str(observed.text), hint="choose other nodes with slurm.smoke in ci/farm.yaml")
+        if observed.state != "done":
+            raise InfrastructureError(f"the smoke job was {observed.state}: {observed.text}", hint="run it again")
+        files = engine.collect(handle, out, MAX_OUTPUT)
+    document = next((read_document(file) for file in files if file.name == "report.json"), "the probe left no report")
+    code = observed.exit_code or 0
+    return judge(
+        plan.package,
+        expect,
+        document,
+        # A shell's number for a signal, which Popen gives as a negative one.
+        code=128 - code if code > 128 else code,
+        late=f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
+        tail=log[-TAIL_BYTES:],
+        seconds=time.monotonic() - begun,
+    )

@@ -23,8 +23,7 @@ from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import buildstep, dispatch, mainjob, run, smoke
 from farm.run.queue import Worker
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
 from farm.smoke.emulation import Emulator
 

@@ -25,7 +25,7 @@ from farm.plan.build import resolve
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.run.backends import push
+from farm.run.toolchain import push
 from tests.e2e.conftest import wait
 from tests.e2e.dispatch import leftovers
 from tests.e2e.dispatch.leftovers import STORE_PORT

@@ -12,6 +12,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from farm.base import errors
+from farm.engines import transfer
 from farm.engines.base import Capacity, Cause, Job, Observation
 from farm.engines.host import HostEngine
 from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path

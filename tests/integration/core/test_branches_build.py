@@ -16,9 +16,8 @@ from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.report import Silent
 from farm.run.run import submit
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 
 BASES = {"py311": "debian-bookworm", "py312": "ubuntu-noble", "py313": "debian-trixie"}
 

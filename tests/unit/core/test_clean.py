@@ -12,8 +12,7 @@ from farm.cli.clean import trees_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
 from farm.run.journal import Journal, Request
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 
 DAY_S = 86400
 

@@ -21,7 +21,7 @@ from farm.base.text import duration
 from farm.cli import columns as narrow
 from farm.cli import progress, show
 from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, main, parse, parser
-from farm.run.report import Outcomes, Step
+from farm.run.workspace import Outcomes, Step
 from tests.answers import CANARY, HOSTILE, control, failed
 from tests.faults.disk import Disk, failing
 

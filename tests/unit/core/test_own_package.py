@@ -31,10 +31,9 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
-from farm.run.needs import published
-from farm.run.report import Silent
+from farm.run.inputs import published
 from farm.run.sources import _pack
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid
 

@@ -11,7 +11,7 @@ from farm.cli.contents import print_tree
 from farm.cli.logs import lines
 from farm.cli.progress import LogWatcher, Position, TerminalWatcher
 from farm.engines.transfer import RefusedOutputError, unpack, unpack_zip
-from farm.run.report import Outcomes, Step
+from farm.run.workspace import Outcomes, Step
 from tests.unit.core.test_transfer import tar
 
 FORGED = "farm: PUBLISHED torch==9"
