@@ -22,7 +22,7 @@ from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run import bundle
 from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
-from farm.run.standalone.bundle.build import failure
+from farm.run.standalone.bundle.main import failure
 from farm.run.workspace import Silent, Workspace
 from tests.pythons import python
 

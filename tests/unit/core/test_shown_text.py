@@ -7,7 +7,7 @@ import pytest
 
 from farm.base.errors import UsageError
 from farm.cli import show
-from farm.cli.contents import print_tree
+from farm.cli.inspect import print_tree
 from farm.cli.logs import lines
 from farm.cli.progress import LogWatcher, Position, TerminalWatcher
 from farm.engines.transfer import RefusedOutputError, unpack, unpack_zip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.cli.contents import components
+from farm.cli.inspect import components
 from farm.cli.main import main
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import CheckId, Policy
