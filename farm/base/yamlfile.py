@@ -6,12 +6,9 @@ copied) and duplicate keys (where the last one silently wins) are refused.
 
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -37,11 +34,6 @@ class Model(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
-
-    @classmethod
-    def completed(cls, data: Any) -> Any:
-        """A record's data, with the values that the file states once for all of its kind."""
-        return data
 
 
 def pattern(expression: str, meaning: str) -> Any:
@@ -77,7 +69,6 @@ def word_of(
 
 
 M = TypeVar("M", bound=BaseModel)
-R = TypeVar("R", bound=Model)
 
 
 def load(path: Path, model: type[M]) -> M:
@@ -90,94 +81,10 @@ def load(path: Path, model: type[M]) -> M:
     kept = parsed.read(path, raw)
     if kept is not None:
         try:
-            return model.model_validate(kept)
+            return model.model_validate_json(kept, strict=False)  # in JSON every key is text
         except ValidationError:
             pass  # the error is raised below
     return _checked(path, raw, model)
-
-
-def load_facts(path: Path, model: type[R]) -> R:
-    """A file of the catalogue, loaded: once it was checked, its records are made without a check.
-
-    Raises:
-        UsageError: As above.
-    """
-    raw = _content(path)
-    kept = parsed.read(path, raw)
-    if kept is not None:
-        try:
-            return record(model, kept)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            pass  # kept by another version of the farm
-    return _checked(path, raw, model)
-
-
-def record(model: type[R], data: Mapping[str, Any]) -> R:
-    """A model of data that it was checked with before: nothing is checked again.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: The data are of another shape.
-    """
-    data = model.completed(data)
-    if unknown := data.keys() - _fields(model).keys():
-        raise KeyError(min(unknown))
-    values = {}
-    for name, (make, default) in _fields(model).items():
-        if name in data:
-            values[name] = make(data[name]) if make else data[name]
-        elif default is None:
-            raise KeyError(name)
-        else:
-            values[name] = default()
-    made = model.__new__(model)
-    # As pickle makes it: without validation, which is what takes the time.
-    made.__setstate__(
-        {
-            "__dict__": values,
-            "__pydantic_fields_set__": set(data),
-            "__pydantic_extra__": None,
-            "__pydantic_private__": None,
-        }
-    )
-    return made
-
-
-@cache
-def _fields(model: type[BaseModel]) -> dict[str, tuple[Callable[[Any], Any] | None, Callable[[], Any] | None]]:
-    """By name of field: what makes its value of plain data (None: it is one), what makes its default (None: none)."""
-    return {
-        name: (
-            _maker(field.annotation),
-            None if field.is_required() else partial(field.get_default, call_default_factory=True),
-        )
-        for name, field in model.model_fields.items()
-    }
-
-
-def _maker(kind: Any) -> Callable[[Any], Any] | None:
-    """The function that makes a value of type `kind` of plain data; None: the data are the value."""
-    if isinstance(kind, type) and issubclass(kind, Model):
-        return partial(record, kind)
-    if kind is date:
-        return date.fromisoformat
-    parts = get_args(kind)
-    origin = get_origin(kind)
-    if origin is Annotated:
-        return _maker(parts[0])
-    if origin is list and (make := _maker(parts[0])):
-        return lambda items: [make(item) for item in items]
-    if origin is dict:
-        key = int if parts[0] is int else None
-        value = _maker(parts[1])
-        if key or value:
-            return lambda items: {
-                key(name) if key else name: value(item) if value else item for name, item in items.items()
-            }
-    if origin in (Union, UnionType) and any(map(_maker, parts)):
-        (other,) = (part for part in parts if part is not type(None))  # a record or none; ValueError: a choice of them
-        make_other = _maker(other)
-        return lambda item: None if item is None or make_other is None else make_other(item)
-    return None
 
 
 def _content(path: Path) -> bytes:

@@ -24,10 +24,8 @@ from farm.base.text import duration, log_line
 from farm.catalog import DebianRelease
 from farm.engines import images
 from farm.engines.docker import ERRORS, guard
-from farm.engines.images import PackageCounts
 
 Line = Callable[[str], None]
-Progress = Callable[[int, int], object]
 
 KEPT_LINES = 5000
 """Of debootstrap's output, for the search for its first error."""
@@ -47,11 +45,10 @@ def base_image(
     mirror: str | None,
     line: Line,
     note: Line | None = None,
-    progress: Progress = lambda *_: None,
 ) -> str:
     """The id of a base image for `release`.
 
-    What the farm does goes to `note`, output and bytes to `line`, the count of debootstrap's packages to `progress`.
+    What the farm does goes to `note`, output and bytes to `line`.
 
     Raises:
         InfrastructureError: None of the three ways works; the message says what was tried.
@@ -75,7 +72,7 @@ def base_image(
         if problem is None:
             note(f"base image: making {own} with debootstrap (about 30 s)")
             with images.unnamed(client) as made:
-                made.append(_debootstrap(client, release, mirror, line, progress))
+                made.append(_debootstrap(client, release, mirror, line))
                 return images.tag_first(client, made[-1], own, note)
         tried.append(problem)
     raise InfrastructureError(
@@ -126,9 +123,7 @@ def _cannot_debootstrap(release: DebianRelease) -> str | None:
     return None
 
 
-def _debootstrap(
-    client: docker.DockerClient, release: DebianRelease, mirror: str | None, line: Line, progress: Progress
-) -> str:
+def _debootstrap(client: docker.DockerClient, release: DebianRelease, mirror: str | None, line: Line) -> str:
     """The id of a base image that has no name yet."""
     with temporary_folder("farm-base-") as folder:
         root = folder / "root"
@@ -142,8 +137,7 @@ def _debootstrap(
             return f"debootstrap: no output for {duration(silent)}; {megabytes(_size(root))} written so far"
 
         with Pulse(line, silence) as pulse:
-            code, output = _said(command, pulse, progress)
-        progress(0, 0)
+            code, output = _said(command, pulse)
         if code:
             failure = failures.read(output)
             raise InfrastructureError(
@@ -194,18 +188,14 @@ def _size(folder: Path) -> int:
     return size
 
 
-def _said(command: list[str], pulse: Pulse, progress: Progress) -> tuple[int, deque[str]]:
+def _said(command: list[str], pulse: Pulse) -> tuple[int, deque[str]]:
     """Runs debootstrap: its exit code and the newest lines of its output, which go to `pulse`."""
     kept: deque[str] = deque(maxlen=KEPT_LINES)
-    counts = PackageCounts()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as child:
         assert child.stdout
         for text in child.stdout:
             kept.append(text.rstrip("\n"))
-            if counted := counts.line(kept[-1]):
-                progress(*counted)
-            number = f"package {counted[0]}: " if counted and not counted[1] else ""
-            pulse.passing(f"debootstrap: {number}{log_line(text)}")
+            pulse.passing(f"debootstrap: {log_line(text)}")
     return child.returncode, kept

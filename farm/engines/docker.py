@@ -1,6 +1,7 @@
 """The `docker` engine: one container a job, on the Docker engine here or at a URL (ssh, TLS, npipe).
 
-Containers get no network, no credentials, no bind mounts: inputs are copied in, outputs copied out.
+Containers get no network, no credentials, no bind mounts: inputs are copied in, outputs copied out. `connect` finds an
+engine: that of a URL, DOCKER_HOST's, that of docker's context, or this machine's.
 """
 
 import contextlib

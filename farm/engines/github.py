@@ -9,11 +9,10 @@ import hashlib
 import json
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from farm.base.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
 from farm.base.temporary import temporary_folder
@@ -25,94 +24,6 @@ from farm.engines.transfer import storing, too_large
 from farm.plan.file import Plan
 from farm.plan.settings import Github, JobKind
 from farm.platforms.facts import PLATFORMS
-
-EACH_S = 0.1
-"""Seconds by which the time between two lists grows with each run that is followed: 400 runs, 40 s."""
-JOBS_AGAIN = 60
-"""After so many lists the jobs of a run are asked for again although its status is the same: which step it is at."""
-
-
-class Followed:
-    """See the module. Its methods may be called by many threads; all raise as `GithubApi` does."""
-
-    def __init__(self, api: GithubApi, poll_s: float, clock: Callable[[], float]) -> None:
-        self._api, self._poll_s, self._clock = api, poll_s, clock
-        self._lock = threading.RLock()
-        self._runs: dict[int, Run] = {}
-        self._listed_at = float("-inf")
-        self._jobs: dict[int, tuple[str | None, float, list[RunJob]]] = {}
-        self._runners: tuple[float, list[Listed]] = (float("-inf"), [])
-
-    @property
-    def _period_s(self) -> float:
-        return max(self._poll_s, EACH_S * len(self._runs)) if self._poll_s else 0.0
-
-    def run(self, run_id: int) -> Run | None:
-        """A run as the last list has it; None where GitHub has none."""
-        with self._lock:
-            if run_id not in self._runs:
-                return self._asked(run_id)
-            if self._clock() - self._listed_at >= self._period_s:
-                self._list()
-            found = self._runs.get(run_id)
-            if found is None:  # not in the list any more: deleted, or moved behind what a list shows
-                return self._asked(run_id)
-            if found.status == "completed":
-                self._forget(run_id)
-            return found
-
-    def forget_all(self) -> None:
-        """Forget the states: the next question is requested anew."""
-        with self._lock:
-            self._listed_at = float("-inf")
-            self._runners = (float("-inf"), [])
-
-    def _asked(self, run_id: int) -> Run | None:
-        found = self._api.run(run_id)
-        # A run that has ended is followed no more: it would make the list longer for ever.
-        if found is not None and found.status != "completed":
-            self._runs[run_id] = found
-        else:
-            self._forget(run_id)
-        return found
-
-    def _list(self) -> None:
-        since: dict[str, datetime] = {}
-        for run in self._runs.values():
-            workflow = PurePosixPath(run.path.partition("@")[0]).name
-            # One list a workflow, as far back as the oldest run that is followed.
-            since[workflow] = min(run.created_at, since.get(workflow, run.created_at))
-        listed: dict[int, Run] = {}
-        for workflow, when in since.items():
-            if workflow:
-                listed |= {run.id: run for run in self._api.dispatched_runs(workflow, when)}
-        self._runs = {run_id: listed[run_id] for run_id in self._runs if run_id in listed}
-        self._listed_at = self._clock()
-
-    def _forget(self, run_id: int) -> None:
-        self._runs.pop(run_id, None)
-        self._jobs.pop(run_id, None)
-
-    def jobs(self, run: Run) -> list[RunJob]:
-        """The jobs of a run; those of its present status."""
-        with self._lock:
-            known = self._jobs.get(run.id)
-            # Of a run under way the jobs change little: they cost a request each, the list of runs one for all.
-            if known and known[0] == run.status and self._clock() - known[1] < JOBS_AGAIN * self._period_s:
-                return known[2]
-            jobs = self._api.jobs(run.id)
-            self._jobs[run.id] = (run.status, self._clock(), jobs)
-            return jobs
-
-    def runners(self) -> list[Listed]:
-        """The repository's runners."""
-        with self._lock:
-            when, listed = self._runners
-            if self._clock() - when >= self._period_s:
-                listed = self._api.runners()
-                self._runners = (self._clock(), listed)
-            return listed
-
 
 WORKFLOWS: dict[JobKind, str] = {"build": "build-plan.yml", "smoke": "smoke.yml"}
 WORK = "Do the job"
@@ -149,7 +60,6 @@ class GithubEngine:
         *,
         poll_s: float = 15.0,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._github = github
@@ -157,7 +67,6 @@ class GithubEngine:
         self.poll_s = poll_s
         self._sleep = sleep
         self._ends: dict[tuple[int, int], Observation] = {}
-        self._followed = Followed(api, poll_s, clock)
 
     def capacity(self) -> Capacity:
         """The limits in `ci/runners.yaml`: GitHub does not know what a runner has."""
@@ -234,8 +143,7 @@ class GithubEngine:
         return self._api.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
 
     def observe(self, handle: str) -> Observation:
-        """The state, no older than a few polls: all runs that are followed are asked about together."""
-        run = self._followed.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
+        run = self._run(handle)
         if run is None:
             return Observation("lost", why=f"{self._api.repository} has no run {handle}")
         if run.status == "completed":
@@ -243,7 +151,7 @@ class GithubEngine:
             if (run.id, run.run_attempt) not in self._ends:
                 self._ends[run.id, run.run_attempt] = self._ended(run, self._api.jobs(run.id))
             return self._ends[run.id, run.run_attempt]
-        jobs = self._followed.jobs(run)
+        jobs = self._api.jobs(run.id)
         for job in jobs:
             if job.status == "in_progress":
                 step = next((step.name for step in job.steps if step.status == "in_progress"), None)
@@ -263,7 +171,7 @@ class GithubEngine:
         hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
         since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
         try:
-            listed = self._followed.runners()
+            listed = self._api.runners()
         except UsageError as error:  # the token may dispatch, but not list runners
             return f"queued at GitHub; why is not known, since the runners cannot be listed ({error}){since}"
         not_now, carrying = self._no_runner(waiting.labels, listed), _carrying(listed, waiting.labels)
@@ -340,7 +248,6 @@ class GithubEngine:
         for look in range(CANCEL_LOOKS):
             run = self._run(handle)
             if run is None or run.status == "completed":
-                self._followed.forget_all()
                 return
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds

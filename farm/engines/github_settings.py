@@ -1,7 +1,7 @@
-"""The settings of a repository without which strangers could reach its self-hosted runners or its index.
+"""A repository at GitHub: the registration of its runners, and settings without which strangers could reach them.
 
-Sources: GitHub Docs, "Secure use reference" (self-hosted runners), "Managing GitHub Actions settings for a repository",
-"Managing environments for deployment".
+Sources: GitHub Docs, "REST API endpoints for self-hosted runners", "Secure use reference", "Managing GitHub Actions
+settings for a repository", "Managing environments for deployment".
 """
 
 import re

@@ -1,4 +1,10 @@
-"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused."""
+"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused.
+
+A toolchain takes many minutes and gigabytes, and on an engine without images projects begin it at the same time: the
+locks of `alone` make the second wait. They are the user's own: in a folder that all users may write, anybody could hold
+one for ever, and one in the engine (a container with a fixed name) would stay behind a killed run. So other users, and
+other machines with the same engine, are not kept from building: `tag_first` then keeps the image that was named first.
+"""
 
 import contextlib
 import fnmatch
@@ -129,58 +135,6 @@ def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> s
     return first
 
 
-_TOTAL = re.compile(r"\d+ upgraded, \d+ newly installed,")
-"""apt's summary, before it fetches: `0 upgraded, 37 newly installed, 0 to remove and 2 not upgraded.`"""
-_COUNTED = re.compile(r"(\d+) (?:upgraded|newly installed|reinstalled|downgraded)")
-_APT = re.compile(r"(Get|Unpacking|Setting up)(?::\d+)? (\S.*)")
-_DEBOOTSTRAP = re.compile(r"I: (?:(Retrieving) (\S+) \S+|(Extracting|Unpacking|Configuring) (\S+)\.\.\.)$")
-
-
-_PHASES = (("Get", "Unpacking", "Setting up"), ("Extracting", "Unpacking", "Configuring"))
-"""The phases of apt and of debootstrap, once everything is retrieved: each package goes through all three."""
-
-
-class PackageCounts:
-    """Give it each line of one program in order; a summary of apt starts anew."""
-
-    def __init__(self) -> None:
-        self._total = self._done = 0
-        # By phase, the packages that came: a trigger configures one again.
-        self._seen: dict[str, set[str]] = {}
-
-    def line(self, text: str) -> tuple[int, int] | None:
-        """Packages done over all phases, and in all, three a package; None for a line of no package.
-
-        The total is 0 while it is unknown (debootstrap names a package first when it retrieves it), and when dpkg is
-        at the triggers, its last phase.
-        """
-        if _TOTAL.match(text):
-            self._total = sum(int(count) for count in _COUNTED.findall(text))
-            self._seen.clear()
-            self._done = 0
-        elif self._total and (found := _APT.match(text)):
-            return self._over_phases(_PHASES[0], found[1], found[2], self._total)
-        elif text.startswith("Processing triggers for "):
-            return 0, 0
-        elif found := _DEBOOTSTRAP.match(text):
-            # Package lists have no version.
-            if found[1]:
-                return self._come(found[1], found[2]), 0
-            return self._over_phases(_PHASES[1], found[3], found[4], len(self._seen.get("Retrieving", ())))
-        return None
-
-    def _over_phases(self, phases: tuple[str, ...], phase: str, package: str, total: int) -> tuple[int, int]:
-        # What an earlier phase left out (a package of apt's cache is not fetched) counts as done: it only goes forward.
-        self._done = max(self._done, phases.index(phase) * total + min(self._come(phase, package), total))
-        return self._done, len(phases) * total
-
-    def _come(self, phase: str, package: str) -> int:
-        self._seen.setdefault(phase, set()).add(package)
-        return len(self._seen[phase])
-
-
-Progress = Callable[[int, int], object]
-
 KEPT_LINES = 5000
 """Of the output of an image's build, for the search for its first error."""
 MAX_LINE = 1 << 16
@@ -265,12 +219,10 @@ def ensure_image(
     log: Path,
     line: Line,
     note: Line | None = None,
-    progress: Progress = lambda *_: None,
 ) -> Image:
     """The image, made where the engine does not have it yet.
 
-    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`, the
-    count of apt's packages to `progress`.
+    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
@@ -305,7 +257,7 @@ def ensure_image(
                 decode=True,
             )
             try:
-                _follow(_noting(events, made), stream, doing, note, log, progress)
+                _follow(_noting(events, made), stream, doing, note, log)
             except UnknownPackagesError as error:
                 raise error.with_nearest(_package_names(client, wanted.base)) from error
             first = tag_first(client, made[-1], tag, note)
@@ -439,11 +391,9 @@ def _follow(
     doing: _Doing,
     note: Line,
     log: Path,
-    progress: Progress = lambda *_: None,
 ) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
-    counts = PackageCounts()
     for text, event in _lines(events, doing.passing):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
@@ -451,13 +401,10 @@ def _follow(
         if re.match(r"(Step \d+/\d+ |STEP \d+/\d+):", text):
             step = text
             lines.clear()
-            progress(0, 0)
             note(text)
         elif text.strip():
             if started := re.fullmatch(r" ---> Running in ([0-9a-f]{12,64})", text):
                 doing.container = started[1]
-            if counted := counts.line(text):
-                progress(*counted)
             doing.line(text)
         if text.strip():
             lines.append(text)

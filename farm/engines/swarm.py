@@ -2,7 +2,7 @@
 
 A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
 cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
-the exchange (`farm.engines.swarm`), written by `farm.run.standalone.agent` inside the container with signed URLs.
+the `Exchange`, written by `farm.run.standalone.agent` inside the container with signed URLs.
 """
 
 import base64

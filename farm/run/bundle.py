@@ -1,4 +1,4 @@
-"""A plan with all that it needs, in parts that can be carried one at a time to a machine without network or Docker."""
+"""An offline bundle: a plan with all that it needs, in parts that can be carried; and the wheel that comes back."""
 
 import hashlib
 import io

@@ -354,7 +354,7 @@ class Dispatcher:
             if self._entries[name].task.after & failed:
                 self._end(self._entries[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
                 continue
-            hint = "`farm runners check` names what is missing; add a runner or set its labels, then `farm retry`"
+            hint = "add such a runner to ci/runners.yaml, or correct what it says of one; then `farm retry`"
             text = f"no runner of {on} takes it: {why}" if workers else trouble or why
             self._end(self._entries[name], NoRunnerError(text, hint=hint))
 

@@ -1,4 +1,8 @@
-"""Inputs of a build's job: folders copied in before it starts, and its environment."""
+"""Inputs of a build's job beside its plan: sources, needed wheels, and the record of them for the wheel's provenance.
+
+Whoever runs a build knows them: the journal of this machine, or the farm on a runner, whose `farm build` leaves
+`built/inputs.json` beside the wheel. A container cannot say it: the file is written after its output was taken.
+"""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Is the wheel of a plan in the index already? Then a repeated submit builds nothing."""
+"""The index before a build: is the wheel of the plan there already, is its name free, can it be written?"""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The publish step: a verified wheel goes into the index; and the pip options by which users install from there."""
+"""The publish step: a verified wheel goes into the index with its provenance; and the pip line of its users."""
 
 import hashlib
 import shlex

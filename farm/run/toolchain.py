@@ -212,7 +212,6 @@ def toolchain(
             mirror=workspace.settings.debian_mirror,
             line=watcher.line,
             note=watcher.note,
-            progress=watcher.progress,
         )
         wanted = images.Toolchain(
             repository="farm/toolchain",
@@ -229,7 +228,6 @@ def toolchain(
             log=folder / "image.log",
             line=watcher.line,
             note=watcher.note,
-            progress=watcher.progress,
         )
         # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The repair step: adds libraries, version and requirements to a built wheel, as the plan says."""
+"""The steps on a wheel that was built: repair as the plan says, then verify."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A checkout as the pipeline works in it: its settings, its folders, its journal."""
+"""A checkout as the pipeline works in it: its settings, folders, journal, and who watches the steps of a run."""
 
 import contextlib
 import hashlib
@@ -38,7 +38,7 @@ class Watcher(Protocol):
         """A line worth a place in a short log: what the farm does, and which command of a build starts."""
 
     def progress(self, done: int, total: int) -> None:
-        """How far the step is, in steps of ninja, packages of apt, mebibytes of a wheel; 0 of 0: it is not known."""
+        """How far the step is, in steps of ninja or mebibytes of a wheel; 0 of 0: it is not known."""
 
 
 class Silent:

@@ -189,7 +189,7 @@ def install(patch, plan, engine):
         lock=threading.Lock(),
         max_output=1 << 30,
     )
-    patch("farm.run.backends.render", lambda *_: rendered)
+    patch("farm.run.toolchain.render", lambda *_: rendered)
     patch(buildstep, "toolchain", lambda *_: "toolchain:1")
     patch(buildstep, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):

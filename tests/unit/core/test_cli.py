@@ -1,6 +1,7 @@
 """The farm command as a user sees it: exit codes, one JSON document, what to do next, and never a traceback."""
 
 import errno
+import io
 import json
 import os
 import re

@@ -134,7 +134,7 @@ def test_an_unknown_platform_is_refused_with_the_nearest():
 def mac(monkeypatch):
     """Python as it is on a Mac with Apple silicon, as far as the farm asks it."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr("farm.run.toolchain.machine", lambda: "arm64")
+    monkeypatch.setattr("farm.run.backends.machine", lambda: "arm64")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The command line of a bundle's `run`."""
+"""The command line of a bundle's `run`: its build is a job of the farm's host engine, which comes along."""
 
 from __future__ import annotations
 
