@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _GPUS = ("cuda", "intelgt", "amdgpu")
-_DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
+_DLLS = (".dll", ".pyd", ".exe", ".so")  # other files may begin with the two letters of a PE file by chance
 
 
 class FatbinSet(NamedTuple):
