@@ -18,7 +18,7 @@ from farm.base.tags import serves
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Job
 from farm.index.backends import open_store
-from farm.index.layout import json_key
+from farm.index.layout import SMOKE, json_key
 from farm.index.pages import parse_page
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
@@ -28,7 +28,7 @@ from farm.run.backends import Backend
 from farm.run.workspace import Outcomes, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
-from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
+from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
 from farm.smoke.runner import CHECK_S, GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
@@ -187,7 +187,7 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
         kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
         data = kept.to_json().encode()
         key = hashlib.sha256(data).hexdigest()[:16]
-        store.create(f"{KEPT}{file.filename}/{key}.json", data, content_type="application/json")
+        store.create(f"{SMOKE}{file.filename}/{key}.json", data, content_type="application/json")
     except FarmError as error:
         return str(error)
     return None

@@ -16,7 +16,7 @@ from farm.plan.settings import Settings
 from farm.run.journal import Journal
 
 if TYPE_CHECKING:
-    from farm.index.keys import Signer
+    from securesystemslib.signer import CryptoSigner
 
 
 Outcome = Literal["done", "failed", "not run"]
@@ -128,7 +128,7 @@ class Workspace:
         return place if "://" in place else str(self.project / place)
 
 
-def configured_signer(project: Path, settings: Settings) -> "Signer | None":
+def configured_signer(project: Path, settings: Settings) -> "CryptoSigner | None":
     """The signer that `signing_key` of ci/farm.yaml names; None for none.
 
     Raises:

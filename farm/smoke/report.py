@@ -13,8 +13,6 @@ from farm.base.yamlfile import Model
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
 # Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless told not to.
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-KEPT = "smoke/"
-"""Where an index keeps reports: `smoke/<file name of the wheel>/<digest>.json`."""
 TESTED_AT = "tested at"
 TESTED_WHEEL = "sha256 of the wheel"
 """Facts of a kept report: when the test ended (ISO 8601), and which file it was, since names say less."""
