@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from farm.run.workspace import Outcomes
 
-
 GAP = 2
+SCREEN = 100
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""
 RIGHT = ("seconds", "took")
@@ -47,6 +47,13 @@ def json_document(data: Mapping[str, Any] | list[Any]) -> None:
 def say(text: object) -> None:
     """One line on stdout, made safe to print."""
     print(plain(str(text)))
+
+
+def prose(text: str) -> None:
+    """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own, by `say`."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    lines = textwrap.wrap(plain(text), SCREEN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    print("\n".join(lines))
 
 
 def note(text: str) -> None:
