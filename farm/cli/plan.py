@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.selection import plan_of
+    from farm.plan import features
     from farm.plan.evidence import load_evidence
 
     project, _, plan = plan_of(args)
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     evidence = load_evidence(project)
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
     for what, text in [
-        *features(plan),
+        *features.rows(plan.features, plan.without),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
         *instead(project, plan, evidence),
@@ -66,17 +67,6 @@ def values(plan: "Plan") -> list[Row]:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
-
-
-def features(plan: "Plan") -> Iterator[tuple[str, str]]:
-    """The features of PyTorch in the wheel, and those that the official one has beside them, with the reason."""
-    from farm import catalog
-
-    titles = {name: feature.title for name, feature in catalog.features().items()}
-    if plan.features:
-        yield "with", ", ".join(titles.get(name, name) for name in plan.features)
-    if plan.without:
-        yield "without", "; ".join(f"{titles.get(name, name)}: {reason}" for name, reason in plan.without.items())
 
 
 def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tuple[str, str]]:
