@@ -9,7 +9,7 @@ from farm.base.project import LOCAL
 from farm.index.records import Record
 from farm.plan.file import Plan
 from farm.run import build_inputs
-from farm.run.backends import emulates, engine_kind, toolchain, write_context
+from farm.run.backends import IMAGE, emulates, engine_kind, toolchain, write_context
 from farm.run.buildstep import BuildStep
 from farm.run.check import check_wheel, summary
 from farm.run.context import RunContext
@@ -145,8 +145,11 @@ class MainJob(RunContext):
         foreign = foreign and backend.builder is not None and backend.swarm is None
         if not (foreign or backend.tests):
             return None
-        rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
-        image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
+        if foreign and (self.folder / IMAGE).is_file():
+            image = (self.folder / IMAGE).read_text(encoding="utf-8")
+        else:
+            rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
+            image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
         gpus = 0 if foreign else 1
 
         def run(place: Path, expect: Expectation, emulate: str | None) -> SmokeReport:
