@@ -133,7 +133,7 @@ class MainJob(RunContext):
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
 
     def _elsewhere(self) -> Elsewhere | None:
-        """The test as a job of the engine, where that has a card for tests or a machine that runs the wheel, unlike this.
+        """The test as a job of the engine, where that has a card for tests or another machine, which runs the wheel.
 
         None: it runs on this machine.
         """
