@@ -12,7 +12,7 @@ import docker.errors
 
 from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
-from farm.engines import images
+from farm.engines import machines
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect
 from farm.engines.github import GithubEngine
@@ -127,7 +127,8 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
         return [
             Worker(
                 name,
-                machine=images.machine_of(client),
+                machine=machines.machine_of(client),
+                emulates=True,
                 memory=engine.capacity().memory,
                 disk=_bytes(runner.disk_gb) or 1 << 62,
                 slots=runner.slots,
