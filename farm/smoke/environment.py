@@ -20,6 +20,7 @@ from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, U
 from farm.base.failures import line_that_says
 from farm.base.outputs import runs_nothing
 from farm.base.text import plain_lines
+from farm.platforms.facts import DEFAULT, facts
 from farm.wheel.metadata import parse_wheel_name
 
 TAIL_LINES = 15
@@ -169,7 +170,7 @@ class Target:
         if uv:
             return [*words, f"--python-platform={self.machine}-manylinux_{major}_{minor}"]
         tags = [f"manylinux_{major}_{number}" for number in range(int(minor), 16, -1)]  # glibc 2.17: manylinux2014
-        words += [f"--platform={tag}_{self.machine}" for tag in (*tags, "manylinux2014", "linux")]
+        words += [f"--platform={tag}_{self.machine}" for tag in (*tags, "manylinux2014", facts(DEFAULT).tag)]
         return [*words, "--implementation=cp", *(f"--abi={abi}" for abi in (f"cp{self.python[2:]}", "abi3", "none"))]
 
 
