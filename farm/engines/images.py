@@ -29,7 +29,7 @@ from farm.base.text import duration, nearest
 from farm.engines import once
 from farm.engines.docker import guard
 from farm.engines.package_counts import PackageCounts
-from farm.platforms.facts import DEFAULT, facts
+from farm.platforms.facts import DEFAULT
 
 Line = Callable[[str], None]
 Progress = Callable[[int, int], object]
@@ -53,25 +53,6 @@ class Image:
     tag: str
     id: str
     reused: bool
-
-
-def machine_of(client: docker.DockerClient) -> str:
-    """The machine that an engine's containers run on, by the farm's name."""
-    return facts(DEFAULT).machine(str(client.info().get("Architecture")))
-
-
-def check_machine(client: docker.DockerClient, machine: str) -> None:
-    """Refuse to build for a machine that the engine's is not: an emulated build of PyTorch takes days.
-
-    Raises:
-        NoRunnerError: The engine runs on another architecture than `machine` (`x86_64`, `aarch64`).
-    """
-    found = machine_of(client)
-    if found != machine:
-        raise NoRunnerError(
-            f"the plan is for {machine}, the Docker engine runs on {found}",
-            hint=f"give the runner in ci/runners.yaml the URL of a Docker engine on {machine}",
-        )
 
 
 @dataclass(frozen=True)

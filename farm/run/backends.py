@@ -14,7 +14,7 @@ from farm import catalog
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
-from farm.engines import base_images, images
+from farm.engines import base_images, images, machines
 from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine
@@ -137,7 +137,8 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
         return [
             Worker(
                 name,
-                machine=images.machine_of(client),
+                machine=machines.machine_of(client),
+                emulates=True,
                 memory=engine.capacity().memory,
                 disk=_bytes(runner.disk_gb) or 1 << 62,
                 slots=runner.slots,
@@ -359,6 +360,22 @@ def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outc
     return rendered
 
 
+def emulates(backend: Backend, plan: Plan) -> bool:
+    """True if the engine emulates the plan's machine; False if it is its own, or no Docker engine is asked.
+
+    Raises:
+        NoRunnerError: It does not run its programs.
+    """
+    if backend.builder is None or not machines.emulates(backend.builder, plan.machine):
+        return False
+    if backend.swarm is not None:
+        raise NoRunnerError(
+            f"the plan is for {plan.machine}, and so must be the Docker engine that makes images for a swarm",
+            hint="set DOCKER_HOST to such an engine, or submit with --on docker",
+        )
+    return True
+
+
 def toolchain(
     workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
 ) -> str:
@@ -378,13 +395,16 @@ def toolchain(
         if backend.engine.traits.on_this_machine:
             prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
         return ""
-    images.check_machine(client, plan.machine)
+    emulated = emulates(backend, plan)
     assert plan.base  # submit refuses the others
+    if emulated:
+        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take ten times as long")
     with outcomes.timed("image", watcher) as step, backend.lock:
         base = base_images.base_image(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],
+            emulated=plan.machine if emulated else None,
             pull_timeout_s=workspace.settings.pull_timeout_s,
             mirror=workspace.settings.debian_mirror,
             line=watcher.line,
@@ -410,7 +430,7 @@ def toolchain(
         )
         # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")
-        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
+        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}{', emulated' if emulated else ''}"
         if backend.swarm is None or backend.swarm.registry is None:
             return image.tag
         pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)

@@ -3,27 +3,29 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, VerificationFailedError
 from farm.base.project import LOCAL
 from farm.index.records import Record
 from farm.plan.file import Plan
 from farm.run import build_inputs
-from farm.run.backends import engine_kind, toolchain, write_context
+from farm.run.backends import IMAGE, emulates, engine_kind, toolchain, write_context
 from farm.run.buildstep import BuildStep
 from farm.run.check import check_wheel, summary
 from farm.run.context import RunContext
 from farm.run.dependencies import link_missing
+from farm.run.host_toolchain import this_machine
 from farm.run.journal import EventKind, Until
 from farm.run.journal.database import network_file_system
 from farm.run.library_wheels import library_wheels
 from farm.run.published import complete, record_of
 from farm.run.release import pip_line, pip_source, public_url, publish_wheel
 from farm.run.repair import repair_built
-from farm.run.smoke import SmokeOptions, smoke
+from farm.run.smoke import Elsewhere, SmokeOptions, smoke
 from farm.run.smoke_job import probe_job
 from farm.run.workspace import journal_path
+from farm.smoke.report import SmokeReport
+from farm.smoke.runner import Expectation
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ class MainJob(RunContext):
         self.journal.set_state(attempt.id, "running")
         try:
             wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
-            options = SmokeOptions(wheel=wheel, filenames=filenames, **self._elsewhere())
+            elsewhere = self._elsewhere()
+            gpu = bool(elsewhere and not elsewhere.foreign and self.plan.parsed_variant.sms)
+            options = SmokeOptions(wheel=wheel, filenames=filenames, gpu=gpu, elsewhere=elsewhere)
             failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
         except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
@@ -128,21 +132,32 @@ class MainJob(RunContext):
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
 
-    def _elsewhere(self) -> dict[str, Any]:
-        """How the test runs as a job of the engine, where it lends a machine with the card to tests."""
-        if self.pieces is not None or not engine_kind(self.run.request.on).traits.unpacks:
-            return {}
+    def _elsewhere(self) -> Elsewhere | None:
+        """The test as a job of the engine, where that has a card for tests or another machine, which runs the wheel.
+
+        None: it runs on this machine.
+        """
+        system, machine = this_machine()
+        foreign = (system.facts.name, machine) != (self.plan.platform, self.plan.machine)
+        if self.pieces is not None or not (foreign or engine_kind(self.run.request.on).traits.unpacks):
+            return None
         backend = self.backend()
-        if not backend.tests:
-            return {}
-        rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
-        image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
-        return {
-            "gpu": bool(self.plan.parsed_variant.sms),
-            "elsewhere": lambda python, expect: probe_job(
-                self.workspace, self.plan, backend, image, python, expect, self.run.id
-            ),
-        }
+        foreign = foreign and backend.builder is not None and backend.swarm is None
+        if not (foreign or backend.tests):
+            return None
+        if foreign and (self.folder / IMAGE).is_file():
+            image = (self.folder / IMAGE).read_text(encoding="utf-8")
+        else:
+            rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
+            image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
+        gpus = 0 if foreign else 1
+
+        def run(place: Path, expect: Expectation, emulate: str | None) -> SmokeReport:
+            site = place if foreign else next(place.parents[1].glob("lib/python*/site-packages"))
+            job = self.workspace, self.plan, backend, image, site, expect, self.run.id
+            return probe_job(*job, gpus=gpus, emulate=emulate)
+
+        return Elsewhere(run, foreign, foreign and emulates(backend, self.plan))
 
 
 def without_a_build(plan: Plan, wheel: Path) -> str:

@@ -1,7 +1,8 @@
-"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated old CPU."""
+"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated CPU."""
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from farm import catalog
 from farm.base.errors import FarmError
 from farm.base.tags import serves
 from farm.index.backends import open_store
@@ -19,15 +21,30 @@ from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
-from farm.run.report import Outcomes
+from farm.run.report import Outcomes, Step
 from farm.run.workspace import Workspace
 from farm.smoke.emulation import model_for
-from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
+from farm.smoke.environment import Target, find_python, find_uv, install, make_environment, other_platform
 from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A place for the probe other than this machine.
+
+    Attributes:
+        run: Runs the probe with a folder of installed packages, on an emulated CPU where one is named.
+        foreign: It is another kind of machine than this one, which cannot run the wheel.
+        emulated: That machine is emulated there.
+    """
+
+    run: Callable[[Path, Expectation, str | None], SmokeReport]
+    foreign: bool = False
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class SmokeOptions:
         junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
         keep: The index is the project's own: the reports are kept in it.
         passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
-        elsewhere: Runs the probe of an environment on a machine with the card; None: it runs here.
+        elsewhere: Where the probe runs on another machine; None: it runs here.
     """
 
     wheel: Path | None = None
@@ -52,7 +69,7 @@ class SmokeOptions:
     junit: Path | None = None
     keep: bool = True
     passed: tuple[str, ...] = ()
-    elsewhere: Callable[[Path, Expectation], SmokeReport] | None = None
+    elsewhere: Elsewhere | None = None
 
 
 def smoke(
@@ -64,47 +81,32 @@ def smoke(
     source: tuple[str, ...],
     options: SmokeOptions | None = None,
 ) -> list[str]:
-    """Install from the index into a fresh environment and run the probe, here and on the emulated CPU.
+    """Install from the index into a fresh environment and run the probe, here or elsewhere and on the emulated CPU.
 
     Returns what failed, in words; reports are left in `folder`.
     """
     options = options or SmokeOptions()
-    watcher, variant = workspace.watcher, plan.parsed_variant
-    missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
-    python = find_python(variant.python)
-    if python is None or missing:
-        with outcomes.timed("install", watcher) as step:
-            # Not run is no failure: it says nothing about the wheel.
-            step.outcome, step.result = "not run", missing or f"no Python {variant.python_version} on this machine"
-        return []
+    watcher, elsewhere = workspace.watcher, options.elsewhere
     with outcomes.timed("install", watcher) as step:
-        # A fresh one: installers keep what is there of the same version.
-        shutil.rmtree(folder / "env", ignore_errors=True)
-        uv = find_uv()
-        python = make_environment(folder / "env", python, uv=uv)
-        log = folder / "install.log"
-        install(python, requirement, source=source, log=log, timeout_s=600, uv=uv, line=watcher.line)
-        step.result = f"{requirement} into a fresh environment" + (" with uv" if uv else "")
+        place = _install(workspace, plan, folder, step, requirement, source, options)
+    if place is None:
+        return []
     expect = expectation(plan, options)
-    run: Callable[[str | None], SmokeReport] = lambda model: run_probe(  # noqa: E731
-        python,
-        module=plan.package,
-        expect=expect,
-        timeout_s=workspace.settings.smoke_timeout_s,
-        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
-        emulate=model,
-        line=watcher.note,
-        passed=options.passed,
-    )
     failed = []
-    model = model_for(variant.cpu)
-    for name, emulate in (("smoke", None), (f"smoke ({model.name or variant.cpu})", model.name)):
+    model = model_for(plan.parsed_variant.cpu)
+    tests = [("smoke", None), (f"smoke ({model.name or plan.parsed_variant.cpu})", model.name)]
+    if elsewhere and elsewhere.foreign:  # it is one CPU, its own or an emulated one
+        tests = [tests[elsewhere.emulated]]
+    for name, emulate in tests:
         with outcomes.timed(name, watcher) as step:
             if name != "smoke" and emulate is None:
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
-            there = options.elsewhere if emulate is None else None
-            report = with_device_code(there(python, expect) if there else run(emulate), options.wheel)
+            if elsewhere and (elsewhere.foreign or emulate is None):
+                report = elsewhere.run(place, expect, emulate)
+            else:
+                report = _run_here(workspace, plan, place, expect, emulate, options)
+            report = with_device_code(report, options.wheel)
             _write(report, f"-{emulate}" if emulate else "", folder, options.junit)
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
@@ -117,6 +119,54 @@ def smoke(
                 causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
                 failed.append(f"{name} failed: {report.reason}{causes}")
     return failed
+
+
+def _install(
+    workspace: Workspace,
+    plan: Plan,
+    folder: Path,
+    step: Step,
+    requirement: str,
+    source: tuple[str, ...],
+    options: SmokeOptions,
+) -> Path | None:
+    """The interpreter of a fresh environment, or a folder of packages for another machine; None: neither can be had."""
+    python, uv, target = find_python(plan.parsed_variant.python), find_uv(), None
+    # A fresh one: installers keep what is there of the same version.
+    place = folder / "env"
+    if options.elsewhere and options.elsewhere.foreign:
+        assert plan.base  # it is a container of this base
+        glibc, python = catalog.debian_releases()[plan.base].glibc, Path(sys.executable)
+        target = Target(place, plan.parsed_variant.python, plan.machine, glibc)
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
+        if python is None or missing:
+            # Not run is no failure: it says nothing about the wheel.
+            version = plan.parsed_variant.python_version
+            step.outcome, step.result = "not run", missing or f"no Python {version} on this machine"
+            return None
+        shutil.rmtree(place, ignore_errors=True)
+        python = make_environment(place, python, uv=uv)
+    log, line = folder / "install.log", workspace.watcher.line
+    install(python, requirement, target=target, source=source, log=log, timeout_s=600, uv=uv, line=line)
+    step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}" + (" with uv" if uv else "")
+    return place if target else python
+
+
+def _run_here(
+    workspace: Workspace, plan: Plan, python: Path, expect: Expectation, emulate: str | None, options: SmokeOptions
+) -> SmokeReport:
+    return run_probe(
+        python,
+        module=plan.package,
+        expect=expect,
+        timeout_s=workspace.settings.smoke_timeout_s,
+        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
+        emulate=emulate,
+        line=workspace.watcher.note,
+        passed=options.passed,
+    )
 
 
 def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The probe as a job of an engine, on a node with the card: in the toolchain, with the node's own driver."""
+"""The probe as a job of an engine, in the toolchain: on a node with the card and its driver, or on another machine."""
 
 import time
 from contextlib import ExitStack
@@ -27,9 +27,20 @@ START = 'mkdir -p /farm/out; exec python3 -I -X faulthandler -c "$0" "$@"'
 
 
 def probe_job(
-    workspace: Workspace, plan: Plan, backend: Backend, image: str, python: Path, expect: Expectation, run: str
+    workspace: Workspace,
+    plan: Plan,
+    backend: Backend,
+    image: str,
+    site: Path,
+    expect: Expectation,
+    run: str,
+    *,
+    gpus: int = 0,
+    emulate: str | None = None,
 ) -> SmokeReport:
-    """The report of the probe, run on a node with what is installed for `python` here.
+    """The report of the probe, run in `image` with the installed packages of `site`.
+
+    `emulate`: the CPU model of qemu, which runs all programs of the image there.
 
     Raises:
         NoRunnerError: The node cannot enter the toolchain, or Slurm takes no such job.
@@ -37,7 +48,6 @@ def probe_job(
     """
     engine = backend.engine
     folder = workspace.run_folder(run)
-    (site,) = python.parents[1].glob("lib/python*/site-packages")
     test, out = folder / "smoke-job", folder / "smoke-out"
     test.mkdir(exist_ok=True)
     (test / "probe.pyz").write_bytes(pack(PROBE))
@@ -45,18 +55,19 @@ def probe_job(
         (test / "script.py").write_bytes(expect.script.read_bytes())
         expect = replace(expect, script=Path("/farm/test/script.py"))
     limit = float(workspace.settings.smoke_timeout_s)
-    options = arguments(plan.package, expect, Path("/farm/out/report.json"), timeout_s=limit, check_s=limit)
+    file = Path("/farm/out/report.json")
+    options = arguments(plan.package, expect, file, timeout_s=limit, check_s=limit, cpu_only=not gpus)
     job = Job(
         name=f"smoke {plan.package}-{plan.variant}",
         image=image,
         command=("sh", "-c", START, PROGRAM, "/farm/test/probe.pyz", *options),
         inputs={"/farm/test": test, "/farm/site": site},
         output="/farm/out",
-        environment={},
+        environment={"QEMU_CPU": emulate} if emulate else {},
         limits=engine.capacity(),
         timeout_s=int(limit + GRACE_S),
         labels={"farm.run": run, "farm.kind": "smoke"},
-        gpus=1,
+        gpus=gpus,
     )
     begun = time.monotonic()
     with ExitStack() as stack:
@@ -76,6 +87,7 @@ def probe_job(
         plan.package,
         expect,
         document,
+        emulate=emulate,
         # A shell's number for a signal, which Popen gives as a negative one.
         code=128 - code if code > 128 else code,
         late=f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
