@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.selection import plan_of
+    from farm.plan import features
     from farm.plan.evidence import load_evidence
 
     project, _, plan = plan_of(args)
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     evidence = load_evidence(project)
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
     for what, text in [
-        *features(plan),
+        *features.rows(plan.features, plan.without),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
         *instead(project, plan, evidence),
@@ -68,17 +69,6 @@ def values(plan: "Plan") -> list[Row]:
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
 
 
-def features(plan: "Plan") -> Iterator[tuple[str, str]]:
-    """The features of PyTorch in the wheel, and those that the official one has beside them, with the reason."""
-    from farm import catalog
-
-    titles = {name: feature.title for name, feature in catalog.features().items()}
-    if plan.features:
-        yield "with", ", ".join(titles.get(name, name) for name in plan.features)
-    if plan.without:
-        yield "without", "; ".join(f"{titles.get(name, name)}: {reason}" for name, reason in plan.without.items())
-
-
 def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tuple[str, str]]:
     """The tested build for the same cards and CPU, beside one of PyTorch that was not tested."""
     from farm.plan.recommend import Machine, own_builds
@@ -93,10 +83,13 @@ def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tup
 
 def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
     """Time, memory, disk and downloads of the build; the time for the cores and memory of this machine."""
+    from platform import machine
+
     from farm.base.text import duration
     from farm.machine.doctor.findings import needs
     from farm.machine.doctor.site import ThisSite
     from farm.plan.recipe import recipe
+    from farm.platforms.facts import facts
 
     known, site = recipe(plan.recipe), ThisSite()
     memory, cores = site.memory()[0], site.cores()
@@ -108,6 +101,8 @@ def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
     else:
         word, count = hours
         yield "time", f"{word} {count:g} CPU hours: {word} {duration(count * 3600 / jobs)} here, {here}"
+    if plan.base and plan.machine != (found := facts(plan.platform).machine(machine())):
+        yield "emulated", f"on {found}, by qemu: image, build and test take ten times as long (docs/runners.md)"
     sizes = [f"{known.disk_gb:g} GB for the build"]
     sizes += [f"{needs().image_gb} GB for the image"] if plan.base else []
     if known.cost and known.cost.installed_gb and plan.toolkit:
