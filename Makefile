@@ -74,6 +74,7 @@ generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of
 	$(BIN)/python -m tools.policy_schema
 	$(BIN)/python -m tools.options_page
 	$(BIN)/python -m tools.channel_table
+	$(BIN)/python -m tools.engine_table
 	$(BIN)/python -m tools.reference
 
 clean:  ## remove what runs and tests left in the checkout
