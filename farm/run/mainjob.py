@@ -17,8 +17,8 @@ from farm.run.buildstep import BuildStep, RunContext, note_inputs
 from farm.run.inputs import INPUTS_FILE, library_wheels
 from farm.run.journal import EventKind, Journal, Run, Until
 from farm.run.journal.database import network_file_system
-from farm.run.published import complete, record_of
-from farm.run.release import link_missing, pip_line, pip_source, public_url, publish_wheel
+from farm.run.published import offer, record_of
+from farm.run.release import link_missing, pip_line, pip_source, publish_wheel
 from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
 from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
 from farm.run.wheel import check_wheel, repair_built, summary
@@ -96,16 +96,9 @@ class MainJob(RunContext):
         return record_of(self.workspace, self.plan)
 
     def _only_test(self, record: Record) -> None:
-        plan, outcomes = self.plan, self.outcomes
-        address = public_url(self.workspace, f"whl/files/{record.filename}")
-        with outcomes.timed("publish", self.workspace.watcher) as step:
-            complete(self.workspace, plan, record)
-            step.result = f"already there, from the same plan: {address}"
+        requirement, source = offer(self.workspace, self.plan, record, self.outcomes)
         self.built()
-        requirement = f"{plan.package}=={plan.version}"
-        source = pip_source(self.workspace, plan.parsed_variant.group)
-        outcomes.pip_line = pip_line(requirement, source)
-        link_missing(self.workspace, plan.parsed_variant.group, record.filename, outcomes)
+        link_missing(self.workspace, self.plan.parsed_variant.group, record.filename, self.outcomes)
         self.smoke(requirement, source, (record.filename,))
 
     def smoke(self, requirement: str, source: tuple[str, ...], filenames: tuple[str, ...] = ()) -> None:
