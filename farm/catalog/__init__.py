@@ -3,6 +3,7 @@
 The shapes are in `farm.catalog.models`; the functions here load each file once.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -296,3 +297,14 @@ def find(known: Mapping[str, object], version: str) -> str | None:
     if version in known:
         return version
     return next((key for key in reversed(list(known)) if key.startswith(version + ".")), None)
+
+
+def known(versions: Mapping[str, object], asked: str) -> str:
+    """Where the catalogue begins or ends, whichever is nearer to a version that it does not have."""
+    names, listed = list(versions), f"known: {', '.join(versions)}"
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", asked):
+        return listed
+    number = [[int(part) for part in version.split(".")] for version in (asked, names[0], names[-1])]
+    if number[0] < number[1]:
+        return f"it begins at {names[0]}: older ones are in no table here; {listed}"
+    return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue" if number[0] > number[2] else listed

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from farm.run.report import Outcomes
 
+SCREEN = 100
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""
 RIGHT = ("seconds", "took")
@@ -46,6 +48,13 @@ def json_document(data: Mapping[str, Any] | list[Any]) -> None:
 def say(text: object) -> None:
     """One line on stdout, made safe to print."""
     print(plain(str(text)))
+
+
+def prose(text: str) -> None:
+    """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own, by `say`."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    lines = textwrap.wrap(plain(text), SCREEN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    print("\n".join(lines))
 
 
 def note(text: str) -> None:

@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.driver is not None:
         args.driver = parse_driver(args.driver)
-    if args.official:
-        from farm.cli import official
+    from farm.cli import official
 
+    if args.official:
         return official.run(args)
     from farm.base.errors import UsageError
     from farm.cli import show
@@ -83,20 +83,19 @@ def run(args: argparse.Namespace) -> int:
             can = "goes together, but the farm has no pinned file for a part of it"
         show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
         for reason in found:
-            show.say(
-                f"  {reason.severity}: {reason.text}" + (f" (without it: {reason.nearest})" if reason.nearest else "")
-            )
+            without = f" (without it: {reason.nearest})" if reason.nearest else ""
+            show.prose(f"  {reason.severity}: {reason.text}{without}")
             if args.verbose:
-                show.say(f"    {reason.fact} ({reason.source})")
+                show.prose(f"    {reason.fact} ({reason.source})")
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
         for text in floating:
-            show.say(f"not pinned: {text}")
+            show.prose(f"not pinned: {text}")
         tested = [row for row in evidence if row[0] == "tested"]
         for what, text, source in evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :]):
-            show.say(f"{what}: {text} ({source})")
-        for own in _instead(args, project, selectors) if not judged.buildable else ():
-            show.say(f"of your own: torch {own.torch} ({own.standing}): farm submit {own.words}")
+            show.prose(f"{what}: {text} ({source})")
+        if not judged.buildable:
+            official.print_own(_instead(args, project, selectors), None)
     return 0 if judged.buildable else 3
 
 

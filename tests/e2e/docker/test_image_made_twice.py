@@ -93,7 +93,7 @@ def test_the_second_waits_for_the_first(client, make, tmp_path):
     assert (one.reused, two.reused, two.id, two.tag) == (False, True, one.id, one.tag)
     assert projects_of(client) == ["one"]
     log = tmp_path / "one" / "image.log"
-    assert said[0] == f"{one.tag} is being made by process {os.getpid()} (log: {log}): waiting for it"
+    assert said[0] == f"{one.tag} is being made by process {os.getpid()}, log: {log}: waiting for it"
 
 
 def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A package of one's own by data alone: a project of `farm init`, its channels and recipes."""
 
+import argparse
 import errno
 import json
 import os
@@ -18,6 +19,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.source_tree import tree_files
 from farm.cli import selection
 from farm.cli.main import main
+from farm.cli.project import workspace_of
 from farm.machine.doctor import common
 from farm.machine.doctor.findings import GB, Patient
 from farm.plan.build import resolve
@@ -170,6 +172,12 @@ def test_a_recipe_in_place_of_the_farms_may_be_for_less_than_the_farms_channels(
     path.write_text((root / "ci/matrix.yaml").read_text())
     use_project(own)
     assert "windows" in load_matrix(own).channels["kepler-2.0.1"].text.platforms
+
+
+def test_a_command_about_runs_knows_the_projects_recipes(own):
+    """`farm retry` and `farm dispatch` read no matrix: the plans are in the journal."""
+    workspace_of(argparse.Namespace(project=own))
+    assert recipe("hello").version == "0.1.0"
 
 
 def test_a_package_without_a_recipe_is_named_with_the_nearest(own):
