@@ -83,10 +83,13 @@ def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tup
 
 def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
     """Time, memory, disk and downloads of the build; the time for the cores and memory of this machine."""
+    from platform import machine
+
     from farm.base.text import duration
     from farm.machine.doctor.findings import needs
     from farm.machine.doctor.site import ThisSite
     from farm.plan.recipe import recipe
+    from farm.platforms.facts import facts
 
     known, site = recipe(plan.recipe), ThisSite()
     memory, cores = site.memory()[0], site.cores()
@@ -98,6 +101,8 @@ def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
     else:
         word, count = hours
         yield "time", f"{word} {count:g} CPU hours: {word} {duration(count * 3600 / jobs)} here, {here}"
+    if plan.base and plan.machine != (found := facts(plan.platform).machine(machine())):
+        yield "emulated", f"on {found}, by qemu: image, build and test take ten times as long (docs/runners.md)"
     sizes = [f"{known.disk_gb:g} GB for the build"]
     sizes += [f"{needs().image_gb} GB for the image"] if plan.base else []
     if known.cost and known.cost.installed_gb and plan.toolkit:

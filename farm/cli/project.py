@@ -25,8 +25,7 @@ def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
 def workspace_of(args: argparse.Namespace) -> "Workspace":
     """The project as the pipeline sees it, its recipes included, without anybody who watches."""
     from farm.plan.recipe import use_project
-    from farm.run.report import Silent
-    from farm.run.workspace import Workspace
+    from farm.run.workspace import Silent, Workspace
 
     project, settings = project_of(args)
     use_project(project)

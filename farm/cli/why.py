@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.python is not None:
         raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
     if args.variant is None:
-        from farm.cli.cards import sm_of
+        from farm.cli.official import sm_of
 
         hint = f"an example: --variant sm{sm_of(args.gpu[0]) if args.gpu else 35}-avx-py311"
         official_too = "; about PyTorch's own wheels: --official" if args.gpu else ""
@@ -117,7 +117,7 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
         UsageError: A card, a compiler or a version is not known.
     """
     from farm.base.errors import UsageError
-    from farm.cli.cards import sm_of
+    from farm.cli.official import sm_of
     from farm.plan.compat.host import parse_msvc
     from farm.plan.compat.stack import parse_gcc
 

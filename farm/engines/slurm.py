@@ -36,7 +36,7 @@ from farm.base.zipapps import ROOT
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.host import CARRIED
-from farm.engines.output import storing
+from farm.engines.transfer import storing
 
 CHUNK = 1 << 20
 CANCEL_S = 120

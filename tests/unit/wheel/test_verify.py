@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.cli.contents import components
+from farm.cli.inspect import components
 from farm.cli.main import main
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import CheckId, Policy
@@ -514,7 +514,7 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
 
 
 def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, monkeypatch, capsys):
-    monkeypatch.setattr("farm.wheel.inspect.DECODED", 100)
+    monkeypatch.setattr("farm.cli.inspect.DECODED", 100)
     path = make_wheel(tmp_path, {"canary/extra.so": make_elf(needed=["libc.so.6"], text=VPADDD_YMM)}, tag=TAG)
     for words, seen in [((), "not decoded (--cpu)"), (("--cpu",), "AVX2 1"), (("--tree",), "CPU: not decoded (--cpu)")]:
         assert main(["inspect", str(path), *words]) == 0
