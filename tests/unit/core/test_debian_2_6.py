@@ -113,3 +113,11 @@ def test_every_build_of_the_channel_can_be_planned_and_holds_no_kepler():
     for build in builds:
         plan = plan_of(str(build.variant), "debian-2.6.0-cu124")
         assert plan.base == "debian-trixie"
+
+
+@pytest.mark.parametrize(("variant", "bound"), [("cpu-sse41-py311", "<2.4"), ("cpu-avx-py311", "<3")])
+def test_numpy_is_one_that_the_cpu_can_run(variant, bound):
+    """numpy 2.4's wheels need x86-64-v2, which a Penryn has not: there they do not import."""
+    plan = plan_of(variant, "debian-2.6.0")
+    assert plan.requires == [f"numpy{bound}", "setuptools"]
+    assert plan.verify.numpy == bound
