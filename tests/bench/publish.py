@@ -1,8 +1,8 @@
 """What one more wheel costs an index that holds many: `python tests/bench/publish.py [rgw moto] [--wheels N ...]`.
 
 The wheels lie in 100 projects of 20 groups, and once more all on one page: the worst that can be. Beside the farm
-what PyTorch's manage_v2.py does: list the bucket, two HEAD for each wheel (the wheel and its `.metadata`) by 20 threads,
-write all pages.
+what PyTorch's manage_v2.py does: list the bucket, two HEAD for each wheel (it and its `.metadata`) by 20 threads, write
+all pages.
 
 Requests are exact. Times are medians of ROUNDS on whatever else the machine does.
 """
