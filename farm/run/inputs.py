@@ -38,6 +38,9 @@ from farm.run.journal import Journal, OpenRun
 from farm.run.sources import fetch, gather
 from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
+from farm.wheel.archive import Archive
+from farm.wheel.dependencies import required
+from farm.wheel.metadata import read_dist_info
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""
@@ -156,10 +159,10 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     return {file.filename: file.hashes.sha256 for file in wheels.values()}
 
 
-def library_wheels(workspace: Workspace, plan: Plan, folder: Path) -> list[Path]:
-    """The plan's wheels of libraries in `folder` under their own names; fetched into the cache of sources once a host.
+def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) -> list[Path]:
+    """Those of the plan's wheels of libraries that `wheel` requires, in `folder`; fetched once a host.
 
-    Returns `[folder]` for `verify`, which reads those that the wheel requires; nothing where the plan has none.
+    Returns `[folder]` for `verify`; nothing where the plan has none.
 
     Raises:
         InfrastructureError: One cannot be fetched.
@@ -168,14 +171,18 @@ def library_wheels(workspace: Workspace, plan: Plan, folder: Path) -> list[Path]
     if not plan.library_wheels:
         return []
     cache = workspace.artifacts / "sources"
+    with Archive(wheel) as archive:
+        wanted = required(read_dist_info(archive))
     cache.mkdir(parents=True, exist_ok=True)
     # Made anew: verify reads every wheel that it holds.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for wheel in plan.library_wheels:
-        source = SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
+    for each in plan.library_wheels:
+        if canonicalize_name(each.package) not in wanted:
+            continue
+        source = SourcePlan(kind="wheel", package=each.package, file=each.file, sha256=each.sha256)
         found = fetch(source, cache, mirror=None, line=workspace.watcher.line)
-        target = folder / wheel.file
+        target = folder / each.file
         try:
             target.hardlink_to(found)
         except OSError:  # another file system

@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from farm.wheel.library import Library
-from farm.wheel.tags import SystemNeed, for_musl, is_system_library
+from farm.wheel.tags import SystemNeed, for_musl, is_system_library, needs_glibc
 from farm.wheel.windows import added_folders, fits, owner
 
 
@@ -139,7 +139,8 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
         folders = [*search_folders(library), *inherited.get(library.path, ())]
         for name in library.needed:
             paths = _paths(library, name, folders)
-            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=musl))
+            libc = musl and not needs_glibc(library.needed)
+            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=libc))
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
