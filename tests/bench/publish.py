@@ -1,22 +1,15 @@
 """What one more wheel costs an index that holds many: `python tests/bench/publish.py [rgw moto] [--wheels N ...]`.
 
-The wheels lie in 100 projects of 20 groups, and once more all on one page: the worst that can be. Beside the farm:
-
-- regenerate: list the bucket, two HEAD for each wheel (the wheel and its `.metadata`) by 20 threads, write all pages;
-  what PyTorch's manage_v2.py does.
-- s3pypi, from PyPI, on the page that lists all. Its lock table is on no server here, so it works without locks.
-- dumb-pypi, from PyPI: it makes all pages anew from a full list, without checksums and metadata, which would need a
-  request for each wheel as above; then all pages go up, or those that differ.
+The wheels lie in 100 projects of 20 groups, and once more all on one page: the worst that can be. Beside the farm
+what PyTorch's manage_v2.py does: list the bucket, two HEAD for each wheel (it and its `.metadata`) by 20 threads, write
+all pages.
 
 Requests are exact. Times are medians of ROUNDS on whatever else the machine does.
 """
 
 import argparse
 import hashlib
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,8 +33,6 @@ from farm.index.publish import check_store, publish  # noqa: E402
 from farm.index.s3 import S3Store  # noqa: E402
 from tests.faults.campaign import make_wheel  # noqa: E402
 from tests.servers.buckets import make_bucket, served  # noqa: E402
-from tests.servers.process import environment  # noqa: E402
-from tests.servers.proxy import proxy  # noqa: E402
 
 GROUPS, PROJECTS, HOT = 20, 5, "hot"
 THREADS = 20
@@ -145,50 +136,12 @@ def regenerate(store: S3Store, wheels: int) -> None:
         client.put_object(Bucket=bucket, Key=key, Body=page)
 
 
-def s3pypi(endpoint: str, folder: Path, wheels: int, tools: Path) -> tuple[int, float]:
-    """Its upload of one wheel to a page with all of them."""
-    url = make_bucket(endpoint, f"s3pypi-{wheels}")
-    client = open_store(url).client  # type: ignore[attr-defined]
-    anchors = "".join(
-        f'<a href="canary-0.{number}-py3-none-any.whl#sha256={"ab" * 32}">canary-0.{number}-py3-none-any.whl</a>\n'
-        for number in range(wheels)
-    )
-    page = f"<!DOCTYPE html>\n<html><body>\n{anchors}</body></html>".encode()
-    client.put_object(Bucket=f"s3pypi-{wheels}", Key="canary/", Body=page, ContentType="text/html")
-    wheel = make_wheel(folder, 900)
-    with proxy(endpoint) as between:
-        env = {**os.environ, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL_DYNAMODB": between.url}
-        command = [tools / "s3pypi", "upload", "-b", f"s3pypi-{wheels}", "--s3-endpoint-url", between.url, wheel]
-        start = time.monotonic()
-        subprocess.run(command, env=env, check=True, capture_output=True, timeout=300)
-        return len(between.requests), time.monotonic() - start
-
-
-def dumb_pypi(folder: Path, wheels: int, tools: Path) -> tuple[int, int, float]:
-    """Pages in all, pages that differ by one more wheel, and seconds to make them."""
-    files = [name for found in names(wheels).values() for name in found]
-    made: list[dict[str, bytes]] = []
-    taken = 0.0
-    for extra in ([], ["p0-9.0+cu118.g00.avx-py3-none-any.whl"]):
-        listing, output = folder / "packages.json", folder / f"dumb-{len(made)}"
-        listing.write_text("".join(json.dumps({"filename": name}) + "\n" for name in files + extra))
-        options = ["--package-list-json", listing, "--packages-url", "../../files", "--output-dir", output]
-        start = time.monotonic()
-        command = [tools / "dumb-pypi", *options, "--no-generate-timestamp", "--no-per-release-json"]
-        subprocess.run(command, check=True, capture_output=True, timeout=600)
-        taken = time.monotonic() - start
-        made.append({str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()})
-    differ = sum(made[0].get(name) != data for name, data in made[1].items())
-    return len(made[1]), differ, taken
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     options.add_argument("servers", nargs="*", default=["rgw", "moto"])
     options.add_argument("--wheels", type=int, nargs="+", default=[2000, 20000])
     options.add_argument("--farm", action="store_true", help="the farm alone, which reads pages only")
     chosen = options.parse_args()
-    tools = environment("index-tools", "s3pypi==2.0.1", "dumb-pypi==1.15.0")
     table = Table("server", "wheels", "way", "requests", "seconds", "times the requests of the farm", box=None)
     for server in chosen.servers:
         with tempfile.TemporaryDirectory(prefix="farm-") as name, ExitStack() as stack:
@@ -211,11 +164,6 @@ def main() -> None:
                 if not chosen.farm:
                     requests, seconds = meter.measure(lambda: regenerate(store, wheels))  # noqa: B023  called here
                     rows.append(("regenerate", requests + 2, seconds))  # and the wheel and its metadata
-                    rows.append(("s3pypi", *s3pypi(endpoint, folder, wheels, tools)))
-                    total, differ, seconds = dumb_pypi(folder, wheels, tools)
-                    lists = -(-2 * wheels // 1000)
-                    rows.append(("dumb-pypi, all pages up", lists + 1 + total, seconds))
-                    rows.append(("dumb-pypi, changed pages up", lists + 1 + differ, seconds))
                 for what, requests, seconds in rows:
                     print(f"{server}, {wheels} wheels, {what}: {requests} requests, {seconds:.2f} s", flush=True)
                     table.add_row(server, str(wheels), what, str(requests), f"{seconds:.2f}", f"{requests / ours:.1f}")

@@ -34,12 +34,6 @@ def test_no_module_compares_an_engines_name():
     assert found == {}, "ask the engine's traits"
 
 
-def test_the_search_finds_a_comparison(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text('if engine.name == "host" or on != "swarm": pass\nx = "docker"\n')
-    assert [line for line, _ in compared(path)] == [1, 1]
-
-
 def test_each_engine_of_the_runners_file_exists_and_says_how_its_runners_are_found():
     assert set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()
 

@@ -62,16 +62,6 @@ def test_no_module_outside_the_folder_names_a_platform():
     assert found == {}, "ask farm.platforms.facts for the trait that is meant"
 
 
-def test_the_search_finds_a_comparison(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(
-        '"""linux"""\nimport sys\n'
-        'if sys.platform == "win32" or plan.platform == "windows": pass\n'
-        'TABLE = {"Darwin": 1}\nlevel.startswith("windows_")\nFORM = "^(linux|macos)_"\n'
-    )
-    assert literals(path) == [(3, "windows"), (4, "Darwin"), (5, "windows_"), (6, "^(linux|macos)_")]
-
-
 def test_this_machine_is_one_of_the_table():
     found = here()
     assert found is not None
