@@ -48,7 +48,7 @@ def _setting(
     for other in feature.needs:
         if other in before and not before[other].on:
             return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
-    if name in wanted.recipe.without:
+    if name in wanted.recipe.without and not (feature.blas and feature.blas == wanted.stack.blas):
         reason = wanted.recipe.without[name]
         return Setting(on=False, origin=f"recipe {wanted.recipe.package}: {reason}", reason=reason)
     if feature.switch in wanted.pins.switches:

@@ -34,7 +34,7 @@ class BuildTools(Model):
     """A Visual Studio product: the toolset that vcvars is asked for, vswhere's range, the pinned bootstrapper."""
 
     toolset: str = Field(pattern=r"^14\.\d\d$")
-    version_range: str = Field(pattern=r"^\[\d+\.\d,\d+\.\d\)$")
+    component: str = Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")
     url: Url
     sha256: Sha256
     components: list[Annotated[str, Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")]]
