@@ -3,8 +3,8 @@
 Nothing slow is imported: `farm.plan.settings` takes longer to import than these commands take in all.
 """
 
+import re
 from pathlib import Path
-from typing import Any
 
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
@@ -14,8 +14,9 @@ PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 LOCAL = "local"
 """The runner that `farm submit` builds on."""
 
-MAX_CHARACTERS = 1 << 16
-"""Of ci/farm.yaml where it is read for one key; of a longer file `farm.plan.settings` says whether it is too long."""
+
+_VALUES = {"null", "true", "false", "yes", "off"}
+"""Words that are no text in YAML."""
 
 JOURNAL = "farm.db"
 """The journal's file, in the folder of the artifacts."""
@@ -43,48 +44,16 @@ def _is_there(file: Path) -> bool:
 
 
 def journal_path(project: Path) -> Path | None:
-    """The journal of a project, for which one key of ci/farm.yaml is read.
+    """The journal of a project, by one line of ci/farm.yaml: importing pydantic takes longer than `farm status`.
 
-    None: the file cannot be read so, and `farm.plan.settings` says what is wrong with it.
+    None: the file cannot be read, or writes that line in another way; `farm.plan.settings` reads it whole.
     """
-    import yaml  # noqa: PLC0415 not what imports this for the names
-
     try:
-        with shipped.default(project, "ci/farm.yaml").open(encoding="utf-8", newline="") as file:
-            text = file.read(MAX_CHARACTERS + 1)
-        found = _values(text, "artifacts") if len(text) <= MAX_CHARACTERS else None
-    except (OSError, ValueError, yaml.YAMLError):
+        text = shipped.default(project, "ci/farm.yaml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
         return None
-    if found is None or len(found) > 1 or None in found:
+    mentions = re.findall(r"^[^#\n]*artifacts.*$", text, re.MULTILINE)
+    named = re.findall(r"^artifacts: +([A-Za-z_/][\w./-]{2,})(?: +#.*)?$", text, re.MULTILINE)
+    if len(named) != len(mentions) or len(named) > 1 or {*map(str.lower, named)} & _VALUES:
         return None
-    return project / (found[0] if found and found[0] else "artifacts") / JOURNAL
-
-
-def _values(text: str, name: str) -> list[str | None] | None:
-    """The text of a key of the top mapping; None: it is not text, or there is no mapping.
-
-    A second reader of YAML on purpose. `farm.base.yamlfile` checks with pydantic, whose import takes seven times the
-    CPU time of this (75 ms against 11, measured on a busy machine), for one key that `farm status` needs. Tests hold
-    that both read the same (`tests/unit/core/test_quick_commands.py`). From the parser's events: what makes nodes
-    of them recurses on the stack of C.
-    """
-    import yaml  # noqa: PLC0415 (as above)
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    resolver: Any = yaml.resolver.Resolver()  # without annotations
-    depth, key = 0, None
-    found: list[str | None] = []
-    for event in yaml.parse(text, Loader=loader):
-        if depth == 0 and isinstance(event, yaml.NodeEvent) and not isinstance(event, yaml.MappingStartEvent):
-            return None
-        if depth == 1 and isinstance(event, yaml.NodeEvent):
-            word, tag = None, None
-            if isinstance(event, yaml.ScalarEvent):
-                word, tag = event.value, resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
-            if key is None and word is None:
-                return None
-            if key == name:
-                found.append(word if tag == "tag:yaml.org,2002:str" else None)
-            key = word if key is None else None
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-    return found
+    return project / (named[0] if named else "artifacts") / JOURNAL

@@ -22,29 +22,27 @@ def is_own(path: Path) -> bool:
     return str(path).startswith(str(FOLDER) + os.sep)
 
 
-def read(path: Path, raw: bytes) -> Any | None:
-    """The cached value of the file whose content is `raw`; None: there is none.
-
-    Keys of mappings are words, as JSON has them: `12` comes back as `"12"`.
-    """
+def read(path: Path, raw: bytes) -> bytes | None:
+    """The cached JSON of the file whose content is `raw`; None: there is none."""
     if not is_own(path):
         return None
     try:
         digest, _, text = _place(path).read_bytes().partition(b"\n")
-        return json.loads(text) if digest == _digest(raw) else None
-    except (OSError, ValueError):
+        return text if digest == _digest(raw) else None
+    except OSError:
         return None
 
 
 def plain(path: Path) -> Any:
-    """The plain data of a YAML file of the package, whose shape a test knows; keys as `read` gives them."""
+    """The plain data of a YAML file of the package, whose shape a test knows; keys are words, as JSON has them."""
     raw = path.read_bytes()
-    data = read(path, raw)
-    if data is None:
-        import yaml  # noqa: PLC0415 (its import takes as long as reading the libraries of a wheel)
+    with contextlib.suppress(ValueError):  # damaged
+        if kept := read(path, raw):
+            return json.loads(kept)
+    import yaml  # noqa: PLC0415 (its import takes as long as reading the libraries of a wheel)
 
-        data = yaml.load(raw, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (both are safe)
-        keep(path, raw, data)
+    data = yaml.load(raw, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (both are safe)
+    keep(path, raw, data)
     return data
 
 

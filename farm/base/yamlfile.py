@@ -6,21 +6,17 @@ copied) and duplicate keys (where the last one silently wins) are refused.
 
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from farm.base import yaml_cache as parsed
 from farm.base.errors import UsageError
 from farm.base.text import nearest, short
-from farm.base.yaml_errors import MEANINGS, explain, find
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 4 << 20
@@ -38,11 +34,6 @@ class Model(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
-
-    @classmethod
-    def completed(cls, data: Any) -> Any:
-        """A record's data, with the values that the file states once for all of its kind."""
-        return data
 
 
 def pattern(expression: str, meaning: str) -> Any:
@@ -78,7 +69,6 @@ def word_of(
 
 
 M = TypeVar("M", bound=BaseModel)
-R = TypeVar("R", bound=Model)
 
 
 def load(path: Path, model: type[M]) -> M:
@@ -91,94 +81,10 @@ def load(path: Path, model: type[M]) -> M:
     kept = parsed.read(path, raw)
     if kept is not None:
         try:
-            return model.model_validate(kept)
+            return model.model_validate_json(kept, strict=False)  # in JSON every key is text
         except ValidationError:
             pass  # the error is raised below
     return _checked(path, raw, model)
-
-
-def load_facts(path: Path, model: type[R]) -> R:
-    """A file of the catalogue, loaded: once it was checked, its records are made without a check.
-
-    Raises:
-        UsageError: As above.
-    """
-    raw = _content(path)
-    kept = parsed.read(path, raw)
-    if kept is not None:
-        try:
-            return record(model, kept)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            pass  # kept by another version of the farm
-    return _checked(path, raw, model)
-
-
-def record(model: type[R], data: Mapping[str, Any]) -> R:
-    """A model of data that it was checked with before: nothing is checked again.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: The data are of another shape.
-    """
-    data = model.completed(data)
-    if unknown := data.keys() - _fields(model).keys():
-        raise KeyError(min(unknown))
-    values = {}
-    for name, (make, default) in _fields(model).items():
-        if name in data:
-            values[name] = make(data[name]) if make else data[name]
-        elif default is None:
-            raise KeyError(name)
-        else:
-            values[name] = default()
-    made = model.__new__(model)
-    # As pickle makes it: without validation, which is what takes the time.
-    made.__setstate__(
-        {
-            "__dict__": values,
-            "__pydantic_fields_set__": set(data),
-            "__pydantic_extra__": None,
-            "__pydantic_private__": None,
-        }
-    )
-    return made
-
-
-@cache
-def _fields(model: type[BaseModel]) -> dict[str, tuple[Callable[[Any], Any] | None, Callable[[], Any] | None]]:
-    """By name of field: what makes its value of plain data (None: it is one), what makes its default (None: none)."""
-    return {
-        name: (
-            _maker(field.annotation),
-            None if field.is_required() else partial(field.get_default, call_default_factory=True),
-        )
-        for name, field in model.model_fields.items()
-    }
-
-
-def _maker(kind: Any) -> Callable[[Any], Any] | None:
-    """The function that makes a value of type `kind` of plain data; None: the data are the value."""
-    if isinstance(kind, type) and issubclass(kind, Model):
-        return partial(record, kind)
-    if kind is date:
-        return date.fromisoformat
-    parts = get_args(kind)
-    origin = get_origin(kind)
-    if origin is Annotated:
-        return _maker(parts[0])
-    if origin is list and (make := _maker(parts[0])):
-        return lambda items: [make(item) for item in items]
-    if origin is dict:
-        key = int if parts[0] is int else None
-        value = _maker(parts[1])
-        if key or value:
-            return lambda items: {
-                key(name) if key else name: value(item) if value else item for name, item in items.items()
-            }
-    if origin in (Union, UnionType) and any(map(_maker, parts)):
-        (other,) = (part for part in parts if part is not type(None))  # a record or none; ValueError: a choice of them
-        make_other = _maker(other)
-        return lambda item: None if item is None or make_other is None else make_other(item)
-    return None
 
 
 def _content(path: Path) -> bytes:
@@ -297,3 +203,117 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
         except (ValueError, KeyError) as error:  # such as `0b_`, which looks like a number and is none
             kind = node.tag.removeprefix(_TAG)
             raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error
+
+
+MEANINGS: dict[str, str] = {}
+"""Patterns in words; `farm.base.yamlfile.pattern` adds to it."""
+
+
+def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
+    """Each mistake as `file:line: what is wrong`, in the order of the lines.
+
+    `root` is the node of the whole file, `error` what `model` said of its data.
+    """
+    lines: dict[tuple[int | str, ...], str] = {}
+    meant: set[tuple[int | str, ...]] = set()
+    problems = error.errors()
+    for problem in problems:
+        if problem["type"] == "extra_forbidden":
+            *folder, name = problem["loc"]
+            known = sorted(_fields_at(model, tuple(folder)))
+            near = nearest(str(name), known)
+            meant.update((*folder, other) for other in near[:1])
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+            lines[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
+    for problem in problems:
+        # A required key that was misspelt is one mistake.
+        if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and problem["loc"] in meant):
+            continue
+        _, node, at = find(root, problem["loc"])
+        text = ": ".join(part for part in (_dotted(at), _said(problem)) if part)
+        if problem["type"] == "string_type" and isinstance(problem["input"], int | float):
+            # the word as it is written: 11.10 would be shown as 11.1
+            word = str(at[-2]) if at[-1] == "[key]" else node.value
+            kind = "a truth value" if isinstance(problem["input"], bool) else "a number"
+            text = f'{_dotted(at)}: {word} is {kind} here; write it in quotes: "{word}"'
+        # Of a value that may be of several types, what keeps it from being the first of them.
+        lines.setdefault(at, text)
+    placed = sorted((find(root, loc)[0], text) for loc, text in lines.items())
+    return [f"{path}:{line}: {text}" for line, text in placed]
+
+
+def _dotted(loc: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in loc if part != "[key]")
+
+
+_NEEDED = {
+    "dict_type": "keys and values are needed here, such as {key: value}",
+    "model_type": "keys and values are needed here, such as {key: value}",
+    "model_attributes_type": "keys and values are needed here, such as {key: value}",
+    "list_type": "a list is needed here, such as [one, two]",
+    "string_type": "text is needed here",
+    "int_type": "a whole number is needed here",
+    "float_type": "a number is needed here",
+    "finite_number": "a number is needed here",
+    "bool_type": "true or false is needed here",
+    "missing": "this key is missing",
+}
+"""By kind of error, what to write, in the words of YAML and not of Python."""
+
+
+def _said(problem: ErrorDetails) -> str:
+    """The error of a value, in words."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind in _NEEDED:
+        return _NEEDED[kind]
+    if kind == "union_tag_not_found":
+        return f"the key {context['discriminator']} is missing"
+    if kind == "string_pattern_mismatch" and (meaning := MEANINGS.get(context["pattern"])):
+        return f"{short(problem['input'])!r} is not {meaning}"
+    if kind in ("literal_error", "union_tag_invalid"):
+        # Both hold the words as Python writes them, in quotes.
+        words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
+        word = short(context.get("tag", problem["input"]))
+        near = nearest(word, words)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
+        return f"unknown word {word!r}; {hint}"
+    return str(problem["msg"]).removeprefix("Value error, ")
+
+
+def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
+    """The line and the node of a pydantic location, and the location without the parts that name no key: unions' tags.
+
+    The last part may name a key that is missing.
+    """
+    line, found = node.start_mark.line + 1, []
+    for part in loc:
+        inner = _inside(node, part)
+        if inner:
+            line, node = inner
+        if inner or part == "[key]" or (part == loc[-1] and isinstance(node, yaml.MappingNode)):
+            found.append(part)
+    return int(line), node, tuple(found)
+
+
+def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
+    """The line and the node of one key of a mapping, or of one item of a list."""
+    if isinstance(node, yaml.MappingNode):
+        return next(((key.start_mark.line + 1, value) for key, value in node.value if key.value == str(part)), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part].start_mark.line + 1, node.value[part]
+    return None
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
+    """Names of the fields of the models that may be at `loc` (through lists, mappings and unions of models)."""
+    models = [model]
+    for part in loc:
+        fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
+        models = [found for field in fields for found in _models_in(field.annotation)] or models
+    return {field.alias or name for m in models for name, field in m.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in getattr(annotation, "__args__", ()) for found in _models_in(inner)]

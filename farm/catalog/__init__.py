@@ -3,11 +3,12 @@
 The shapes are in `farm.catalog.models`; the functions here load each file once.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from farm.base.yamlfile import load_facts
+from farm.base.yamlfile import load
 from farm.catalog.models import (
     Architectures,
     ArchListGrammar,
@@ -50,12 +51,12 @@ __all__ = ["FOLDER", "DebianRelease", "find"]
 
 @cache
 def architectures() -> Architectures:
-    return load_facts(FOLDER / "architectures.yaml", Architectures)
+    return load(FOLDER / "architectures.yaml", Architectures)
 
 
 @cache
 def _cuda() -> Toolkits:
-    return load_facts(FOLDER / "cuda.yaml", Toolkits)
+    return load(FOLDER / "cuda.yaml", Toolkits)
 
 
 def toolkits() -> dict[str, Toolkit]:
@@ -94,7 +95,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @cache
 def _cpus() -> CpuLevels:
-    return load_facts(FOLDER / "cpus.yaml", CpuLevels)
+    return load(FOLDER / "cpus.yaml", CpuLevels)
 
 
 def cpu_levels() -> dict[str, CpuLevel]:
@@ -104,7 +105,7 @@ def cpu_levels() -> dict[str, CpuLevel]:
 @cache
 def features() -> dict[str, Feature]:
     """What PyTorch may have or lack, by name."""
-    return load_facts(FOLDER / "features.yaml", Features).features
+    return load(FOLDER / "features.yaml", Features).features
 
 
 @cache
@@ -115,7 +116,7 @@ def switches() -> dict[str, str]:
 
 @cache
 def _torch() -> TorchReleases:
-    return load_facts(FOLDER / "torch.yaml", TorchReleases)
+    return load(FOLDER / "torch.yaml", TorchReleases)
 
 
 def torch_releases() -> dict[str, TorchRelease]:
@@ -133,7 +134,7 @@ def arch_list_grammar() -> ArchListGrammar:
 
 @cache
 def cudnn_releases() -> dict[str, CudnnRelease]:
-    return load_facts(FOLDER / "cudnn.yaml", CudnnReleases).releases
+    return load(FOLDER / "cudnn.yaml", CudnnReleases).releases
 
 
 def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
@@ -144,13 +145,13 @@ def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
 
 @cache
 def official() -> OfficialWheels:
-    return load_facts(FOLDER / "official.yaml", OfficialWheels)
+    return load(FOLDER / "official.yaml", OfficialWheels)
 
 
 @cache
 def dropped() -> list[Dropped]:
     """Cards that upstream left out of its wheels; a file of its own, since every plan reads it."""
-    return load_facts(FOLDER / "dropped.yaml", DroppedCards).dropped
+    return load(FOLDER / "dropped.yaml", DroppedCards).dropped
 
 
 def official_wheels() -> list[OfficialWheel]:
@@ -160,12 +161,12 @@ def official_wheels() -> list[OfficialWheel]:
 @cache
 def wheel_toolkits() -> dict[str, WheelToolkit]:
     """CUDA compilers in NVIDIA's wheels, by CUDA version."""
-    return load_facts(FOLDER / "toolkit_wheels.yaml", WheelToolkits).toolkits
+    return load(FOLDER / "toolkit_wheels.yaml", WheelToolkits).toolkits
 
 
 @cache
 def _library_wheels() -> LibraryWheels:
-    return load_facts(FOLDER / "library_wheels.yaml", LibraryWheels)
+    return load(FOLDER / "library_wheels.yaml", LibraryWheels)
 
 
 def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
@@ -198,17 +199,17 @@ def nccl_wheel(cuda: str | None, machine: str) -> NcclWheel | None:
 
 @cache
 def msvc() -> Msvc:
-    return load_facts(FOLDER / "msvc.yaml", Msvc)
+    return load(FOLDER / "msvc.yaml", Msvc)
 
 
 @cache
 def pythons() -> PythonVersions:
-    return load_facts(FOLDER / "python.yaml", PythonVersions)
+    return load(FOLDER / "python.yaml", PythonVersions)
 
 
 @cache
 def _standalone() -> StandalonePythons:
-    return load_facts(FOLDER / "standalone_pythons.yaml", StandalonePythons)
+    return load(FOLDER / "standalone_pythons.yaml", StandalonePythons)
 
 
 def standalone_pythons() -> dict[str, StandalonePython]:
@@ -239,7 +240,7 @@ def standalone_wheel(package: str, python: str, machine: str, major_max: int | N
 
 @cache
 def windows() -> Windows:
-    return load_facts(FOLDER / "windows.yaml", Windows)
+    return load(FOLDER / "windows.yaml", Windows)
 
 
 NEXT_BRANCH = {470: 495, 580: 590}
@@ -254,7 +255,7 @@ def driver_branch(major: int) -> int:
 
 @cache
 def _debian() -> DebianReleases:
-    return load_facts(FOLDER / "debian.yaml", DebianReleases)
+    return load(FOLDER / "debian.yaml", DebianReleases)
 
 
 def debian_releases() -> dict[str, DebianRelease]:
@@ -276,7 +277,7 @@ def base_of(python: str) -> str:
 
 @cache
 def nvidia_provider() -> NvidiaProvider:
-    return load_facts(FOLDER / "nvidia.yaml", NvidiaProvider)
+    return load(FOLDER / "nvidia.yaml", NvidiaProvider)
 
 
 @cache
@@ -296,3 +297,14 @@ def find(known: Mapping[str, object], version: str) -> str | None:
     if version in known:
         return version
     return next((key for key in reversed(list(known)) if key.startswith(version + ".")), None)
+
+
+def known(versions: Mapping[str, object], asked: str) -> str:
+    """Where the catalogue begins or ends, whichever is nearer to a version that it does not have."""
+    names, listed = list(versions), f"known: {', '.join(versions)}"
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", asked):
+        return listed
+    number = [[int(part) for part in version.split(".")] for version in (asked, names[0], names[-1])]
+    if number[0] < number[1]:
+        return f"it begins at {names[0]}: older ones are in no table here; {listed}"
+    return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue" if number[0] > number[2] else listed

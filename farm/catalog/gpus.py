@@ -9,7 +9,7 @@ from pydantic import Field
 
 from farm import catalog
 from farm.base.text import nearest
-from farm.base.yamlfile import Model, load_facts
+from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER
 from farm.catalog.binary import is_integrated
 
@@ -69,7 +69,7 @@ class Card(NamedTuple):
 
 @cache
 def gpus() -> Gpus:
-    return load_facts(FOLDER / "gpus.yaml", Gpus)
+    return load(FOLDER / "gpus.yaml", Gpus)
 
 
 @cache

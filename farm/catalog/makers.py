@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from farm.base.yamlfile import Model, load_facts
+from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER
 from farm.catalog.models import VERSION
 
@@ -42,7 +42,7 @@ class _Makers(Model):
 
 @cache
 def _file() -> _Makers:
-    return load_facts(FOLDER / "makers.yaml", _Makers)
+    return load(FOLDER / "makers.yaml", _Makers)
 
 
 def makers() -> list[Maker]:

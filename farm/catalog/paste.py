@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from farm.base.yamlfile import Model, load_facts
+from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER, gpus
 
 MAX_LINES = 2000
@@ -39,7 +39,7 @@ class Pasted(NamedTuple):
 
 @cache
 def grammar() -> Grammar:
-    return load_facts(FOLDER / "paste.yaml", Grammar)
+    return load(FOLDER / "paste.yaml", Grammar)
 
 
 def read(text: str) -> Pasted:

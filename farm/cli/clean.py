@@ -77,8 +77,7 @@ def age(text: str) -> timedelta:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import project_of
-    from farm.run.report import Silent
-    from farm.run.workspace import Workspace
+    from farm.run.workspace import Silent, Workspace
 
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
@@ -211,7 +210,7 @@ def engines_of(workspace: "Workspace") -> "Iterator[tuple[str, docker.DockerClie
     from farm.base.errors import FarmError
     from farm.base.project import LOCAL
     from farm.cli import show
-    from farm.engines.reach import connect
+    from farm.engines.docker import connect
     from farm.run.backends import docker_runners
 
     urls = {LOCAL: None, **{name: runner.url for name, runner in docker_runners(workspace).items()}}

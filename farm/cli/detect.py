@@ -1,20 +1,22 @@
 """`farm detect`: what this machine is, which wheel is for it, and the pip command."""
 
 import argparse
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.machine.detect.choose import Offer, Recommendation, choose, machine_of
+from farm.machine.detect.choose import Recommendation, Work, choose, machine_of
+from farm.machine.detect.hardware import driver_problem
 from farm.machine.detect.machine import ThisMachine
 from farm.machine.detect.readings import Readings, take
+from farm.plan.compat import official
 from farm.plan.matrix import load_matrix
 from farm.plan.recommend import Own, own_builds
 from farm.plan.settings import load_settings
-from farm.platforms.facts import DEFAULT
+from farm.plan.variant import Variant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,39 +33,56 @@ def run(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
     readings = take(ThisMachine())
     project = _project(args)
-    offers = tuple(_offers(project, readings.os.system)) if project else None
+    own, offered, too_old = _builds(project, readings, args.workload) if project else (None, None, None)
     index = _index_url(args.index, project)
-    tested = _tested(project, readings) if project and args.workload == "general" else None
-    recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index, tested=tested)
+    found = choose(readings, workload=args.workload, own=own, offered=offered, index_url=index)
+    if too_old and found.variant:
+        found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
     if place := _index(args.index, project):
         from farm.machine.detect.published import with_published
 
-        recommendation = with_published(recommendation, readings, place)
-    if project and recommendation.channel and recommendation.variant and recommendation.pip is None:
-        from farm.plan.evidence import load_evidence
-
-        asked = (recommendation.channel, "torch", readings.os.system, recommendation.variant)
-        reasons = (*recommendation.reasons, load_evidence(project).of_variant(*asked))
-        recommendation = recommendation.model_copy(update={"reasons": reasons})
+        found = with_published(found, readings, place)
+    others = list(_elsewhere(readings))
     if args.json:
-        found = {"readings": readings, "recommendation": recommendation}
-        print(
-            json.dumps({name: model.model_dump(mode="json", by_alias=True) for name, model in found.items()}, indent=2)
+        models = {"readings": readings, "recommendation": found}
+        document = {name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()}
+        show.json_document(
+            document | {"elsewhere": [dict(zip(("maker", "what", "install"), o, strict=True)) for o in others]}
         )
     else:
-        _print(readings, recommendation)
-    return 0 if recommendation.variant else 3
+        _print(readings, found, others)
+    return 0 if found.variant else 3
 
 
-def _tested(project: Path, readings: Readings) -> Own | None:
-    """The build for this machine that was tested furthest, as `farm why --official` and the site name it."""
-    machine = machine_of(readings)
-    platform = "" if machine.platform == DEFAULT else f" --platform {machine.platform}"
-    for own in own_builds(project, machine) if machine.cpus and machine.pythons else ():
-        # The command that builds it has no other options.
-        if own.proved and own.words == f"--variant {own.variant} --channel {own.channel}{platform}":
-            return own
-    return None
+def _builds(project: Path, readings: Readings, workload: Work) -> tuple[list[Own], frozenset[Variant], str | None]:
+    """The builds for this machine as `farm why` and the site name them; every variant that channels offer; its fault.
+
+    The fault is the driver's, where builds are for the machine and it runs none of them.
+    """
+    system, driver = readings.os.system, readings.driver
+    machine = machine_of(readings, workload)
+    own = own_builds(project, machine) or own_builds(project, machine_of(readings))
+    newer = own or own_builds(project, replace(machine, driver=None), limit=1)
+    torch = (one for one in load_matrix(project).builds() if (one.package, one.platform) == ("torch", system))
+    offered = frozenset(one.variant for one in torch if driver_problem(one.cuda, driver, system) is None)
+    fault = driver_problem(newer[0].cuda, driver, system) if newer and not own else None
+    return own, offered, f"channel {newer[0].channel}: {fault}" if fault else None
+
+
+def _elsewhere(readings: Readings) -> Iterator[tuple[str, str, str]]:
+    """Who else has a wheel for the cards, as `farm why --official` says: the maker, what it is, its install line."""
+    machine, place = machine_of(readings), f"{readings.os.system}-{readings.cpu.machine}"
+    if not machine.sms or place not in official.PLATFORMS:
+        return
+    question = official.Question(machine.sms, place, machine.driver)
+    answer = official.best(question)
+    if answer.runs and answer.wheel:
+        without = "".join(f", without {text.partition(':')[0]}" for text in answer.without)
+        yield "PyTorch's own", f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}", answer.wheel.pip
+    if answer.runs and not answer.without:
+        return
+    for row in official.others(question):
+        yield row.maker, f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}", official.install(row, question)
 
 
 def _project(args: argparse.Namespace) -> Path | None:
@@ -74,14 +93,6 @@ def _project(args: argparse.Namespace) -> Path | None:
         return find_project(Path.cwd())
     except UsageError:
         return None
-
-
-def _offers(project: Path, platform: str) -> Iterator[Offer]:
-    matrix = load_matrix(project)
-    for build in matrix.builds():
-        torch = matrix.channels[build.channel].text.options["torch"]
-        if build.package == "torch" and build.platform == platform and torch:
-            yield Offer(build.channel, str(torch), build.cuda, build.variant)
 
 
 def _index(named: str | None, project: Path | None) -> str | None:
@@ -104,7 +115,7 @@ def _index_url(named: str | None, project: Path | None) -> str | None:
     return public or open_store(index).url("")
 
 
-def _print(readings: Readings, found: Recommendation) -> None:
+def _print(readings: Readings, found: Recommendation, others: list[tuple[str, str, str]]) -> None:
     cpu, os = readings.cpu, readings.os
     rows = [("system", f"{os.name} {os.version}" + (f", {os.libc}" if os.libc else ""))]
     names = [name for name in (cpu.name, cpu.microarchitecture, cpu.machine) if name]
@@ -127,6 +138,9 @@ def _print(readings: Readings, found: Recommendation) -> None:
     lines += [("warning", warning) for warning in found.warnings]
     lines += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]
     show.table("", ("the wheel for it", ""), lines)
+    for maker, what, install in others:
+        show.prose(f"{maker}: {what}")
+        show.say(f"  {install}")
     if found.pip:
         print()
         show.say(found.pip)

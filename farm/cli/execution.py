@@ -20,9 +20,8 @@ from farm.plan.settings import Settings
 from farm.run.backends import engine_for
 from farm.run.dispatch import AlreadyDispatchingError, exclusive
 from farm.run.journal import EventKind, Journal, Run, Until, state_of
-from farm.run.report import Outcomes
 from farm.run.run import submit
-from farm.run.workspace import Workspace, journal_path, open_journal
+from farm.run.workspace import Outcomes, Workspace, journal_path, open_journal
 
 LOOKED_AT = 50
 """The newest runs among which one of the same package is looked for."""

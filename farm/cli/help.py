@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from farm.cli import columns, show
+from farm.cli import show
 
 PAGES = {
     "options": "options.md: what can be overridden for one build",
@@ -88,7 +88,7 @@ def text_of(markdown: str) -> str:
         if rows:
             head, _, *body = rows
             room = shutil.get_terminal_size().columns if sys.stdout.isatty() else show.LOG_WIDTH
-            lines += columns.lines([head, *body], [False] * len(head), room)
+            lines += show.lines(head, body, room)
             rows = []
         if line.startswith("```"):
             code = not code

@@ -138,7 +138,7 @@ def _init(args: argparse.Namespace) -> int:
     check_store(store)
     data = start(store, root, online)
     if args.json:
-        show.json_document({"root": root.keyid, "online": [key.keyid for key in online]})
+        show.json_document({"root": root.public_key.keyid, "online": [key.keyid for key in online]})
     else:
         where = store.url(root_key(1))
         show.say(f"give {where} to users (sha256 {hashlib.sha256(data).hexdigest()}), and keep the root key offline")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner
+
     from farm.index.admission import Admission
-    from farm.index.keys import Signer
     from farm.index.stores import Store
 
 
@@ -49,7 +50,7 @@ def store_of(args: argparse.Namespace) -> "Store":
     return open_store(index_url(args))
 
 
-def signer_of(args: argparse.Namespace) -> "Signer":
+def signer_of(args: argparse.Namespace) -> "CryptoSigner":
     """`--signing-key`, else the key of ci/farm.yaml.
 
     Raises:

@@ -1,7 +1,17 @@
 """`farm inspect`: what is inside a wheel."""
 
 import argparse
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from farm.base.errors import UsageError
+from farm.cli import show
+from farm.smoke.causes import causes_of
+from farm.wheel.explain import Diagnosis, Explanation, explain, why_126
+from farm.wheel.inspect import DECODED, WheelContents, inspect
+from farm.wheel.library import Library
+from farm.wheel.needs import Need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli import show
-    from farm.cli.contents import print_tree, show_contents
-    from farm.cli.explain import explanations_of, message_of, print_explanations, print_missing
-    from farm.wheel.explain import why_126
-    from farm.wheel.inspect import DECODED, inspect
-
     if args.explain is not None:
         explanations = explanations_of(args.wheel, message_of(args.explain))
         if args.json:
@@ -53,3 +57,162 @@ def run(args: argparse.Namespace) -> int:
     else:
         show_contents(contents)
     return 0
+
+
+def show_contents(contents: WheelContents) -> None:
+    """The tables of a wheel's content."""
+    show.say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
+    show.say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
+    rows = []
+    for library in contents.libraries:
+        for found in library.fatbins:
+            sass = " ".join(f"sm_{sm}" for sm in found.sass) or "-"
+            ptx = " ".join(f"compute_{sm}" for sm in found.ptx) or "-"
+            rows.append((library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}"))
+    if rows:
+        show.table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
+    else:
+        show.say("device code: none")
+    for line in components(contents):
+        show.say(line)
+    libraries = []
+    for library in contents.libraries:
+        code = library.instructions
+        beyond = "not read: " + library.error if library.error else ""
+        if code:
+            counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
+            beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
+        elif library.is_loadable and not library.error:
+            beyond = "not decoded (--cpu)"
+        linker = f"MSVC linker {library.linker}" if library.linker else ""
+        libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
+    show.table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
+    needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
+    show.table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+
+
+def components(contents: WheelContents) -> Iterator[str]:
+    """A line for each of NVIDIA's components inside a wheel."""
+    for part in contents.components:
+        sass = " ".join(f"sm_{sm}" for sm in part.sass) or "no machine code"
+        ptx = "".join(f" compute_{sm}" for sm in part.ptx)
+        which = f"{sass}, PTX{ptx}" if ptx else sass
+        yield f"{part.name} inside ({len(part.libraries)} libraries), which supports {which}"
+
+
+def _floor(contents: WheelContents) -> str:
+    """The oldest system that the libraries allow, as far as it follows from them."""
+    linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
+    if linkers:
+        return f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not older"
+    if not contents.libraries and not contents.manylinux:
+        return "no libraries that are read (ELF, PE)"
+    return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
+
+
+def print_tree(contents: WheelContents) -> None:
+    """The wheel as a tree of lines."""
+    show.say(f"{contents.file} ({contents.size / 1e6:.1f} MB)")
+    for line in components(contents):
+        show.say(line)
+    by_who: dict[str, list[Need]] = {}
+    for need in contents.needs:
+        by_who.setdefault(need.who, []).append(need)
+    for index, library in enumerate(contents.libraries):
+        last = index + 1 == len(contents.libraries)
+        show.say(f"{'└── ' if last else '├── '}{library.path} ({library.size / 1e6:.2f} MB)")
+        lines = [*_facts(library), *map(_need, by_who.get(library.path, []))]
+        for number, line in enumerate(lines):
+            stem = "    " if last else "│   "
+            show.say(f"{stem}{'└── ' if number + 1 == len(lines) else '├── '}{line}")
+
+
+def _facts(library: Library) -> list[str]:
+    if library.error:
+        return [f"cannot be read: {library.error}"]
+    lines = []
+    if library.linker:
+        lines.append(f"made by MSVC linker {library.linker}")
+    for found in library.fatbins:
+        sass = " ".join(f"sm_{sm}" for sm in found.sass) or "none"
+        ptx = " ".join(f"compute_{sm}" for sm in found.ptx)
+        lines.append(f"{found.containers} fat binaries: {sass}{', PTX ' + ptx if ptx else ''}")
+    code = library.instructions
+    if code:
+        counts = ", ".join(f"{feature} {count}" for feature, (count, _) in code.beyond.items())
+        lines.append(f"CPU: {code.not_checked or counts or 'nothing beyond ' + code.level}")
+    elif library.is_loadable:
+        lines.append("CPU: not decoded (--cpu)")
+    return lines
+
+
+def _need(need: Need) -> str:
+    on = {"load": "", "call": " (when called)", "name": " (by name)"}[need.when]
+    return f"needs {need.name}{on}: {need.answer}{' ' + need.by if need.by else ''}"
+
+
+_WHEN = {
+    "load": "importing fails with WinError 126",
+    "call": "delay-loaded: the first call into it fails",
+    "name": "loaded by name: the function that asks for it fails",
+}
+
+
+def message_of(argument: str) -> str:
+    """The message: the argument itself, or with `-` what is on the input.
+
+    Raises:
+        UsageError: Nothing is there.
+    """
+    text = sys.stdin.read() if argument == "-" else argument
+    if not text.strip():
+        raise UsageError("--explain: no message", hint="paste it as the argument, or on the input with --explain -")
+    return text
+
+
+def explanations_of(path: Path, message: str) -> tuple[Explanation, ...]:
+    """A loader's errors by the files of the wheel or package; else what is known of failed smoke tests.
+
+    Raises:
+        UsageError: There is no such file or folder, no library in it, or no known error in the message.
+        VerificationFailedError: The wheel is damaged.
+    """
+    if found := explain(path, message):
+        return found
+    causes = causes_of(message, module=path.name.partition("-")[0])
+    if not causes:
+        raise UsageError(
+            "no known error in the message",
+            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'; if it stays "
+            "unknown, send the whole traceback, the name of the wheel and the output of `farm detect` to the farm",
+        )
+    return tuple(Explanation(message=each.id.replace("-", " "), cause=each.what, cure=each.fix) for each in causes)
+
+
+def print_explanations(found: Sequence[Explanation]) -> None:
+    """Cause, culprits and cure of each."""
+    for each in found:
+        show.say(f"{each.message}: {each.cause}")
+        for culprit in each.culprits:
+            show.say(f"  {culprit}")
+        show.say(f"  what to do: {each.cure}")
+
+
+def print_missing(found: Diagnosis) -> None:
+    """Every missing DLL: who needs it, how the loader comes to it, and where it is to be had."""
+    if not found.missing:
+        show.say(f"{found.where}: no DLL is missing; Windows can load everything in it")
+        return
+    for item in found.missing:
+        show.say(f"{item.name} is missing ({_WHEN[item.when]})")
+        show.say(f"  needed by: {', '.join(item.needed_by)}")
+        if item.chain:
+            show.say(f"  chain: {' -> '.join(item.chain)}")
+        if item.elsewhere:
+            show.say(f"  there is one at {item.elsewhere}, where Windows does not look")
+        show.say(f"  get it from: {item.source or 'unknown: look for the name in the build environment'}")
+    if found.named:
+        verdict = "it is innocent: it is only the first file whose chain of imports is broken"
+        if not found.innocent:
+            verdict = "it is there; what it needs is not"
+        show.say(f"Python's message names {found.named}: {verdict}")

@@ -1,8 +1,10 @@
 """`farm why --official`: does PyTorch's own wheel run on the cards? If not, who else has one, and the farm's own."""
 
 import argparse
+import os
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +12,14 @@ from farm import catalog
 from farm.base.errors import FarmError, UsageError
 from farm.catalog import gpus, makers, paste
 from farm.cli import show
-from farm.cli.cards import sm_of
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Question
-from farm.plan.compat.stack import number
-from farm.plan.options import OPTIONS
-from farm.plan.variant import Variant, python_word
+from farm.plan.options import OPTIONS, from_environment
+from farm.plan.variant import Variant, python_word, sm_number, sm_word
 
 if TYPE_CHECKING:
     from farm.plan.recommend import Own
+
 
 NO = 3
 """The exit code for "no": nothing that upstream publishes runs on the cards."""
@@ -54,9 +55,10 @@ def run(args: argparse.Namespace) -> int:
         if answer.runs and not answer.without and not args.verbose:
             return 0
         for row, line in others:
-            show.say(f"{row.maker}: torch {row.torch}, CUDA {row.cuda}: {line}")
-            show.say(f"  has {row.has}; lacks {row.lacks}; not confirmed: {row.unconfirmed}")
-        _print_own(own, missing)
+            show.say(f"{row.maker}: torch {row.torch}, CUDA {row.cuda}")
+            show.say(f"  {line}")
+            show.prose(f"  has {row.has}; lacks {row.lacks}; not confirmed: {row.unconfirmed}")
+        print_own(own, missing)
     return 0 if answer.runs else NO
 
 
@@ -74,13 +76,18 @@ def _read_paste(args: argparse.Namespace) -> None:
 
 
 def _refuse_options(args: argparse.Namespace) -> None:
-    """Options that are about a build and not about wheels that others publish.
+    """Options that are about a build and not about wheels that others publish; release and CUDA from the environment.
 
     Raises:
         UsageError: One is given.
     """
     names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
     given = [name for name in names if getattr(args, name, None) is not None]
+    for name, choice in from_environment(os.environ).items():
+        if name not in ("torch", "cuda"):
+            raise UsageError(f"{choice.origin}: about a build of your own, not about PyTorch's wheels", hint="unset it")
+        if getattr(args, name) is None:
+            setattr(args, name, choice.value)
     switches = [name.removeprefix("USE_").lower() for name in catalog.switches()]
     given += [name for name in switches if getattr(args, name, None) is not None]
     if args.package != "torch":
@@ -124,24 +131,14 @@ def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | No
     known = catalog.toolkits()
     for text in spelled:
         if text not in known:
-            raise UsageError(f"CUDA {text!r} is not in the catalogue", hint=_range("CUDA", text, list(known)))
+            raise UsageError(f"CUDA {text!r} is not in the catalogue", hint=catalog.known(known, text))
     if len(set(spelled)) > 1:
         raise UsageError(f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them")
     releases = catalog.torch_releases()
     found = catalog.find(releases, release) if release else None
     if release and found is None:
-        raise UsageError(f"torch {release} is not in the catalogue", hint=_range("torch", release, list(releases)))
+        raise UsageError(f"torch {release} is not in the catalogue", hint=catalog.known(releases, release))
     return found, next(iter(spelled), None)
-
-
-def _range(what: str, asked: str, known: list[str]) -> str:
-    """Where the catalogue begins or ends, whichever is nearer to what was asked."""
-    if re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", asked):
-        if number(asked) < number(known[0]):
-            return f"it begins at {what} {known[0]}: older ones are in no table here; known: {', '.join(known)}"
-        if number(asked) > number(known[-1]):
-            return f"it ends at {what} {known[-1]}; newer ones: tools/refresh-catalogue"
-    return f"known: {', '.join(known)}"
 
 
 def _python(name: str | None) -> str | None:
@@ -194,7 +191,9 @@ def _document(
             for row, line in others
         ],
         "own": [
-            {"words": each.words, "torch": each.torch, "cuda": each.cuda, "proved": each.proved or None} for each in own
+            {"words": each.words, "torch": each.torch, "cuda": each.cuda, "proved": each.proved or None}
+            | {"cost": each.cost}
+            for each in own
         ],
         "no_variant": missing,
     }
@@ -210,31 +209,32 @@ def _print(args: argparse.Namespace, question: Question, answer: Answer, newest:
         ]
     )
     if wheel is None:
-        show.say(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
+        show.prose(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
     elif answer.runs:
-        show.say(f"yes: PyTorch's own wheel of torch {wheel.torch} with CUDA {wheel.cuda} runs on {cards}")
+        show.prose(f"yes: PyTorch's own wheel of torch {wheel.torch} with CUDA {wheel.cuda} runs on {cards}")
     elif answer.lost:
         lost = ", ".join(f"sm_{sm}" for sm in answer.lost)
-        show.say(f"no: no wheel{which} has code for all of {cards}; torch {wheel.torch} leaves out {lost}")
+        show.prose(f"no: no wheel{which} has code for all of {cards}; torch {wheel.torch} leaves out {lost}")
     else:
-        show.say(f"no: {answer.problem}")
+        show.prose(f"no: {answer.problem}")
         if answer.update:
-            show.say(f"  another driver is enough: {answer.update}")
+            show.prose(f"  another driver is enough: {answer.update}")
     if wheel:
         show.say(f"  {wheel.pip}")
         glibc = f", glibc {wheel.glibc} or newer" if wheel.glibc else ""
         pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
-        show.say(f"  {wheel.platform}{glibc}; Python {pythons}; driver {answer.drivers}")
+        show.prose(f"  {wheel.platform}{glibc}; Python {pythons}; driver {answer.drivers}")
         for text in answer.without:
-            show.say(f"  without {text}")
+            show.prose(f"  without {text}")
         if args.verbose:
-            show.say(f"  code for sm {', '.join(map(str, wheel.sm))}; source: {official.source(wheel)}")
+            show.prose(f"  code for sm {', '.join(map(str, wheel.sm))}; source: {official.source(wheel)}")
     for sm in question.sms:
         left = official.left_behind(question.torch or "99", question.cuda, sm) if question.cuda else None
         if left and not answer.runs:
-            show.say(f"  {left.text} ({left.source})")
+            show.prose(f"  {left.text} ({left.source})")
     if not answer.runs and newest.runs and newest.wheel:
-        show.say(f"the newest that runs: torch {newest.wheel.torch} with CUDA {newest.wheel.cuda}: {newest.wheel.pip}")
+        show.say(f"the newest that runs: torch {newest.wheel.torch} with CUDA {newest.wheel.cuda}")
+        show.say(f"  {newest.wheel.pip}")
 
 
 def _named(name: str, sm: int) -> str:
@@ -244,10 +244,75 @@ def _named(name: str, sm: int) -> str:
     return f"{name} ({either if len(chips) > 1 and f'sm{sm}' in gpus.gpus().too_old else f'sm_{sm}'})"
 
 
-def _print_own(own: "list[Own]", missing: str | None) -> None:
+def print_own(own: "list[Own]", missing: str | None) -> None:
+    """Builds of one's own, each with the command that makes it."""
     if missing:
-        show.say(f"no wheel of your own either: {missing}")
+        show.prose(f"no wheel of your own either: {missing}")
     for each in own:
-        cuda = f", CUDA {each.cuda}" if each.cuda else ""
         lost = "".join(f"; no code for sm_{sm}" for sm in each.lost)
-        show.say(f"of your own: torch {each.torch}{cuda} ({each.standing}{lost}): farm submit {each.words}")
+        show.prose(f"of your own: {each.release} ({each.standing}; {each.cost}{lost})")
+        show.say(f"  farm submit {each.words}")
+
+
+def sm_of(name: str, architectures: Collection[str] = ()) -> int:
+    """The SM of a card by name or number; of a name with several chips, the one among `architectures`.
+
+    Raises:
+        UsageError: No card is called so, or several chips are.
+    """
+    word = sm_word(name.strip())
+    if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
+        return sm_number(word)
+    if word.removeprefix("sm").isdecimal() and sm_number(word) in _of_no_variant():
+        raise _no_variant(name, sm_number(word))
+    # An SM may have another name in variants: sm_101 became sm_110.
+    known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    if not known and (company := gpus.maker(name)):
+        raise UsageError(
+            f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
+            hint=f"for that machine: --variant {gpus.gpus().instead[company]}",
+        )
+    family = name.strip().lower()
+    chips = [sm for sm, one in catalog.architectures().architectures.items() if one.name.lower() == family]
+    if not known and chips:
+        raise UsageError(
+            f"{name!r} is the name of an architecture, not of a card", hint=f"one of its chips: {_either(chips)}"
+        )
+    if not known:
+        near = gpus.nearest_names(name)
+        raise UsageError(
+            f"the catalogue has no card {name!r}",
+            hint=(f"nearest: {', '.join(near)}; or give" if near else "give")
+            + " its SM, as `farm detect` on its machine says: --gpu sm_NN",
+        )
+    if len(known) == 1 and (sm := sm_number(min(known))) in _of_no_variant():
+        raise _no_variant(name, sm)
+    # All of its chips are too old: the newest stands for them, and the rules say so.
+    if known <= set(gpus.gpus().too_old):
+        return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
+    # The variant decides between the chips of a name: whoever asks for sm35 has the GT 730 with that chip.
+    ours = known & set(architectures)
+    if len(known) > 1 and not ours:
+        raise UsageError(
+            f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
+            hint=f"give its SM, as `farm detect` on its machine says: {_either(sorted(known))}",
+        )
+    return int(min(ours or known).removeprefix("sm"))
+
+
+def _either(sms: Collection[str]) -> str:
+    return " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sms)
+
+
+def _no_variant(name: str, sm: int) -> UsageError:
+    return UsageError(
+        f"{name!r} is sm_{sm}: nvcc can compile for it, and no PyTorch of the catalogue is built for it",
+        hint="newer releases: tools/refresh-catalogue torch official",
+    )
+
+
+def _of_no_variant() -> set[int]:
+    """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
+    known = {sm for toolkit in catalog.toolkits().values() for sm in toolkit.sm}
+    named = {*catalog.architectures().architectures, *gpus.gpus().too_old, *gpus.gpus().renamed}
+    return known - {sm_number(name) for name in named}

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from farm.cli.options import add_selectors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from farm.plan.evidence import Evidence
     from farm.plan.file import Plan
 
 Row = tuple[str, str, str]
@@ -20,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.selection import plan_of
+    from farm.plan import features
     from farm.plan.evidence import load_evidence
 
     project, _, plan = plan_of(args)
@@ -29,9 +33,10 @@ def run(args: argparse.Namespace) -> int:
     evidence = load_evidence(project)
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
     for what, text in [
-        *features(plan),
+        *features.rows(plan.features, plan.without),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
+        *instead(project, plan, evidence),
     ]:
         show.say(f"  {what:<11} {text}")
     print()
@@ -66,35 +71,40 @@ def values(plan: "Plan") -> list[Row]:
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
 
 
-def features(plan: "Plan") -> Iterator[tuple[str, str]]:
-    """The features of PyTorch in the wheel, and those that the official one has beside them, with the reason."""
-    from farm import catalog
+def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tuple[str, str]]:
+    """The tested build for the same cards and CPU, beside one of PyTorch that was not tested."""
+    from farm.plan.recommend import Machine, own_builds
 
-    titles = {name: feature.title for name, feature in catalog.features().items()}
-    if plan.features:
-        yield "with", ", ".join(titles.get(name, name) for name in plan.features)
-    if plan.without:
-        yield "without", "; ".join(f"{titles.get(name, name)}: {reason}" for name, reason in plan.without.items())
+    variant = plan.parsed_variant
+    machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,))
+    if plan.package == "torch" and not evidence.of(plan):
+        for own in own_builds(project, machine, limit=1):
+            if own.proved:
+                yield "instead", f"{own.release} ({own.standing}): farm plan {own.words}"
 
 
 def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
     """Time, memory, disk and downloads of the build; the time for the cores and memory of this machine."""
+    from platform import machine
+
     from farm.base.text import duration
     from farm.machine.doctor.findings import needs
     from farm.machine.doctor.site import ThisSite
     from farm.plan.recipe import recipe
+    from farm.platforms.facts import facts
 
     known, site = recipe(plan.recipe), ThisSite()
     memory, cores = site.memory()[0], site.cores()
     jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
     here = f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; {plan.memory_per_job_gb} GB each)"
-    if known.cost is None:
+    hours = known.cost_for(plan.parsed_variant.sms)
+    if hours is None:
         yield "time", f"not measured; here {here}"
     else:
-        gpus = len(plan.parsed_variant.sms)
-        word = {0: "less than", 1: "about"}.get(gpus, "more than")  # it was measured with one GPU architecture
-        time = duration(known.cost.cpu_hours * 3600 / jobs)
-        yield "time", f"{word} {known.cost.cpu_hours:g} CPU hours: {word} {time} here, {here}"
+        word, count = hours
+        yield "time", f"{word} {count:g} CPU hours: {word} {duration(count * 3600 / jobs)} here, {here}"
+    if plan.base and plan.machine != (found := facts(plan.platform).machine(machine())):
+        yield "emulated", f"on {found}, by qemu: image, build and test take ten times as long (docs/runners.md)"
     sizes = [f"{known.disk_gb:g} GB for the build"]
     sizes += [f"{needs().image_gb} GB for the image"] if plan.base else []
     if known.cost and known.cost.installed_gb and plan.toolkit:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from farm.base.heartbeat import Pulse
 from farm.base.text import duration, plain
 from farm.cli.show import console, note, on_terminal
-from farm.run.report import Silent, Step, Watcher
+from farm.run.workspace import Silent, Step, Watcher
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -23,11 +23,13 @@ def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
 
 
 def workspace_of(args: argparse.Namespace) -> "Workspace":
-    """The project as the pipeline sees it, without anybody who watches."""
-    from farm.run.report import Silent
-    from farm.run.workspace import Workspace
+    """The project as the pipeline sees it, its recipes included, without anybody who watches."""
+    from farm.plan.recipe import use_project
+    from farm.run.workspace import Silent, Workspace
 
-    return Workspace(*project_of(args), Silent())
+    project, settings = project_of(args)
+    use_project(project)
+    return Workspace(project, settings, Silent())
 
 
 @contextmanager

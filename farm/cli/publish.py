@@ -82,11 +82,10 @@ def _verified(args: argparse.Namespace) -> int:
     from farm.cli.progress import watching
     from farm.cli.selection import plan_of
     from farm.cli.verify import waivers_of
-    from farm.run.build_inputs import BuildInputs, actions, read
-    from farm.run.check import refusal, summary
+    from farm.run.inputs import BuildInputs, actions, read_inputs
     from farm.run.release import pip_line, pip_source, publish_wheel
-    from farm.run.report import Outcomes
-    from farm.run.workspace import Workspace
+    from farm.run.wheel import refusal, summary
+    from farm.run.workspace import Outcomes, Workspace
     from farm.wheel.verify import verify
 
     project, settings, plan = plan_of(args)
@@ -100,7 +99,7 @@ def _verified(args: argparse.Namespace) -> int:
             if not report.passed:
                 raise refusal(report)
             step.result = summary(report)
-        given = read(args.inputs) if args.inputs else BuildInputs()
+        given = read_inputs(args.inputs) if args.inputs else BuildInputs()
         # The workflow that publishes belongs to the wheel's origin as well, whoever built it.
         given = given.model_copy(update={"actions": given.actions | actions(os.environ, project)})
         with outcomes.timed("publish", watcher) as step:

@@ -101,7 +101,9 @@ class Found:
     requires: set[str]
     apt: set[str]
     components: list[str]
+    kernels: bool
     imports: list[str]
+    cmake: bool = False
     torch: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -111,7 +113,8 @@ class Found:
 
     def recipe(self, wheels: list[dict[str, str]]) -> str:
         """The text of `recipe.yaml`."""
-        env = {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
+        env = {"CMAKE_GENERATOR": "Ninja"} if self.cmake else {}  # the image has no make
+        env |= {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
         env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"} if self.cuda and self.torch else {}
         lines = [
             f"# Written by `farm recipe new` from the sources. Licence: {self.licence or 'not said'}.",
@@ -121,7 +124,7 @@ class Found:
             f"source: {self.source}",
             "platforms: [linux]",
             f"components: [{', '.join(self.components)}]",
-            f"device_code: {str(self.cuda).lower()}",
+            f"device_code: {str(self.kernels).lower()}",
             f"apt: [{', '.join(sorted({*APT, *self.apt}))}]",
             *(["needs: [torch]", 'requires: ["torch=={torch_version}"]'] if self.torch else []),
             *(["exclude: ['libc10*.so', 'libtorch*.so']    # torch has loaded them"] if self.torch else []),
@@ -246,7 +249,8 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     requires, notes = _requirements(tree, hints["imports"])
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
-    cuda = any(name.endswith((".cu", ".cuh")) for name in tree.names)
+    kernels = any(name.endswith((".cu", ".cuh")) for name in tree.names)
+    cuda = kernels or bool({"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", tree.text("setup.py")))
     components = sorted({hints["components"][name] for name in outside if name in hints["components"]}) if cuda else []
     notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
     if any(PurePosixPath(name).name == "Cargo.toml" for name in tree.names):
@@ -269,7 +273,9 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
         requires=requires | ({*TORCH_IMPORTS} if torch else set()),
         apt=apt,
         components=["nvcc", "headers", "cudart", *components] if cuda else [],
+        kernels=kernels,
         imports=imports,
+        cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in tree.names),
         torch=torch,
         notes=notes,
     )

@@ -2,30 +2,24 @@
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from farm.base.errors import FarmError, UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.engines.ask import Reported, ask, differences
 from farm.engines.github_api import GithubApi, connect
-from farm.engines.github_settings import missing_settings
-from farm.engines.registration import commands, site_of
-from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
-from farm.plan.matrix import Build, load_matrix
-from farm.plan.settings import Github, JobKind, Runner, github_if_any, load_github, load_runners
+from farm.engines.github_settings import commands, missing_settings, site_of
+from farm.engines.runners import Reported, ask, differences
+from farm.plan.settings import Github, Runner, github_if_any, load_github, load_runners
 from farm.platforms.facts import DEFAULT, PLATFORMS
 from farm.platforms.runner_service import SCRIPTS, Registration
 
 NO_RUNNER = 4
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
-KINDS: tuple[JobKind, ...] = ("build", "smoke")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "machine with GitHub Actions, for a shell on that machine",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="add: the runner's name in ci/runners.yaml")
-    parser.add_argument("--channel", help="check: name the builds of this channel that no runner takes")
     parser.add_argument(
         "--labels", type=_labels, metavar="A,B", help="add: labels of the runner (default: those in the file)"
     )
@@ -56,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: every runner is as written and every job has one; else 4 (`check`)."""
+    """0: every runner is online and as written; else 4 (`check`)."""
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)
     if args.what == "add":
@@ -117,7 +110,7 @@ def _add(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner])
 
 def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:
     if args.json:
-        print(json.dumps({name: runner.model_dump(mode="json") for name, runner in runners.items()}, indent=2))
+        show.json_document({name: runner.model_dump(mode="json") for name, runner in runners.items()})
         return 0
     rows = [
         (
@@ -137,34 +130,19 @@ def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:
 
 def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
     github = github_if_any(project)
-    builds = list(_builds(project, args.channel))  # a wrong channel is refused before any request
     reported = ask(runners, lambda: _connect(project))
     differing = {name: differences(runners[name], reported[name]) for name in runners}
-    # Without GitHub, smoke tests run where `farm submit` does.
-    kinds = KINDS if github else KINDS[:1]
-    jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in kinds for build in builds]
-    without = untaken(jobs, runners)
-    waiting = stranded(jobs, runners, {name for name, found in reported.items() if found.online})
     # Without a repository there are no settings that could be missing.
     unsafe = _unsafe(github) if github and github.repository else []
     if args.json:
-        print(json.dumps({**_to_json(reported, differing, without, waiting), "settings_missing": unsafe}, indent=2))
+        documents = {name: {**vars(found), "differences": differing[name]} for name, found in reported.items()}
+        show.json_document({"runners": documents, "settings_missing": unsafe})
     else:
-        _print(reported, differing, without, waiting)
+        _print(reported, differing)
         for line in unsafe:
             show.say(f"unsafe: {line}")
-    fine = not (unsafe or without or waiting or any(differing.values())) and all(
-        found.online for found in reported.values()
-    )
+    fine = not (unsafe or any(differing.values())) and all(found.online for found in reported.values())
     return 0 if fine else NO_RUNNER
-
-
-def _builds(project: Path, channel: str | None) -> Iterator[Build]:
-    """The builds of a channel, or of the project's own channels; where it has none, of the farm's."""
-    matrix = load_matrix(project)
-    own: list[str | None] = [channel] if channel else [*matrix.own()]
-    for name in own or [None]:
-        yield from matrix.builds(name)
 
 
 def _connect(project: Path) -> GithubApi:
@@ -181,56 +159,9 @@ def _unsafe(github: Github) -> list[str]:
         return [f"whether pull requests can reach the runners is not known: {error}"]
 
 
-def _to_json(
-    reported: Mapping[str, Reported],
-    differing: Mapping[str, list[str]],
-    without: list[Untaken],
-    waiting: list[Stranded],
-) -> dict[str, Any]:
-    return {
-        "runners": {name: {**vars(found), "differences": differing[name]} for name, found in reported.items()},
-        "jobs_without_runner": [vars(group) for group in without],
-        "jobs_without_online_runner": [vars(group) for group in waiting],
-    }
-
-
-def _print(
-    reported: Mapping[str, Reported],
-    differing: Mapping[str, list[str]],
-    without: list[Untaken],
-    waiting: list[Stranded],
-) -> None:
+def _print(reported: Mapping[str, Reported], differing: Mapping[str, list[str]]) -> None:
     rows = []
     for name, found in reported.items():
         state = ("busy" if found.busy else "online") if found.online else "offline"
         rows.append((name, state, "; ".join([*([found.why] if found.why else []), *differing[name]]) or "as written"))
     show.table("", ("runner", "state", "engine says"), rows)
-    if without:
-        print()
-        show.table(
-            f"jobs of the matrix that no runner of ci/runners.yaml can take: {_count(without)} (--json names all)",
-            ("jobs", "how many", "for example", "nearest", "why not the example"),
-            [
-                (kind, str(_count(alike)), alike[0].names[0], nearest or "-", "; ".join(alike[0].reasons))
-                for (kind, nearest), alike in _by_nearest(without).items()
-            ],
-        )
-    if waiting:
-        print()
-        show.table(
-            f"jobs whose runners are all offline: {_count(waiting)} (--json names all)",
-            ("jobs", "how many", "for example", "wait for"),
-            [(g.kind, str(len(g.names)), g.names[0], " or ".join(g.runners)) for g in waiting],
-        )
-
-
-def _count(groups: Sequence[Untaken | Stranded]) -> int:
-    return sum(len(group.names) for group in groups)
-
-
-def _by_nearest(groups: list[Untaken]) -> dict[tuple[str, str | None], list[Untaken]]:
-    found: dict[tuple[str, str | None], list[Untaken]] = {}
-    for group in groups:
-        # One row for all that miss the same runner: a matrix has hundreds of builds.
-        found.setdefault((group.kind, group.nearest), []).append(group)
-    return found

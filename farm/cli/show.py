@@ -1,25 +1,26 @@
-"""Printing: errors, tables and JSON. Rich, which takes long to import, is imported where characters
-have other widths than one, and for live views.
-"""
+"""Printing: errors, tables and JSON. Tables are laid out here: importing Rich takes longer than most answers."""
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from farm.base.errors import FarmError
 from farm.base.text import plain
-from farm.cli import columns as narrow
 from farm.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-    from farm.run.report import Outcomes
+    from farm.run.workspace import Outcomes
 
+GAP = 2
+SCREEN = 100
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""
 RIGHT = ("seconds", "took")
@@ -48,6 +49,13 @@ def say(text: object) -> None:
     print(plain(str(text)))
 
 
+def prose(text: str) -> None:
+    """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own, by `say`."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    lines = textwrap.wrap(plain(text), SCREEN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    print("\n".join(lines))
+
+
 def note(text: str) -> None:
     """One line on stderr: what a command says beside its result."""
     print(plain(text), file=sys.stderr, flush=True)
@@ -70,34 +78,36 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     """A table on stdout; cells are shown as they are, without markup."""
     if title:
         say(title)
+    print("\n".join(lines(columns, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH)))
+
+
+def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> Iterator[str]:
+    """The lines of a table of at most `room` places; the widest columns are folded where it would be wider."""
     # Made safe before it is measured: an escape sequence has no width on the screen.
     cells = [list(columns), *([plain(cell) for cell in row] for row in rows)]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH
-    if narrow.is_narrow("".join(map("".join, cells))):
-        print("\n".join(narrow.lines(cells, [name in RIGHT for name in columns], room)))
-    else:
-        _by_rich(columns, cells[1:])
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    while sum(widths) + GAP * (len(widths) - 1) > room and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    for row in cells:
+        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*folded, fillvalue=""):
+            padded = [
+                f"{' ' * (width - _width(part))}{part}" if name in RIGHT else f"{part}{' ' * (width - _width(part))}"
+                for name, part, width in zip(columns, parts, widths, strict=True)
+            ]
+            yield (" " * GAP).join(padded).rstrip()
 
 
-def _by_rich(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    out = console(stderr=False)
-    with out.capture() as captured:
-        out.print(rich_table(columns, rows))
-    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))
+def _width(text: str) -> int:
+    """The places that a text takes: a Chinese character takes two."""
+    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
-def rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    """A table as an object of Rich, for a live view."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        made.add_column(column, overflow="fold", justify="right" if column in RIGHT else "left")
-    for row in rows:
-        # As `Text`: in a string Rich would take `[…]` for markup.
-        made.add_row(*(Text(plain(cell)) for cell in row))
-    return made
+def _folded(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width`: broken between words, and in words that are longer than a line."""
+    if _width(text) <= width:
+        return [text]
+    return textwrap.wrap(text, max(1, width * len(text) // _width(text)), break_on_hyphens=False)
 
 
 def outcomes(result: "Outcomes") -> None:

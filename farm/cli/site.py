@@ -12,8 +12,7 @@ from farm.index.backends import open_store
 from farm.index.layout import CATALOGUE
 from farm.index.publish import check_store
 from farm.run.release import pip_source, public_url
-from farm.run.report import Silent
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from farm.site import build
 from farm.site.runs import runs
 from farm.site.tested import kept_tests

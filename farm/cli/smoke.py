@@ -17,9 +17,8 @@ from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.run.published import listed
 from farm.run.release import pip_source
-from farm.run.report import Outcomes, Silent
 from farm.run.smoke import SmokeOptions, smoke
-from farm.run.workspace import Workspace
+from farm.run.workspace import Outcomes, Silent, Workspace
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import PROBE
 
@@ -166,7 +165,11 @@ def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport]
             show.say(f"{step.name}: {step.outcome}; {step.result}")
     else:
         for report in reports:
-            show.table(f"on {report.emulated or 'this machine'}", ("check", "status", "seen"), report.rows())
+            show.table(
+                f"on {report.where}",
+                ("check", "status", "seen"),
+                report.rows(),
+            )
             for cause in report.causes:
                 show.say(f"why: {cause.what}")
                 show.say(f"fix: {cause.fix}")

@@ -110,6 +110,7 @@ def _watch(args: argparse.Namespace, journal: "Journal") -> int:
     Returns the exit code of the run that is named, else 0.
     """
     from rich.live import Live
+    from rich.text import Text
 
     def rows() -> list[dict[str, Any]]:
         runs = (journal.run(args.run),) if args.run else journal.runs(args.limit)
@@ -122,7 +123,7 @@ def _watch(args: argparse.Namespace, journal: "Journal") -> int:
             found = rows()
             states = [(row["id"], row["state"], row["why"]) for row in found]
             if live is not None:
-                live.update(show.rich_table(COLUMNS, map(_cells, found)), refresh=True)
+                live.update(Text("\n".join(show.lines(COLUMNS, map(_cells, found), screen.width))), refresh=True)
             elif not args.json and states != shown:
                 show.table("", COLUMNS, map(_cells, found))
                 sys.stdout.flush()
@@ -137,7 +138,7 @@ def _watch(args: argparse.Namespace, journal: "Journal") -> int:
 
 def _one(args: argparse.Namespace, journal: "Journal") -> None:
     from farm.run.journal import EventKind
-    from farm.run.journal.progress import progress
+    from farm.run.journal.state import progress
 
     found = journal.run(args.run)
     jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)

@@ -44,9 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from farm.run.backends import check_engine, engine_for, engine_kind
     from farm.run.journal import Until
     from farm.run.published import find_published, use_published
-    from farm.run.report import Silent
     from farm.run.run import create_detached, request_for
-    from farm.run.workspace import Workspace
+    from farm.run.workspace import Silent, Workspace
 
     rebuild, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
     project, settings, plans = plans_of(args)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.cli.options import add_dependencies, add_selectors, add_waivers
-from farm.run.check import refusal
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.verify import verify
 
@@ -56,5 +55,7 @@ def run(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
+            from farm.run.wheel import refusal
+
             raise refusal(report)
     return 0 if report.passed else 6

@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.driver is not None:
         args.driver = parse_driver(args.driver)
-    if args.official:
-        from farm.cli import official
+    from farm.cli import official
 
+    if args.official:
         return official.run(args)
     from farm.base.errors import UsageError
     from farm.cli import show
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.python is not None:
         raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
     if args.variant is None:
-        from farm.cli.cards import sm_of
+        from farm.cli.official import sm_of
 
         hint = f"an example: --variant sm{sm_of(args.gpu[0]) if args.gpu else 35}-avx-py311"
         official_too = "; about PyTorch's own wheels: --official" if args.gpu else ""
@@ -85,11 +85,10 @@ def run(args: argparse.Namespace) -> int:
             can = "may not build: who tried it says so"
         show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
         for reason in found:
-            show.say(
-                f"  {reason.severity}: {reason.text}" + (f" (without it: {reason.nearest})" if reason.nearest else "")
-            )
+            without = f" (without it: {reason.nearest})" if reason.nearest else ""
+            show.prose(f"  {reason.severity}: {reason.text}{without}")
             if args.verbose:
-                show.say(f"    {reason.fact} ({reason.source})")
+                show.prose(f"    {reason.fact} ({reason.source})")
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
         if plan and plan.windows:
@@ -97,12 +96,12 @@ def run(args: argparse.Namespace) -> int:
                 f"openmp: {plan.windows.openmp} alone; two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
             )
         for text in floating:
-            show.say(f"not pinned: {text}")
+            show.prose(f"not pinned: {text}")
         tested = [row for row in evidence if row[0] == "tested"]
         for what, text, source in evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :]):
-            show.say(f"{what}: {text} ({source})")
-        for own in _instead(args, project, selectors) if not judged.buildable else ():
-            show.say(f"of your own: torch {own.torch} ({own.standing}): farm submit {own.words}")
+            show.prose(f"{what}: {text} ({source})")
+        if not judged.buildable:
+            official.print_own(_instead(args, project, selectors), None)
     return 0 if judged.buildable else 3
 
 
@@ -124,7 +123,7 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
         UsageError: A card, a compiler or a version is not known.
     """
     from farm.base.errors import UsageError
-    from farm.cli.cards import sm_of
+    from farm.cli.official import sm_of
     from farm.plan.compat.host import parse_msvc
     from farm.plan.compat.stack import parse_gcc
 

@@ -1,5 +1,5 @@
-"""What runs jobs. `base` is the contract; `docker`, `host`, `swarm`, `slurm` and `github` are the engines, each with
-its helpers beside it; `images` makes toolchain images, `transfer` moves files.
+"""The engines, which run jobs. `base` is the contract; `docker`, `host`, `swarm`, `slurm` and `github` implement it;
+`images` makes toolchain images, `transfer` moves files, `runners` has the machines of ci/runners.yaml.
 """
 
 NAMES = {

@@ -22,17 +22,16 @@ from farm.base.heartbeat import Pulse, megabytes
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line
 from farm.catalog import DebianRelease
-from farm.engines import once
-from farm.engines.docker import guard
-from farm.engines.package_counts import PackageCounts
-from farm.engines.reach import ERRORS
+from farm.engines import images
+from farm.engines.docker import ERRORS, guard
 
 Line = Callable[[str], None]
-Progress = Callable[[int, int], object]
 
 KEPT_LINES = 5000
 """Of debootstrap's output, for the search for its first error."""
 
+ARCHITECTURES = {"x86_64": ("amd64", "amd64"), "aarch64": ("arm64", "arm64v8")}
+"""A machine as Debian names it, and as Docker Hub does in the names of its images."""
 SCRIPTS = {"debian": "sid", "ubuntu": "gutsy"}
 """The script of debootstrap to which names of all newer releases link. It refuses a release that is newer than itself
 (Debian 12's: forky, noble), unless it is told the script."""
@@ -44,66 +43,70 @@ def base_image(
     name: str,
     release: DebianRelease,
     *,
+    emulated: str | None = None,
     pull_timeout_s: int,
     mirror: str | None,
     line: Line,
     note: Line | None = None,
-    progress: Progress = lambda *_: None,
 ) -> str:
     """The id of a base image for `release`.
 
-    What the farm does goes to `note`, output and bytes to `line`, the count of debootstrap's packages to `progress`.
+    What the farm does goes to `note`, output and bytes to `line`.
+    `emulated`: the machine that the image is for, where that is not the engine's; such an image has another name.
 
     Raises:
         InfrastructureError: None of the three ways works; the message says what was tried.
     """
     note = note or line
-    own = f"farm/base:{name}"
-    if found := _here(client, (release.image, own), note):
+    own, image = f"farm/base:{name}", release.image
+    if emulated:
+        own, image = f"{own}-{emulated}", f"{ARCHITECTURES[emulated][1]}/{image}"
+    if found := _here(client, (image, own), note):
         return found
     # Of two base images of one name would come two toolchains, since those are made for the id.
-    with once.alone(client, own, line=line, note=note):
-        if found := _here(client, (release.image, own), note):  # whoever held the lock has made it
+    with images.alone(client, own, line=line, note=note):
+        if found := _here(client, (image, own), note):  # whoever held the lock has made it
             return found
-        tried = [f"no local tag {release.image} or {own}"]
-        note(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
-        problem = _pull(client, release.image, pull_timeout_s, line)
+        tried = [f"no local tag {image} or {own}"]
+        note(f"base image: pulling {image} (at most {pull_timeout_s} s of silence)")
+        problem = _pull(client, image, pull_timeout_s, line, emulated)
         if problem is None:
-            return str(client.images.get(release.image).id)
+            return str(client.images.get(image).id)
         note(f"base image: {problem}")
         tried.append(problem)
         problem = _cannot_debootstrap(release)
         if problem is None:
-            note(f"base image: making {own} with debootstrap (about 30 s)")
-            with once.unnamed(client) as made:
-                made.append(_debootstrap(client, release, mirror, line, progress))
-                return once.name(client, made[-1], own, note)
+            note(f"base image: making {own} with debootstrap ({'minutes' if emulated else 'about 30 s'})")
+            with images.unnamed(client) as made:
+                made.append(_debootstrap(client, release, emulated, mirror, line))
+                return images.tag_first(client, made[-1], own, note)
         tried.append(problem)
     raise InfrastructureError(
         "no base image: " + "; ".join(tried),
-        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {release.image}, "
+        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {image}, "
         "or run as root where debootstrap is installed",
     )
 
 
 def _here(client: docker.DockerClient, tags: Iterable[str], note: Line) -> str | None:
     for tag in tags:
-        if found := once.named(client, tag):
+        if found := images.image_id(client, tag):
             note(f"base image: {tag} is here")
             return found
     return None
 
 
-def _pull(client: docker.DockerClient, name: str, timeout_s: int, line: Line) -> str | None:
+def _pull(client: docker.DockerClient, name: str, timeout_s: int, line: Line, emulated: str | None) -> str | None:
     """Pull an image; the reason when that fails."""
     repository, _, tag = name.partition(":")
     layers: dict[str, int] = {}
     patient = client.api.timeout
+    machine = f"linux/{ARCHITECTURES[emulated][0]}" if emulated else None
     # docker-py has one time limit for all requests, and it is on the silence between two events, not on the whole pull.
     client.api.timeout = timeout_s
     try:
         with Pulse(line, lambda silent: f"base image: the registry is silent for {duration(silent)}") as pulse:
-            for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
+            for event in client.api.pull(repository, tag=tag, stream=True, decode=True, platform=machine):
                 # A pull that fails answers with status 200 and says so in its stream.
                 if "error" in event:
                     return f"pull of {name} failed: {event['error']}"
@@ -128,13 +131,14 @@ def _cannot_debootstrap(release: DebianRelease) -> str | None:
 
 
 def _debootstrap(
-    client: docker.DockerClient, release: DebianRelease, mirror: str | None, line: Line, progress: Progress
+    client: docker.DockerClient, release: DebianRelease, emulated: str | None, mirror: str | None, line: Line
 ) -> str:
     """The id of a base image that has no name yet."""
     with temporary_folder("farm-base-") as folder:
         root = folder / "root"
         _spare_syncs(root)
         command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
+        command += [f"--arch={ARCHITECTURES[emulated][0]}"] if emulated else []
         command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
         # The setting names a mirror of Debian; empty is the script's own.
         command += [(mirror if release.distribution == "debian" else None) or "", SCRIPTS[release.distribution]]
@@ -143,8 +147,7 @@ def _debootstrap(
             return f"debootstrap: no output for {duration(silent)}; {megabytes(_size(root))} written so far"
 
         with Pulse(line, silence) as pulse:
-            code, output = _said(command, pulse, progress)
-        progress(0, 0)
+            code, output = _said(command, pulse)
         if code:
             failure = failures.read(output)
             raise InfrastructureError(
@@ -195,18 +198,14 @@ def _size(folder: Path) -> int:
     return size
 
 
-def _said(command: list[str], pulse: Pulse, progress: Progress) -> tuple[int, deque[str]]:
+def _said(command: list[str], pulse: Pulse) -> tuple[int, deque[str]]:
     """Runs debootstrap: its exit code and the newest lines of its output, which go to `pulse`."""
     kept: deque[str] = deque(maxlen=KEPT_LINES)
-    counts = PackageCounts()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as child:
         assert child.stdout
         for text in child.stdout:
             kept.append(text.rstrip("\n"))
-            if counted := counts.line(kept[-1]):
-                progress(*counted)
-            number = f"package {counted[0]}: " if counted and not counted[1] else ""
-            pulse.passing(f"debootstrap: {number}{log_line(text)}")
+            pulse.passing(f"debootstrap: {log_line(text)}")
     return child.returncode, kept

@@ -19,10 +19,8 @@ from farm.base.temporary import temporary_folder
 from farm.base.text import plain
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.github_api import GithubApi, UncertainError
-from farm.engines.github_followed import Followed
-from farm.engines.github_models import Listed, Run, RunJob
-from farm.engines.output import storing, too_large
+from farm.engines.github_api import GithubApi, Listed, Run, RunJob, UncertainError
+from farm.engines.transfer import storing, too_large
 from farm.plan.file import Plan
 from farm.plan.settings import Github, JobKind
 from farm.platforms.facts import PLATFORMS
@@ -62,7 +60,6 @@ class GithubEngine:
         *,
         poll_s: float = 15.0,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._github = github
@@ -70,7 +67,6 @@ class GithubEngine:
         self.poll_s = poll_s
         self._sleep = sleep
         self._ends: dict[tuple[int, int], Observation] = {}
-        self._followed = Followed(api, poll_s, clock)
 
     def capacity(self) -> Capacity:
         """The limits in `ci/runners.yaml`: GitHub does not know what a runner has."""
@@ -147,8 +143,7 @@ class GithubEngine:
         return self._api.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
 
     def observe(self, handle: str) -> Observation:
-        """The state, no older than a few polls: all runs that are followed are asked about together."""
-        run = self._followed.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
+        run = self._run(handle)
         if run is None:
             return Observation("lost", why=f"{self._api.repository} has no run {handle}")
         if run.status == "completed":
@@ -156,7 +151,7 @@ class GithubEngine:
             if (run.id, run.run_attempt) not in self._ends:
                 self._ends[run.id, run.run_attempt] = self._ended(run, self._api.jobs(run.id))
             return self._ends[run.id, run.run_attempt]
-        jobs = self._followed.jobs(run)
+        jobs = self._api.jobs(run.id)
         for job in jobs:
             if job.status == "in_progress":
                 step = next((step.name for step in job.steps if step.status == "in_progress"), None)
@@ -176,7 +171,7 @@ class GithubEngine:
         hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
         since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
         try:
-            listed = self._followed.runners()
+            listed = self._api.runners()
         except UsageError as error:  # the token may dispatch, but not list runners
             return f"queued at GitHub; why is not known, since the runners cannot be listed ({error}){since}"
         not_now, carrying = self._no_runner(waiting.labels, listed), _carrying(listed, waiting.labels)
@@ -253,7 +248,6 @@ class GithubEngine:
         for look in range(CANCEL_LOOKS):
             run = self._run(handle)
             if run is None or run.status == "completed":
-                self._followed.forget_all()
                 return
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds

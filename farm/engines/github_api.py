@@ -8,34 +8,213 @@ import re
 import ssl
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.text import plain
-from farm.engines.github_answers import M, message, parsed_date, read, reason, unexpected_answer
-from farm.engines.github_budget import READ, WRITE, Budget
-from farm.engines.github_models import (
-    Approval,
-    Artifact,
-    DeploymentRule,
-    Dispatched,
-    Environment,
-    JitConfig,
-    Listed,
-    Permissions,
-    Repository,
-    Run,
-    RunJob,
-    Token,
-)
+
+
+class Answer(BaseModel):
+    """A model of an answer; GitHub may add keys at any time."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Label(Answer):
+    name: str
+    type: str | None = None
+
+
+class Listed(Answer):
+    """A self-hosted runner as the repository lists it."""
+
+    id: int
+    name: str
+    os: str
+    status: str
+    busy: bool
+    labels: list[Label]
+
+
+class Run(Answer):
+    id: int
+    display_title: str = ""
+    status: str | None
+    conclusion: str | None
+    html_url: str = ""
+    created_at: datetime
+    run_attempt: int = 1
+    path: str = ""
+    """The file of its workflow, such as `.github/workflows/build-plan.yml`."""
+
+
+class Step(Answer):
+    name: str
+    status: str
+    conclusion: str | None
+
+
+class RunJob(Answer):
+    """A job of a run. `runner_name` is empty until a runner has taken it."""
+
+    id: int
+    name: str
+    status: str
+    conclusion: str | None
+    runner_name: str | None = None
+    labels: list[str] = []
+    steps: list[Step] = []
+    created_at: datetime
+    completed_at: datetime | None = None
+
+
+class Artifact(Answer):
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool
+    digest: str | None = None
+
+
+class Repository(Answer):
+    visibility: str = "public"
+    default_branch: str = "main"
+
+
+class Approval(Answer):
+    """Which pull requests from forks wait for a maintainer before their workflows run."""
+
+    approval_policy: str
+
+
+class Permissions(Answer):
+    sha_pinning_required: bool = False
+
+
+class BranchPolicy(Answer):
+    protected_branches: bool
+    custom_branch_policies: bool
+
+
+class DeploymentRule(Answer):
+    """A name or pattern of the branches, or of the tags, that may deploy to an environment."""
+
+    name: str
+    type: str = "branch"
+
+
+class Environment(Answer):
+    deployment_branch_policy: BranchPolicy | None = None
+
+
+class Dispatched(Answer):
+    workflow_run_id: int
+
+
+class Token(Answer):
+    """A registration token, valid for an hour."""
+
+    token: str
+
+
+class JitConfig(Answer):
+    """The configuration of a runner that takes one job."""
+
+    encoded_jit_config: str
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(model: type[M], body: bytes) -> M:
+    """An answer as a model; InfrastructureError where it is none."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise unexpected_answer(error) from error
+
+
+def unexpected_answer(error: Exception) -> InfrastructureError:
+    """The error for an answer that GitHub does not document."""
+    lines = plain(str(error), 300)
+    return InfrastructureError(f"GitHub's answer is not what its API documents: {lines}")
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    return plain(str(error) or type(error).__name__)
+
+
+def message(answer: httpx.Response) -> str:
+    """GitHub's message of a refusal."""
+    try:
+        message = answer.json()["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        message = answer.reason_phrase
+    return plain(str(message), 300)
+
+
+def parsed_date(text: str | None) -> datetime | None:
+    """The time of a Date header; None where there is none."""
+    try:
+        return parsedate_to_datetime(text) if text else None
+    except ValueError:
+        return None
+
+
+WINDOW_S = 60.0
+POINTS = 440
+READ, WRITE = 1, 5
+WRITE_EVERY_S = 1.6
+"""Seconds between two writes: fewer than 40 a minute. GitHub asks for one second at least."""
+
+
+class Budget:
+    """See the module. `clock` gives seconds, `sleep` waits; both may be a test's."""
+
+    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._lock = threading.Lock()
+        self._spent: deque[tuple[float, int]] = deque()
+        self._written = float("-inf")
+
+    def spend(self, points: int) -> None:
+        """Waits until a request of so many points may be sent, and counts it."""
+        with self._lock:
+            # The lock is held during the wait too: requests queue behind it, in order, instead of all waking at once.
+            wait = self._until_it_fits(points)
+            if points == WRITE:
+                wait = max(wait, self._written + WRITE_EVERY_S - self._clock())
+            if wait > 0:
+                self._sleep(wait)
+            now = self._clock()
+            self._spent.append((now, points))
+            if points == WRITE:
+                self._written = now
+
+    def _until_it_fits(self, points: int) -> float:
+        """Seconds until enough of the last minute's requests are older than that."""
+        now = self._clock()
+        while self._spent and self._spent[0][0] <= now - WINDOW_S:
+            self._spent.popleft()
+        # The oldest requests leave the window first: wait for as many of them as make room.
+        over = sum(cost for _, cost in self._spent) + points - POINTS
+        for when, cost in self._spent:
+            if over <= 0:
+                break
+            over -= cost
+            now = when + WINDOW_S
+        return now - self._clock()
+
 
 API_VERSION = "2026-03-10"
 MAX_BODY = 16 << 20

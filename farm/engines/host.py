@@ -31,7 +31,7 @@ from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock
 from farm.engines import supervise
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
-from farm.engines.output import RefusedOutputError, check_name, storing, too_large
+from farm.engines.transfer import RefusedOutputError, check_name, storing, too_large
 from farm.platforms.facts import here
 
 POLL_S = 0.2
@@ -54,7 +54,7 @@ CARRIED = (
     "farm/engines/__init__.py",
     "farm/engines/base.py",
     "farm/engines/host.py",
-    "farm/engines/output.py",
+    "farm/engines/transfer.py",
     "farm/engines/supervise.py",
 )
 """The files of the farm that make this engine, for machines that have no farm."""

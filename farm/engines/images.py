@@ -1,5 +1,12 @@
-"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused."""
+"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused.
 
+A toolchain takes many minutes and gigabytes, and on an engine without images projects begin it at the same time: the
+locks of `alone` make the second wait. They are the user's own: in a folder that all users may write, anybody could hold
+one for ever, and one in the engine (a container with a fixed name) would stay behind a killed run. So other users, and
+other machines with the same engine, are not kept from building: `tag_first` then keeps the image that was named first.
+"""
+
+import contextlib
 import fnmatch
 import hashlib
 import io
@@ -12,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -24,15 +32,108 @@ from farm.base import failures, outputs
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
 from farm.base.heartbeat import Pulse, megabytes
 from farm.base.interrupts import held
+from farm.base.locks import lock
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, nearest
-from farm.engines import once
 from farm.engines.docker import guard
-from farm.engines.package_counts import PackageCounts
-from farm.platforms.facts import DEFAULT, facts
+from farm.platforms.facts import DEFAULT
 
 Line = Callable[[str], None]
-Progress = Callable[[int, int], object]
+
+
+def image_id(client: docker.DockerClient, tag: str) -> str | None:
+    """The id of the image that has a name; None: there is none."""
+    try:
+        return str(client.images.get(tag).id)
+    except docker.errors.ImageNotFound:
+        return None
+
+
+@contextlib.contextmanager
+def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log: Path | None = None) -> Iterator[None]:
+    """One run of this user at a time makes the image `tag` on an engine; whoever comes second waits.
+
+    That it waits, and for whom (run, project and log of the other), goes to `note`; for how long to `line`.
+    Where no lock can be had (a home that cannot be written, a file system without locks), no one waits.
+    """
+    file = _opened(client, tag)
+    with file or contextlib.nullcontext():
+        if file and _held_by_another(file.fileno()):
+            file.seek(0)
+            holder = file.read().decode(errors="replace") or "another run"
+            note(f"{tag} is being made by {holder}: waiting for it")
+            with Pulse(line, lambda silent: f"waited {duration(silent)} for {tag}, made by {holder}"):
+                lock(file.fileno(), wait=True)
+        if file:
+            with contextlib.suppress(OSError):  # a full disk: only the words are lost
+                file.truncate(0)
+                file.write(os.fsencode(holder_text(log)))
+        yield
+
+
+def holder_text(log: Path | None) -> str:
+    """This process for another one that waits for it: `run ID (process 12, log: FILE)`; FILE names the project."""
+    what = f"process {os.getpid()}" + (f", log: {log}" if log else "")
+    # Logs lie in the folder of their run: artifacts/runs/ID/image.log.
+    return f"run {log.parent.name} ({what})" if log and log.parent.parent.name == "runs" else what
+
+
+def _opened(client: docker.DockerClient, tag: str) -> FileIO | None:
+    """The lock's file. It stays: whoever opened one that was removed would hold it beside the holder of the new one."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torch-farm" / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        # "a": whoever waits must not cut what the holder wrote.
+        return (folder / re.sub(r"[^\w.-]", "-", f"{client.info().get('ID')}-{tag}")).open("ab+", buffering=0)
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        return None
+
+
+def _held_by_another(descriptor: int) -> bool:
+    """Takes the lock if it can be had; where there are no locks, no one holds one."""
+    try:
+        lock(descriptor, wait=False)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
+    """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
+
+    So neither Ctrl-C nor another project's image of the same name leaves gigabytes behind. An image that a container
+    uses stays, and one that someone else has named: what an engine built before from the same files has the same id.
+    """
+    made: list[str] = []
+    try:
+        yield made
+    finally:
+        for image in made[-1:]:
+            # Gone (404), in use (409), or the engine does not answer: then its own error counts.
+            with held(), contextlib.suppress(docker.errors.APIError, requests.exceptions.RequestException):
+                if not client.images.get(image).tags:
+                    client.images.remove(image)
+
+
+def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
+    """Gives an image that has no name its tag, unless another one got that meanwhile; the id of the one that has it.
+
+    The first keeps the tag: its project may use it already. Docker knows no tagging on a condition, so between two
+    users' looking and tagging are some milliseconds in which the later one takes the tag, and an image without a name
+    stays; both builds go on, as they use the tag.
+    """
+    first = image_id(client, tag)
+    if first is None:
+        repository, _, version = tag.rpartition(":")
+        client.images.get(made).tag(repository, version)
+        return made
+    if first != made:
+        note(f"{tag} was made by another run meanwhile; this one is removed")
+    return first
+
 
 KEPT_LINES = 5000
 """Of the output of an image's build, for the search for its first error."""
@@ -53,25 +154,6 @@ class Image:
     tag: str
     id: str
     reused: bool
-
-
-def machine_of(client: docker.DockerClient) -> str:
-    """The machine that an engine's containers run on, by the farm's name."""
-    return facts(DEFAULT).machine(str(client.info().get("Architecture")))
-
-
-def check_machine(client: docker.DockerClient, machine: str) -> None:
-    """Refuse to build for a machine that the engine's is not: an emulated build of PyTorch takes days.
-
-    Raises:
-        NoRunnerError: The engine runs on another architecture than `machine` (`x86_64`, `aarch64`).
-    """
-    found = machine_of(client)
-    if found != machine:
-        raise NoRunnerError(
-            f"the plan is for {machine}, the Docker engine runs on {found}",
-            hint=f"give the runner in ci/runners.yaml the URL of a Docker engine on {machine}",
-        )
 
 
 @dataclass(frozen=True)
@@ -118,12 +200,10 @@ def ensure_image(
     log: Path,
     line: Line,
     note: Line | None = None,
-    progress: Progress = lambda *_: None,
 ) -> Image:
     """The image, made where the engine does not have it yet.
 
-    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`, the
-    count of apt's packages to `progress`.
+    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
@@ -137,12 +217,12 @@ def ensure_image(
     tag = wanted.tag
     if found := _here(client, tag, note):
         return found
-    with once.alone(client, tag, line=line, note=note, log=log):
+    with alone(client, tag, line=line, note=note, log=log):
         if found := _here(client, tag, note):  # whoever held the lock has made it
             return found
         log.parent.mkdir(parents=True, exist_ok=True)
         with (
-            once.unnamed(client) as made,
+            unnamed(client) as made,
             _context_tar(wanted.context, wanted.wheels()) as archive,
             log.open("w", encoding="utf-8") as stream,
             _Doing(client, archive, line) as doing,
@@ -158,15 +238,15 @@ def ensure_image(
                 decode=True,
             )
             try:
-                _follow(_noting(events, made), stream, doing, note, log, progress)
+                _follow(_noting(events, made), stream, doing, note, log)
             except UnknownPackagesError as error:
                 raise error.with_nearest(_package_names(client, wanted.base)) from error
-            first = once.name(client, made[-1], tag, note)
+            first = tag_first(client, made[-1], tag, note)
     return Image(tag, first, reused=first != made[-1])
 
 
 def _here(client: docker.DockerClient, tag: str, note: Line) -> Image | None:
-    found = once.named(client, tag)
+    found = image_id(client, tag)
     if found is None:
         return None
     note(f"{tag} is here")
@@ -292,11 +372,9 @@ def _follow(
     doing: _Doing,
     note: Line,
     log: Path,
-    progress: Progress = lambda *_: None,
 ) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
-    counts = PackageCounts()
     for text, event in _lines(events, doing.passing):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
@@ -304,13 +382,10 @@ def _follow(
         if re.match(r"(Step \d+/\d+ |STEP \d+/\d+):", text):
             step = text
             lines.clear()
-            progress(0, 0)
             note(text)
         elif text.strip():
             if started := re.fullmatch(r" ---> Running in ([0-9a-f]{12,64})", text):
                 doing.container = started[1]
-            if counted := counts.line(text):
-                progress(*counted)
             doing.line(text)
         if text.strip():
             lines.append(text)

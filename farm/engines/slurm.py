@@ -36,7 +36,7 @@ from farm.base.zipapps import ROOT
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.host import CARRIED
-from farm.engines.output import storing
+from farm.engines.transfer import storing
 
 CHUNK = 1 << 20
 CANCEL_S = 120
@@ -90,7 +90,17 @@ touch submitted
 """
 CANCEL = 'cd "$1/jobs/$2" 2>/dev/null || exit 0; touch cancelled; scancel --user="$(id -un)" --name="$2"'
 COLLECT = 'cd "$1/jobs/$2/farm" 2>/dev/null || exit 44; [ ! -e "$3" ] && [ ! -L "$3" ] || exec tar -cf - -- "$3"'
-RELEASE = 'cd "$1/jobs" 2>/dev/null && [ -d "$2" ] || exit 0; chmod -R u+rwX "$2"; rm -rf "$2"'
+RELEASE = """
+cd "$1/jobs" 2>/dev/null || exit 0
+for left in 5 4 3 2 1; do
+    [ -d "$2" ] || exit 0
+    chmod -R u+rwX "$2"
+    rm -rf "$2" && exit 0
+    sleep 1
+done
+exit 1
+"""
+"""Again where a file came in between: a job ends a moment after it has written how."""
 DISCARD = r"""
 cd "$1" 2>/dev/null || exit 0
 for file in jobs/*/places; do

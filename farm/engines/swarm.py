@@ -2,7 +2,7 @@
 
 A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
 cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
-the exchange (`farm.engines.exchange`), written by `farm.run.standalone.agent` inside the container with signed URLs.
+the `Exchange`, written by `farm.run.standalone.agent` inside the container with signed URLs.
 """
 
 import base64
@@ -10,29 +10,287 @@ import contextlib
 import gzip
 import hashlib
 import json
+import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
+import boto3
 import certifi
 import docker
 import docker.errors
 import requests
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
 from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.zipapps import pack
-from farm.engines import profile, transfer
+from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.docker import guard
-from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
-from farm.engines.output import too_large
-from farm.engines.reach import ERRORS
-from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
-from farm.platforms.facts import DEFAULT
+from farm.engines.docker import CAP_DROP, ERRORS, LOG_DRIVER, LOG_OPTIONS, PIDS, guard
+from farm.engines.transfer import too_large
+from farm.index.backends import open_store
+from farm.index.s3 import S3Store
+from farm.platforms.facts import DEFAULT, named
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+
+MAX_SIGNED_S = 7 * 24 * 3600
+"""The longest that a SigV4 URL lives: Amazon S3, "Sharing objects with presigned URLs". Temporary credentials that
+signed it end it earlier."""
+
+MAX_SMALL = 8 << 20
+"""Bytes: a piece of a log has 4 MiB."""
+
+
+class OversizeError(Exception):
+    """An object that its writer made larger than it may be."""
+
+
+class Exchange:
+    """Objects in transit, in a bucket.
+
+    Args:
+        url: `s3://bucket/prefix?endpoint_url=…`, as for an index; keep it apart from the index.
+
+    Raises:
+        UsageError: It is not a bucket: a folder here cannot be written from another machine.
+    """
+
+    def __init__(self, url: str) -> None:
+        store = open_store(url)
+        if not isinstance(store, S3Store):
+            raise UsageError(
+                f"the exchange {url!r} is not a bucket: jobs on other machines cannot write there",
+                hint="set swarm.exchange in ci/farm.yaml to s3://bucket/prefix?endpoint_url=https://…",
+            )
+        self._store = store
+        # S3's own default for presigned URLs is an older scheme, which signs no header and lives in few servers.
+        self._signer: S3Client = boto3.Session().client(
+            "s3",
+            endpoint_url=store.client.meta.endpoint_url,
+            region_name=store.client.meta.region_name,
+            config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+        )
+
+    @property
+    def encrypted(self) -> bool:
+        """True if the job must check a certificate."""
+        return self._store.url("").startswith("https://")
+
+    def put_url(self, key: str, seconds: int) -> str:
+        """A URL that stores one object, once; the request must carry `If-None-Match: *`."""
+        return self._signed("put_object", key, seconds, IfNoneMatch="*")
+
+    def get_url(self, key: str, seconds: int) -> str:
+        """A URL that reads one object."""
+        return self._signed("get_object", key, seconds)
+
+    def _signed(self, verb: str, key: str, seconds: int, **more: str) -> str:
+        try:
+            return self._signer.generate_presigned_url(
+                verb, Params={"Bucket": self._store.bucket, "Key": self._key(key), **more}, ExpiresIn=seconds
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise UsageError(f"a URL for {key} cannot be signed: {error}", hint="are there credentials?") from error
+
+    def _key(self, key: str) -> str:
+        return self._store.prefix + key
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Stores an object for the job to read; the same bytes again are fine."""
+        self._store.create(key, data, content_type="application/octet-stream")
+
+    def get(self, key: str, limit: int = MAX_SMALL) -> bytes | None:
+        """A small object whole, its bytes as they were sent, or None where there is none.
+
+        Raises:
+            OversizeError: It has more than `limit` bytes: what a job writes is not trusted to be brief.
+        """
+        size = self.size(key)
+        if size is None:
+            return None
+        if size > limit:
+            raise OversizeError(f"{size} bytes, at most {limit}")
+        # By `chunks`, which gives the bytes as they are there: the store's `get` unpacks what is declared as gzip.
+        return b"".join(self._store.chunks(key))
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """A large object, piece by piece."""
+        return self._store.chunks(key)
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object, or None where there is none."""
+        found = self._store.stat(key)
+        return None if found is None else found.size
+
+    def drop(self, prefix: str) -> None:
+        """Removes every object below `prefix`; a failure is left to the bucket's own expiry rule."""
+        client = self._store.client
+        with contextlib.suppress(InfrastructureError, BotoCoreError, ClientError):
+            for key in list(self._store.list(prefix)):
+                client.delete_object(Bucket=self._store.bucket, Key=self._key(key))
+
+
+WAITING = ("new", "allocated", "pending")
+STARTING = ("assigned", "accepted", "preparing", "ready", "starting")
+MAX_ERR = 2000
+PIN = "node.id == "
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the swarm. `labels` are those set with `docker node update --label-add farm.NAME=1`, less `farm.`.
+
+    `memory` in bytes; `gpus` counts the generic resource `gpu`; `ready`: it is up and takes new tasks.
+    """
+
+    id: str
+    name: str
+    os: str
+    machine: str
+    cpus: float
+    memory: int
+    gpus: int
+    labels: frozenset[str]
+    up: bool
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """The one task of a service."""
+
+    state: str
+    desired: str
+    node: str | None
+    error: str
+    exit_code: int | None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        status = data["Status"]
+        code = status.get("ContainerStatus", {}).get("ExitCode")
+        return cls(
+            state=status["State"],
+            desired=data["DesiredState"],
+            node=data.get("NodeID"),
+            error=str(status.get("Err", ""))[:MAX_ERR],
+            exit_code=int(code) if code is not None and status["State"] in ("complete", "failed") else None,
+        )
+
+
+def nodes_of(data: Iterable[Mapping[str, Any]]) -> list[Node]:
+    """The answer of `GET /nodes`."""
+    return [_node(node) for node in data]
+
+
+def _node(data: Mapping[str, Any]) -> Node:
+    about, spec = data["Description"], data["Spec"]
+    resources = about.get("Resources", {})
+    gpus = 0
+    for generic in resources.get("GenericResources") or ():
+        # A daemon names generic resources one by one (a list of UUIDs) or counts them: its node-generic-resources.
+        named, counted = generic.get("NamedResourceSpec"), generic.get("DiscreteResourceSpec")
+        if named and named["Kind"] == "gpu":
+            gpus += 1
+        if counted and counted["Kind"] == "gpu":
+            gpus += int(counted["Value"])
+    labels = {key.removeprefix("farm.") for key, value in (spec.get("Labels") or {}).items() if value == "1"}
+    up = data["Status"]["State"] == "ready"
+    return Node(
+        id=data["ID"],
+        name=about.get("Hostname", data["ID"]),
+        os=about["Platform"]["OS"],
+        machine=_machine(about["Platform"]["OS"], about["Platform"]["Architecture"]),
+        cpus=resources.get("NanoCPUs", 0) / 1e9,
+        memory=resources.get("MemoryBytes", 0),
+        gpus=gpus,
+        labels=frozenset(labels),
+        up=up,
+        ready=up and spec["Availability"] == "active",
+    )
+
+
+def _machine(system: str, spelling: str) -> str:
+    platform = named(system)
+    return platform.machine(spelling) if platform else spelling
+
+
+def plain_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Gives labels back.
+
+    Raises:
+        UsageError: One could not be filtered by.
+    """
+    for key, value in labels.items():
+        if not _LABEL.fullmatch(key) or not _LABEL.fullmatch(value):
+            raise UsageError(f"not a label: {key!r}={value!r}")
+    return dict(labels)
+
+
+def constraints(job: Job) -> list[str]:
+    """Where a job may run. Swarm knows `==` and `!=` alone, so a capability is a label that is 1.
+
+    Raises:
+        UsageError: A label or node that would not be one word of a constraint.
+    """
+    words = [*job.requires, *job.excluded, *([job.runner] if job.runner else [])]
+    for word in words:
+        if not _LABEL.fullmatch(word):
+            raise UsageError(f"not a label of a runner: {word!r}")
+    found = [f"node.platform.os == {job.platform}"]
+    found += [f"node.labels.farm.{label} == 1" for label in job.requires]
+    found += [f"node.id != {node}" for node in job.excluded]
+    return found + ([f"{PIN}{job.runner}"] if job.runner else [])
+
+
+def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool, pinned: str | None = None) -> Observation:
+    """The state of an attempt, from its task. A queued one always says why.
+
+    Args:
+        task: None: the manager has not made one yet.
+        nodes: The machines now.
+        cancelled: Whether its end was asked for.
+        pinned: The one node that may take it.
+    """
+    known = {node.id: node for node in nodes}
+    if task is None:
+        return Observation("queued", why="the manager of the swarm has made no task yet")
+    node = known.get(task.node or "")
+    where = node.name if node else task.node or "no node"
+    if task.state in WAITING and pinned and not (pinned in known and known[pinned].ready):
+        return Observation("lost", why=f"node {pinned}, which was to take it, is not there any more")
+    if task.state in WAITING:
+        return Observation("queued", why=task.error or "the manager of the swarm is looking for a node")
+    if task.state == "complete":
+        return Observation("done", exit_code=0)
+    # A failed task without an exit code never ran its command.
+    if task.state == "failed" and not cancelled:
+        if task.exit_code is None:
+            return Observation("lost", why=f"{where}: {task.error}")
+        return Observation("done", why=task.error, exit_code=task.exit_code)
+    if task.state in ("rejected", "orphaned"):
+        return Observation("lost", why=f"{where}: {task.state}: {task.error or 'the node is gone'}")
+    if task.state in ("failed", "shutdown", "remove"):
+        if cancelled:
+            return Observation("cancelled", why="stopped on request")
+        return Observation("lost", why=f"{where}: stopped from outside {task.error}".rstrip())
+    if node is None or not node.up:  # it will not tell any more; should it end there after all, no one listens
+        return Observation("lost", why=f"node {where} is down")
+    if task.state in STARTING:
+        return Observation("starting", why=f"{where}: {task.state} {task.error}".rstrip())
+    return Observation("running", why=f"{where}: it is being stopped" if task.desired == "shutdown" else None)
+
 
 MAX_CONFIG = 400_000
 """Bytes of a config: Docker, "Store configuration data using Docker Configs" (500 kB), less room for the rest."""
@@ -121,9 +379,9 @@ class SwarmEngine:
                 constraints=constraints(job),
                 resources=_resources(job),
                 configs=configs,
-                cap_drop=profile.CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
-                log_driver=profile.LOG_DRIVER,
-                log_driver_options=profile.LOG_OPTIONS,
+                cap_drop=CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
+                log_driver=LOG_DRIVER,
+                log_driver_options=LOG_OPTIONS,
                 init=True if job.platform == DEFAULT else None,
                 stop_grace_period=GRACE_S * 10**9,
             )
@@ -355,7 +613,7 @@ def _resources(job: Job) -> Resources:
         mem_reservation=job.limits.memory,
         generic_resources={"gpu": job.gpus} if job.gpus else None,
     )
-    made["Limits"]["Pids"] = profile.PIDS  # Engine API 1.41; docker-py has no argument for it
+    made["Limits"]["Pids"] = PIDS  # Engine API 1.41; docker-py has no argument for it
     return made
 
 

@@ -5,6 +5,7 @@ can say here: its provenance says where it came from, and no more. Of another in
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any, NamedTuple
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
 from farm.base.temporary import temporary_folder
 from farm.index import pages
-from farm.index.admission import PYPI_RULES, Admission, check_name, describe
-from farm.index.layout import check_group, parse_wheel_name, wheel_key
+from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
+from farm.index.layout import SMOKE, check_group, parse_wheel_name, wheel_key
 from farm.index.pages import ProjectPage, read_page
 from farm.index.publish import Pages, check_place, check_store, claim, take_back
 from farm.index.records import PREDICATE, Record, Wheel, read_all
@@ -32,22 +33,20 @@ class Offer(NamedTuple):
     """A wheel that may be published.
 
     Attributes:
-        path: The file, perhaps not there yet.
+        path: The file, or its name alone where it is in another index.
         group: Where to.
         channel: The channel in whose root it is to be as well.
-        upload_time: When it was published first; None for now.
-        provenance: Where it comes from; None for a file that somebody has.
-        sha256: What its bytes hash to; empty where that is to be found out.
-        fetch: Brings the file to a folder.
+        record: What the other index says of it.
+        source: The other index.
+        reports: The keys of its smoke tests there.
     """
 
     path: Path
     group: str
     channel: str | None = None
-    upload_time: datetime | None = None
-    provenance: Mapping[str, Any] | None = None
-    sha256: str = ""
-    fetch: Callable[[Path], Path] | None = None
+    record: Record | None = None
+    source: Store | None = None
+    reports: tuple[str, ...] = ()
 
 
 class Batch(NamedTuple):
@@ -82,28 +81,18 @@ def in_folders(places: Iterable[Path], group: str, channel: str | None = None) -
 
 
 def in_index(source: Store, group: str | None = None) -> tuple[list[Offer], dict[str, str]]:
-    """The wheels of another index, with their groups, channels, upload times and provenance; not those yanked there."""
+    """The wheels of another index, with their groups, records and smoke tests; not those that are yanked there."""
     wheels, _ = read_all(source, [*source.list("records/"), *source.list("events/")])
     offers, left_out = list[Offer](), dict[str, str]()
-    for wheel in wheels.values():
-        if wheel.state.removed is not None or wheel.state.yanked is not False:
-            left_out[wheel.name] = f"{wheel.name} is {'yanked' if wheel.state.removed is None else 'removed'} there"
-            continue
-        record = wheel.record
-
-        def fetch(folder: Path, record: Record = record) -> Path:
-            digest, path = hashlib.sha256(), folder / record.filename
-            with path.open("wb") as file:
-                for chunk in source.chunks(wheel_key(record.filename)):
-                    digest.update(chunk)
-                    file.write(chunk)
-            if digest.hexdigest() != record.sha256:
-                raise VerificationFailedError(f"{source.url(wheel_key(record.filename))} is not as its record says")
-            return path
-
-        time = datetime.fromisoformat(record.upload_time)
-        place, path = group or record.groups[0], Path(record.filename)
-        offers.append(Offer(path, place, record.channel, time, record.provenance, record.sha256, fetch))
+    reports: dict[str, list[str]] = defaultdict(list)
+    for key in source.list(SMOKE):
+        reports[key.split("/")[1]].append(key)
+    for name, (record, state) in wheels.items():
+        if state.removed is not None or state.yanked is not False:
+            left_out[name] = f"{name} is {'yanked' if state.removed is None else 'removed'} there"
+        else:
+            place = group or record.groups[0]
+            offers.append(Offer(Path(name), place, record.channel, record, source, tuple(reports[name])))
     return offers, left_out
 
 
@@ -163,34 +152,46 @@ class _Writer:
         page = self._page(offer.group, project)
         there = None if page is None else page.entries.get(offer.path.name)
         projects = self.waiting.setdefault(offer.group, {})
-        if there is not None and offer.sha256 == there.hashes.sha256:
+        if there is not None and offer.record is not None and offer.record.sha256 == there.hashes.sha256:
+            self._copy_reports(offer)
             projects.setdefault(project, [])  # all that follows from the page is looked at: a call may have been killed
             return
         with temporary_folder("farm-publish-") as folder:
-            path = offer.fetch(folder) if offer.fetch else offer.path
-            ours = describe(
-                path,
-                group=offer.group,
-                upload_time=min(offer.upload_time or datetime.now(UTC), datetime.now(UTC)),
-                provenance=offer.provenance or {},
-                channel=offer.channel,
-                policy=self.policy,
-            )
-            if offer.provenance is None:
-                record = ours.record.model_copy(update={"provenance": made_from(BUILD_TYPE, ours.record)})
-                ours = ours._replace(record=record)
+            ours = self._describe(offer, folder)
             if there is not None and there.hashes.sha256 == ours.record.sha256:
                 projects.setdefault(project, [])
                 return
             check_name(project, self.pages.known.own_names | {name for _, name in self.shown}, self.policy)
             check_place(page, Wheel(ours.record))
             claimed = claim(self.store, ours)
+        self._copy_reports(offer)
         projects.setdefault(project, []).append(claimed.wheel)
         self.shown[offer.group, project] = pages.updated(page, project, [claimed.wheel]).page
         if sum(len(each) for group in self.waiting.values() for each in group.values()) >= max(
             FEWEST, len(self.listed)
         ):
             self.flush()
+
+    def _describe(self, offer: Offer, folder: Path) -> Checked:
+        """The wheel, fetched where it is in another index; its provenance and upload time are those of its record."""
+        before, now = offer.record, datetime.now(UTC)
+        ours = describe(
+            offer.path if offer.source is None or before is None else _fetched(offer.source, before, folder),
+            group=offer.group,
+            upload_time=now if before is None else min(datetime.fromisoformat(before.upload_time), now),
+            provenance={} if before is None else before.provenance,
+            channel=offer.channel,
+            policy=self.policy,
+        )
+        if before is not None:
+            return ours
+        record = ours.record.model_copy(update={"provenance": made_from(BUILD_TYPE, ours.record)})
+        return ours._replace(record=record)
+
+    def _copy_reports(self, offer: Offer) -> None:
+        for key in offer.reports:
+            if offer.source is not None and (found := offer.source.get(key)) is not None:
+                self.store.create(key, found.data, content_type="application/json")
 
     def flush(self) -> None:
         waiting, self.waiting = self.waiting, {}
@@ -210,6 +211,17 @@ class _Writer:
                 return None
             self.shown[group, project] = page
         return self.shown[group, project]
+
+
+def _fetched(source: Store, record: Record, folder: Path) -> Path:
+    digest, path = hashlib.sha256(), folder / record.filename
+    with path.open("wb") as file:
+        for chunk in source.chunks(wheel_key(record.filename)):
+            digest.update(chunk)
+            file.write(chunk)
+    if digest.hexdigest() != record.sha256:
+        raise VerificationFailedError(f"{source.url(wheel_key(record.filename))} is not as its record says")
+    return path
 
 
 def made_from(build_type: str, record: Record, source: Record | None = None) -> dict[str, Any]:

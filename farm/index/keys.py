@@ -40,19 +40,6 @@ _REVOKED = "x-farm-revoked"
 """keyid -> reason, for what verify prints; a key counts no more because no role names it."""
 
 
-class Signer:
-    """A private key. Its text is never shown: not in errors, not in `repr`."""
-
-    def __init__(self, private: Ed25519PrivateKey) -> None:
-        self.signer = CryptoSigner(private)
-        self.public_pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        self.public = parse_public(self.public_pem, "the key")
-        self.keyid = self.public.keyid
-
-    def __repr__(self) -> str:
-        return f"Signer({self.keyid[:16]})"
-
-
 def new_key(private: Path) -> Path:
     """Makes a key pair: `private` (mode 600) and `private` + `.pub`, and their folder; returns the public one's path.
 
@@ -62,9 +49,10 @@ def new_key(private: Path) -> Path:
     public = private.with_name(f"{private.name}.pub")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    shown = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     try:
         private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, data, mode in ((public, Signer(key).public_pem, 0o644), (private, secret, 0o600)):
+        for path, data, mode in ((public, shown, 0o644), (private, secret, 0o600)):
             # O_EXCL never writes over a key; the mode is set with the file, so that nobody can read it in between.
             with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:  # noqa: PTH123  a descriptor
                 file.write(data)
@@ -78,12 +66,12 @@ def new_key(private: Path) -> Path:
     return public
 
 
-def load_signer(private: Path) -> Signer:
+def load_signer(private: Path) -> CryptoSigner:
     """Reads a private key; UsageError if the file holds none."""
     return parse_signer(_read(private), str(private))
 
 
-def parse_signer(pem: bytes, where: str) -> Signer:
+def parse_signer(pem: bytes, where: str) -> CryptoSigner:
     """A private key from its PEM text; UsageError, without that text, if it is none."""
     try:
         key = load_pem_private_key(pem, password=None)
@@ -93,22 +81,17 @@ def parse_signer(pem: bytes, where: str) -> Signer:
         raise UsageError(
             f"{where} holds no ed25519 private key in PEM without a password", hint="farm index key new FILE"
         )
-    return Signer(key)
+    return CryptoSigner(key)
 
 
 def load_public(path: Path) -> SSlibKey:
     """Reads a public key; UsageError if the file holds none."""
-    return parse_public(_read(path), str(path))
-
-
-def parse_public(pem: bytes, where: str) -> SSlibKey:
-    """A public key from its PEM text."""
     try:
-        key = load_pem_public_key(pem)
+        key = load_pem_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{where} holds no ed25519 public key in PEM", hint="`farm index key new` writes FILE.pub")
+        raise UsageError(f"{path} holds no ed25519 public key in PEM", hint="`farm index key new` writes FILE.pub")
     return SSlibKey.from_crypto(key)
 
 
@@ -151,38 +134,36 @@ def revoked_keys(root: Root) -> dict[str, str]:
     return {str(keyid): str(reason) for keyid, reason in found.items()} if isinstance(found, dict) else {}
 
 
-def start(store: Store, signer: Signer, online: Iterable[SSlibKey]) -> bytes:
+def start(store: Store, signer: CryptoSigner, online: Iterable[SSlibKey]) -> bytes:
     """Writes the first root; `signer` is the root key. A call that was killed may be repeated.
 
     Raises:
         PublishRefusedError: There is another root already.
     """
     root = Root(expires=_expiry(), consistent_snapshot=True)
-    root.add_key(signer.public, Root.type)
+    root.add_key(signer.public_key, Root.type)
     for key in online:
-        for role in ONLINE_ROLES:
-            root.add_key(key, role)
-    made = Metadata(root)
-    made.sign(signer.signer)
-    if store.create(root_key(1), _bytes(made), content_type="application/json"):
-        return _bytes(made)
-    # It may be our own, of a call that was killed before it had the answer.
-    there = newest_root(store)
-    if there is None or there.signed.version != 1 or there.signed.roles != root.roles:
-        raise PublishRefusedError(
-            "this index has a root key already", hint="farm index key rotate changes which keys may sign"
-        )
-    return _bytes(there)
+        _add(root, key)
+    data = _signed(Metadata(root), signer)
+    if not store.create(root_key(1), data, content_type="application/json"):
+        # It may be our own, of a call that was killed before it had the answer.
+        there = newest_root(store)
+        if there is None or there.signed.version != 1 or there.signed.roles != root.roles:
+            raise PublishRefusedError(
+                "this index has a root key already", hint="farm index key rotate changes which keys may sign"
+            )
+        return _bytes(there)
+    return data
 
 
 def change(
     store: Store,
-    signer: Signer,
+    signer: CryptoSigner,
     *,
     add: Iterable[SSlibKey] = (),
     revoke: SSlibKey | None = None,
     reason: str = "",
-    successor: Signer | None = None,
+    successor: CryptoSigner | None = None,
 ) -> tuple[int, bool]:
     """Writes the next root: other online keys, another root key, or only a later expiry.
 
@@ -194,50 +175,49 @@ def change(
             would be left.
         PublishRefusedError: Somebody else changed the root at the same time.
     """
-    before = newest_root(store)
-    if before is None:
+    made = newest_root(store)
+    if made is None:
         raise UsageError("this index has no root yet", hint="farm index key init")
-    if successor is not None and successor.keyid in before.signed.roles[Root.type].keyids:
-        return before.signed.version, False
-    if signer.keyid not in before.signed.roles[Root.type].keyids:
+    root = made.signed
+    owners, revoked = root.roles[Root.type].keyids, revoked_keys(root)
+    if (successor and successor.public_key.keyid in owners) or (revoke and revoke.keyid in revoked):
+        return root.version, False
+    if signer.public_key.keyid not in owners:
         raise UsageError(
-            f"key {signer.keyid[:16]} is not the root key of this index", hint="name the root key: --root-key FILE"
+            f"key {signer.public_key.keyid[:16]} is not the root key of this index",
+            hint="name the root key: --root-key FILE",
         )
-    if revoke is not None and revoke.keyid in revoked_keys(before.signed):
-        return before.signed.version, False
     if len(reason) > 500 or not reason.isprintable():
         raise UsageError("the reason must be one line of at most 500 characters")
-    # A copy: `before` stays as it was read.
-    made: Metadata[Root] = Metadata.from_bytes(before.to_bytes())
-    root = made.signed
     root.version += 1
     root.expires = _expiry()
     for key in add:
-        if key.keyid in revoked_keys(root):
-            raise UsageError(f"key {key.keyid[:16]} was revoked: {revoked_keys(root)[key.keyid]}")
-        for role in ONLINE_ROLES:
-            root.add_key(key, role)
+        if key.keyid in revoked:
+            raise UsageError(f"key {key.keyid[:16]} was revoked: {revoked[key.keyid]}")
+        _add(root, key)
     if revoke is not None:
         _revoke(root, revoke.keyid, reason)
     if successor is not None:
-        root.add_key(successor.public, Root.type)
-        root.revoke_key(signer.keyid, Root.type)
-    # Signatures are over the content, which has changed: the old root key and its successor both sign the new one.
-    made.signatures.clear()
-    for each in (signer, *([successor] if successor else [])):
-        made.sign(each.signer, append=True)
+        root.add_key(successor.public_key, Root.type)
+        root.revoke_key(signer.public_key.keyid, Root.type)
     # The number is the name, and a name is created once: of two changes at the same time one is refused.
-    if not store.create(root_key(root.version), _bytes(made), content_type="application/json"):
+    data = _signed(made, signer, *([successor] if successor else []))
+    if not store.create(root_key(root.version), data, content_type="application/json"):
         raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
     return root.version, True
 
 
-def _revoke(root: Root, keyid: str, reason: str) -> None:
-    if keyid not in root.roles[Targets.type].keyids:
-        raise UsageError(f"key {keyid[:16]} is not an online key of this index")
+def _add(root: Root, key: SSlibKey) -> None:
     for role in ONLINE_ROLES:
-        if len(root.roles[role].keyids) == 1:
-            raise UsageError("no online key would be left", hint="first: farm index key rotate NEW.pub")
+        root.add_key(key, role)
+
+
+def _revoke(root: Root, keyid: str, reason: str) -> None:
+    if keyid not in online_keys(root):
+        raise UsageError(f"key {keyid[:16]} is not an online key of this index")
+    if len(online_keys(root)) == 1:
+        raise UsageError("no online key would be left", hint="first: farm index key rotate NEW.pub")
+    for role in ONLINE_ROLES:
         root.revoke_key(keyid, role)
     # TUF has no place for a reason: a field of our own, which its clients leave alone.
     root.unrecognized_fields[_REVOKED] = {**revoked_keys(root), keyid: reason}
@@ -246,6 +226,14 @@ def _revoke(root: Root, keyid: str, reason: str) -> None:
 def _expiry() -> datetime:
     # Times of TUF have whole seconds.
     return (datetime.now(UTC) + timedelta(days=ROOT_DAYS)).replace(microsecond=0)
+
+
+def _signed(made: Metadata[Root], *signers: CryptoSigner) -> bytes:
+    """Signed anew, since the content has changed: at a change of root keys by both of them."""
+    made.signatures.clear()
+    for each in signers:
+        made.sign(each, append=True)
+    return _bytes(made)
 
 
 def _bytes(made: Metadata[Root]) -> bytes:

@@ -27,6 +27,7 @@ LAYOUT = {
     "whl/{group}/links.html": "all wheels of a group: what `pip --find-links` reads",
     "whl/{channel}/{group}/simple/…": "the wheels of one channel in a group, as HTML",
     "whl/variant/…": "copies of wheels with a label of PEP 825 (`farm.index.variants`)",
+    "smoke/{wheel}/{digest}.json": "reports of its smoke tests",
     "tuf/{number}.root.json": "which keys may sign (`farm.index.keys`)",
     "tuf/timestamp.json": "the newest signatures (`farm.index.sign`)",
 }
@@ -44,6 +45,7 @@ RESERVED = frozenset(
 DATA = ("records/", "events/", "whl/files/", "whl/variant/files/", "whl/variant/records/", "tuf/")
 """Below these are no pages: what a page leads to, and what pages follow from."""
 
+SMOKE = "smoke/"
 CATALOGUE = "catalog.json"
 HOME = "index.html"
 GROUPS = "whl/index.html"

@@ -2,26 +2,25 @@
 
 A step of its own, at the end of a batch or by a schedule: publishing knows nothing of signatures, and whoever publishes
 needs no key. Targets are all pages, with their hashes, and all wheels, with those that the pages say; what a page does
-not say stands in a record whose hash is on the page. Any client of TUF reads it (`tuf.ngclient`, with
-`prefix_targets_with_hash=False`, since pages keep their names).
-
-Signatures expire, so that nobody can show an old state for ever. Versions are milliseconds since 1970, or one more than
-the last: they grow even after a backup was restored.
+not say is in a record whose hash is on the page. Signatures expire, so that nobody can show an old state for ever.
+Versions are milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
 """
 
 import hashlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index.keys import Signer, newest_root, online_keys, revoked_keys, root_key
-from farm.index.layout import DATA, json_page_of, wheel_key
+from farm.index.keys import newest_root, online_keys, revoked_keys, root_key
+from farm.index.layout import DATA, SMOKE, json_page_of, wheel_key
 from farm.index.pages import parse_page
 from farm.index.publish import check_store
 from farm.index.records import READERS, ForeignObjectError, foreign
@@ -36,7 +35,7 @@ SIGNATURE_WARNING = timedelta(days=10)
 ROOT_WARNING = timedelta(days=60)
 """Likewise for the root: its key is offline, so a person has to act."""
 TIMESTAMP = "tuf/timestamp.json"
-NOT_PAGES = (*DATA, SCRATCH, "smoke/", "site/")
+NOT_PAGES = (*DATA, SCRATCH, SMOKE, "site/")
 """Reports of smoke tests, and what the site remembers of its own pages, are read by nobody else."""
 TRIES = 10
 _TIME = "x-farm-time"
@@ -55,7 +54,7 @@ def is_page(key: str) -> bool:
     return not key.startswith(NOT_PAGES)
 
 
-def sign(store: Store, signer: Signer, *, trust_clock: bool = False) -> Signed:
+def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> Signed:
     """Signs all pages and wheels as they are.
 
     Args:
@@ -72,10 +71,11 @@ def sign(store: Store, signer: Signer, *, trust_clock: bool = False) -> Signed:
     root = newest_root(store)
     if root is None:
         raise UsageError("this index has no root key yet", hint="farm index key init ONLINE.pub --root-key FILE")
-    if signer.keyid not in online_keys(root.signed):
-        revoked = revoked_keys(root.signed).get(signer.keyid)
+    keyid = signer.public_key.keyid
+    if keyid not in online_keys(root.signed):
+        revoked = revoked_keys(root.signed).get(keyid)
         raise PublishRefusedError(
-            f"key {signer.keyid[:16]} may not sign this index" + (f": it was revoked ({revoked})" if revoked else ""),
+            f"key {keyid[:16]} may not sign this index" + (f": it was revoked ({revoked})" if revoked else ""),
             hint="use a key that may; or let this one: farm index key rotate KEY.pub --root-key FILE",
         )
     for _ in range(TRIES):
@@ -111,17 +111,11 @@ def time_of(signed: Timestamp | Targets) -> datetime:
 def _check_clock(before: Timestamp, now: datetime) -> None:
     """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can show for years."""
     signed, expires = time_of(before), before.expires.replace(tzinfo=UTC)
-    hint = "set the clock (timedatectl set-ntp true); if it is right: farm index sign --trust-clock"
-    if now < signed - BEHIND:
+    if not signed - BEHIND <= now <= expires + AHEAD:
+        until = f" and expired on {expires.isoformat()}" if now > expires else ""
         raise PublishRefusedError(
-            f"this machine's clock says {now.isoformat()}, and the newest signature is of {signed.isoformat()}",
-            hint=hint,
-        )
-    if now > expires + AHEAD:
-        raise PublishRefusedError(
-            f"this machine's clock says {now.isoformat()}, and the newest signature is of {signed.isoformat()} and "
-            f"expired on {expires.isoformat()}",
-            hint=hint,
+            f"this machine's clock says {now.isoformat()}, and the newest signature is of {signed.isoformat()}{until}",
+            hint="set the clock (timedatectl set-ntp true); if it is right: farm index sign --trust-clock",
         )
 
 
@@ -131,30 +125,21 @@ def targets_of(store: Store) -> dict[str, TargetFile]:
     found: dict[str, TargetFile] = {}
     with ThreadPoolExecutor(READERS) as pool:
         for key, stored in zip(keys, pool.map(store.get, keys), strict=True):
-            if stored is not None:
-                found[key] = _target(key, len(stored.data), hashlib.sha256(stored.data).hexdigest())
-                found |= _wheels(key, stored)
+            if stored is None:
+                continue
+            digest = hashlib.sha256(stored.data).hexdigest()
+            found[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
+            # A page that is none is signed as it is; `farm index check` names it.
+            with suppress(ForeignObjectError):
+                page = parse_page(stored.data, key) if json_page_of(key) else None
+                for file in page.files if page and not page.meta.links else ():
+                    place = wheel_key(file.filename)
+                    found[place] = TargetFile(file.size or 0, {"sha256": file.hashes.sha256}, place)
     return found
 
 
-def _wheels(key: str, stored: Stored) -> dict[str, TargetFile]:
-    if json_page_of(key) is None:
-        return {}
-    try:
-        page = parse_page(stored.data, key)
-    except ForeignObjectError:
-        return {}  # `farm index check` names it
-    files = () if page.meta.links else page.files
-    keys = {wheel_key(file.filename): file for file in files}
-    return {each: _target(each, file.size or 0, file.hashes.sha256) for each, file in keys.items()}
-
-
-def _target(key: str, length: int, sha256: str) -> TargetFile:
-    return TargetFile(length, {"sha256": sha256}, key)
-
-
 def _write(
-    store: Store, signer: Signer, targets: dict[str, TargetFile], version: int, now: datetime, old: Stored | None
+    store: Store, signer: CryptoSigner, targets: dict[str, TargetFile], version: int, now: datetime, old: Stored | None
 ) -> bool:
     """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the last is there."""
     # One version for all three: they are written together, so none can be newer than another.
@@ -174,9 +159,9 @@ def _write(
     return store.replace(TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json")
 
 
-def _signed(role: Targets | Snapshot | Timestamp, signer: Signer) -> bytes:
+def _signed(role: Targets | Snapshot | Timestamp, signer: CryptoSigner) -> bytes:
     made: Metadata[Any] = Metadata(role)
-    made.sign(signer.signer)
+    made.sign(signer)
     return bytes(made.to_bytes())
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from securesystemslib.exceptions import StorageError
 from tuf.api.exceptions import (
     BadVersionNumberError,
     DownloadError,
@@ -172,8 +173,8 @@ def _revoked(folder: Path) -> str:
     """Which keys the newest root says are revoked, for the message."""
     try:
         newest = Metadata[Root].from_file(str(folder / "root.json")).signed
-    except (OSError, ValueError, RepositoryError):
-        return ""
+    except (OSError, ValueError, RepositoryError, StorageError):
+        return ""  # the trusted root itself is none
     named = ", ".join(f"{keyid[:16]} ({reason or 'no reason given'})" for keyid, reason in revoked_keys(newest).items())
     return f"; revoked: {named}" if named else ""
 

@@ -116,38 +116,19 @@ class Evidence:
             never = set[str].intersection(*(set(wheel.not_run) for wheel in own))
             text = ", ".join(name for name in own[0].not_run if name in never) or "nothing known"
             return [*(("tested", wheel.line, wheel.page) for wheel in own), ("not tested", text, own[0].page)]
-        if others := self.of_channel(plan.channel, plan.package):
-            named = dict.fromkeys(_named(wheel, plan) for wheel in others)  # one that was built again counts once
+        named = list(dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package)))
+        text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
+        if named:
             text = f"this build; of its channel were tested: {', '.join(named)}"
-        else:
-            text = _nothing(plan.package, plan.channel)
         return [("not tested", text, FILE)]
 
     def details(self, plan: Plan) -> list[tuple[str, str, str]]:
         """Every run of the build's wheels, as `rows`."""
         return [row for wheel in self.of(plan) for row in _rows(wheel)]
 
-    def of_variant(self, channel: str, package: str, platform: str, variant: str) -> str:
-        """One line about a build that is not planned yet."""
-        theirs = [wheel for wheel in self.of_channel(channel, package) if wheel.platform == platform]
-        own = [wheel for wheel in theirs if wheel.variant == variant]
-        named = ", ".join(dict.fromkeys(f"{wheel.variant} ({wheel.state})" for wheel in own or theirs))
-        if not named:
-            return f"not tested: {_nothing(package, channel)}"
-        return f"tested: {named}" if own else f"not tested: this variant; of its channel were tested: {named}"
-
     def line(self, plan: Plan) -> str:
         """`rows` in one line; empty where nothing of this build was tested."""
         return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""
-
-
-def _nothing(package: str, channel: str) -> str:
-    return f"no build of {package} from channel {channel} has been run to its end"
-
-
-def _named(wheel: ProvedWheel, plan: Plan) -> str:
-    other = f" with {', '.join(wheel.differs(plan))}" if wheel.variant == plan.variant else ""
-    return f"{wheel.variant}{other} ({wheel.state})"
 
 
 def _rows(wheel: ProvedWheel) -> list[tuple[str, str, str]]:

@@ -1,5 +1,6 @@
 """The features of PyTorch that a build has or lacks, and why: by the catalogue, recipe, channel or user."""
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from farm import catalog
@@ -50,13 +51,24 @@ def _setting(
             return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
     if name in wanted.recipe.without and not (feature.blas and feature.blas == wanted.stack.blas):
         reason = wanted.recipe.without[name]
-        return Setting(on=False, origin=f"recipe {wanted.recipe.package}: {reason}", reason=reason)
+        origin = f"recipe {wanted.recipe.package}: {reason}"
+        return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)
     if feature.switch in wanted.pins.switches:
         on = wanted.pins.switches[feature.switch]
         return Setting(on, f"channel {wanted.channel.name}", "" if on else f"channel {wanted.channel.name}")
     if against := feature_off(wanted.stack, name) or _no_wheel(wanted, name):
-        return Setting(on=False, origin=f"off: {against}", reason=against)
+        return Setting(on=False, origin=f"off: {against}", reason=_limit(wanted, feature) or against)
     return Setting(on=True, origin="rules: nothing against it")
+
+
+def _limit(wanted: Candidate, feature: Feature) -> str | None:
+    """The hardware that a feature needs, where that of the wheel is less."""
+    cards, levels = targets(wanted.stack), list(catalog.cpu_levels())
+    if feature.sm_min and cards and cards[-1] < feature.sm_min:
+        return f"needs sm_{feature.sm_min}"
+    if feature.cpu and levels.index(wanted.stack.variant.cpu) < levels.index(feature.cpu):
+        return f"needs {feature.cpu.upper()}"
+    return None
 
 
 def _no_wheel(wanted: Candidate, name: str) -> str | None:
@@ -76,6 +88,19 @@ def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool
     """Whether the official wheels of this release have the feature, those for the CPU or those with CUDA."""
     since = feature.official.get(platform)
     return since is not None and torch is not None and number(torch) >= number(since) and (gpu or not feature.gpu)
+
+
+def rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The features of a wheel, and those that the official one has beside them, with the reason, in words."""
+    title = {name: feature.title for name, feature in catalog.features().items()}
+    there = ", ".join(title.get(name, name) for name in present)
+    absent = "; ".join(f"{title.get(name, name)} ({reason})" for name, reason in lacking.items())
+    return [(what, text) for what, text in (("with", there), ("without", absent)) if text]
+
+
+def description(present: Iterable[str], lacking: Mapping[str, str]) -> str:
+    """The same as a paragraph of METADATA's description."""
+    return "\n".join(f"This build is {what}: {text}." for what, text in rows(present, lacking))
 
 
 def missing(wanted: Candidate, found: dict[str, Setting]) -> dict[str, str]:

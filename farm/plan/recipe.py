@@ -6,7 +6,7 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -252,6 +252,11 @@ class Recipe(Model):
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []
     smoke: SmokeTest = SmokeTest()
+
+    def cost_for(self, sms: Collection[int]) -> tuple[str, float] | None:
+        """How near the CPU hours are, and the hours: they were measured with one GPU architecture."""
+        word = {0: "less than", 1: "about"}.get(len(sms), "more than")
+        return (word, self.cost.cpu_hours) if self.cost else None
 
     @model_validator(mode="after")
     def _pip_is_there(self) -> Self:

@@ -1,4 +1,4 @@
-"""Which build of one's own is for a machine: detect, `farm why --official` and the site ask this one function."""
+"""Which build of one's own is for a machine: detect, `farm why`, `farm plan` and the site ask this one function."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from farm.plan.evidence import Evidence, ProvedWheel, load_evidence
 from farm.plan.file import Plan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.options import OPTIONS, Choice
+from farm.plan.recipe import recipe
 from farm.plan.selectors import Selectors
 from farm.plan.variant import PYTHONS, Variant
 from farm.platforms.facts import DEFAULT
@@ -63,17 +64,23 @@ class Own:
     cuda: str | None
     proved: str
     words: str
+    cost: str
     lost: tuple[int, ...] = ()
 
     @property
     def standing(self) -> str:
         return f"tested: {self.proved}" if self.proved else "never built"
 
+    @property
+    def release(self) -> str:
+        return f"torch {self.torch}" + (f", CUDA {self.cuda}" if self.cuda else "")
+
 
 def own_builds(project: Path, machine: Machine, torch: str | None = None, limit: int = 3) -> list[Own]:
     """The builds that are for a machine, at most `limit`, each of which can be planned with its own words.
 
-    Proved ones first, and of them those that ran on a card; then those with code for every card; then the newest torch.
+    Proved ones first, and of them those that ran on a card; then those with code for every card, for just these cards,
+    with the newest torch.
     """
     matrix, evidence = load_matrix(project), load_evidence(project)
     found: list[Own] = []
@@ -115,10 +122,11 @@ def _candidates(matrix: Matrix, evidence: Evidence, machine: Machine, torch: str
             continue
         proof = proofs.get((build.channel, str(variant)))
         first = not machine.sms or machine.sms[0] not in lost
-        exact = sum(sm not in variant.sms for sm in machine.sms) + len(variant.sms)
+        inexact = sum(sm not in variant.sms for sm in machine.sms)
         place = machine.cpus.index(variant.cpu), machine.pythons.index(variant.python)
         newest = tuple(-int(part) for part in release.split("."))
-        yield (-proof.level if proof else 0, not first, len(lost), newest, exact, *place), build.channel, variant, proof
+        rank = -proof.level if proof else 0, not first, len(lost), inexact, newest, len(variant.sms), *place
+        yield rank, build.channel, variant, proof
 
 
 def _lost(variant: Variant, sms: Sequence[int]) -> tuple[int, ...]:
@@ -153,7 +161,11 @@ def _planned(
     words += [_spelled(name, choice) for name, choice in extra.items()]
     state = proof.state if proof and proof.is_of(plan) else ""
     cuda = plan.options.get("cuda")
-    return Own(variant, channel, _torch(matrix, channel), str(cuda) if cuda else None, state, " ".join(words), lost)
+    hours = recipe(plan.recipe).cost_for(variant.sms)
+    cost = f"{hours[0]} {hours[1]:g} CPU hours" if hours else "cost not measured"
+    return Own(
+        variant, channel, _torch(matrix, channel), str(cuda) if cuda else None, state, " ".join(words), cost, lost
+    )
 
 
 def _options_of(proof: ProvedWheel, plan: Plan) -> dict[str, Choice]:

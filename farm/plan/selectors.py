@@ -72,6 +72,7 @@ def candidate(
     variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
     for name, choice in options.items():
         option(name).check(choice)
+        _completed(option(name), choice)  # also where it means nothing to this build
     matrix = load_matrix(project)
     package = _listed(matrix, selectors.package)
     system = platform(selectors.platform)
@@ -158,9 +159,9 @@ def _choose(
     nothing = f"variant {variant}" if one.needs_gpu and not variant.sms else None
     nothing = nothing or (None if one.applies(recipe_) else f"recipe {recipe_.package}")
     if nothing:
-        # Options of ci/farm.yaml and of the environment hold for all builds, those of the command line for this one.
-        if one.name in given and given[one.name].origin == one.flag and given[one.name].value != one.default:
-            raise UsageError(f"{one.flag} means nothing to {nothing}", hint="leave it out")
+        # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one that it is about.
+        if one.name in given and given[one.name].origin != "ci/farm.yaml" and given[one.name].value != one.default:
+            raise UsageError(f"{given[one.name].origin} means nothing to {nothing}", hint="leave it out")
         return Choice(one.default, nothing)
     if one.name in given:
         return _completed(one, given[one.name])
@@ -183,7 +184,7 @@ def _completed(one: Option, choice: Choice) -> Choice:
         names = {"cuda": "CUDA", "cudnn": "cuDNN"}
         raise UsageError(
             f"{names.get(one.name, one.name)} {choice.value} (from {choice.origin}) is not in the catalogue",
-            hint=f"known: {', '.join(known)}; what is newer: tools/refresh-catalogue, docs/compatibility.md",
+            hint=catalog.known(known, choice.value),
         )
     return choice._replace(value=found)
 

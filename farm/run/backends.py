@@ -1,50 +1,40 @@
 """The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
 
-import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from platform import machine
 
 import docker
 import docker.errors
 
-from farm import catalog
-from farm.base import resources as shipped
-from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
-from farm.engines import base_images, images
-from farm.engines.ask import listed_as
+from farm.engines import machines
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import DockerEngine
-from farm.engines.exchange import Exchange
+from farm.engines.docker import DockerEngine, connect
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
-from farm.engines.reach import ERRORS, connect
+from farm.engines.runners import listed_as
 from farm.engines.slurm import Options, SlurmEngine
-from farm.engines.swarm import SwarmEngine
+from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.file import Plan
-from farm.plan.render import Rendered, render
 from farm.plan.settings import Runner, Slurm, SlurmCard, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
-from farm.platforms.facts import DEFAULT, facts
-from farm.run.host_toolchain import prove_host, this_machine
+from farm.platforms.base import Platform
+from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here
+from farm.platforms.registry import platform
 from farm.run.queue import Worker
-from farm.run.report import Outcomes
-from farm.run.sources import fetch
-from farm.run.toolchain_tree import pack_toolchain
 from farm.run.workspace import Workspace
 
 # A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
 MANAGER_TIMEOUT_S = 60
 MAX_OUTPUT = 16 << 30
 """Bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)."""
-PUSH_ATTEMPTS = 10
-"""For one image: another run may remove the name under which it is pushed."""
-SCRIPTS = "dockerfiles/scripts"
 HERE = Runner(engine="docker")
 """This machine, where ci/runners.yaml has no entry `local`."""
 
@@ -137,7 +127,8 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
         return [
             Worker(
                 name,
-                machine=images.machine_of(client),
+                machine=machines.machine_of(client),
+                emulates=True,
                 memory=engine.capacity().memory,
                 disk=_bytes(runner.disk_gb) or 1 << 62,
                 slots=runner.slots,
@@ -250,10 +241,6 @@ def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     return Backend(GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close)
 
 
-IMAGE = "image.id"
-"""The file of a run that says in which image it was built."""
-
-
 @dataclass(frozen=True)
 class EngineKind:
     """An engine by its name, before it is opened.
@@ -345,153 +332,14 @@ def _bytes(gigabytes: float | None) -> int | None:
     return int(gigabytes * 1e9) if gigabytes else None
 
 
-def short_path(path: Path, project: Path) -> Path:
-    """Relative to the project where it is inside; `artifacts:` may name a folder anywhere."""
-    return path.relative_to(project) if path.is_relative_to(project) else path
-
-
-def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
-    """Renders a plan into `folder/context`."""
-    rendered = render(workspace.project, plan)
-    with outcomes.timed("render", workspace.watcher) as step:
-        files = rendered.write(folder / "context")
-        step.result = f"{len(files)} files in {short_path(folder / 'context', workspace.project)}"
-    return rendered
-
-
-def toolchain(
-    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
-) -> str:
-    """Makes the toolchain image of a plan; returns the name that the runners know, "" where none is made here.
+def this_machine() -> tuple[Platform, str]:
+    """The platform that this Python runs on, and the machine by the farm's name.
 
     Raises:
-        InfrastructureError: The image cannot be made or pushed.
-        NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
+        NoRunnerError: The farm does not build for this platform.
     """
-    watcher = workspace.watcher
-    client = backend.builder
-    if backend.engine.traits.gathers:  # `farm build` on the runner makes it
-        return ""
-    if backend.engine.traits.unpacks:
-        return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
-    if client is None:
-        if backend.engine.traits.on_this_machine:
-            prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
-        return ""
-    images.check_machine(client, plan.machine)
-    assert plan.base  # submit refuses the others
-    with outcomes.timed("image", watcher) as step, backend.lock:
-        base = base_images.base_image(
-            client,
-            plan.base,
-            catalog.debian_releases()[plan.base],
-            pull_timeout_s=workspace.settings.pull_timeout_s,
-            mirror=workspace.settings.debian_mirror,
-            line=watcher.line,
-            note=watcher.note,
-            progress=watcher.progress,
-        )
-        wanted = images.Toolchain(
-            repository="farm/toolchain",
-            context=rendered.image,
-            digest=rendered.image_digest,
-            base=base,
-            labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
-            archives=workspace.settings.archives_url,
-            wheels=lambda: _toolkit_wheels(workspace, plan),
-        )
-        image = images.ensure_image(
-            client,
-            wanted,
-            log=folder / "image.log",
-            line=watcher.line,
-            note=watcher.note,
-            progress=watcher.progress,
-        )
-        # For the provenance: the journal does not hold it.
-        (folder / IMAGE).write_text(image.id, encoding="utf-8")
-        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
-        if backend.swarm is None or backend.swarm.registry is None:
-            return image.tag
-        pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
-        step.result += f", {'pushed' if pushed else 'in the registry'}"
-        # Nodes may know the registry under another address than the machine that pushes.
-        return f"{backend.swarm.registry}/{image.tag}"
-
-
-def unpacked_toolchain(
-    workspace: Workspace, engine: Engine, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
-) -> str:
-    """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine.
-
-    Raises:
-        InfrastructureError: The image cannot be made, packed or unpacked.
-        NoRunnerError: There is no Docker engine to make it.
-    """
-    assert isinstance(engine, SlurmEngine)
-    image = f"toolchain-{rendered.image_digest[:24]}"
-    if image_id := engine.toolchain_id(image):
-        with outcomes.timed("image", workspace.watcher) as step:
-            (folder / IMAGE).write_text(image_id, encoding="utf-8")  # for the provenance, as in `toolchain`
-            step.result = f"{image}, in {engine.folder}"
-        return image
-    maker = open_backend(workspace, "docker")
-    try:
-        assert isinstance(maker.engine, DockerEngine)
-        made = toolchain(workspace, maker, plan, rendered, folder, outcomes)
-        with outcomes.timed("unpack", workspace.watcher) as step:
-            script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
-            packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
-            image_id = (folder / IMAGE).read_text(encoding="utf-8")
-            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made))
-            step.result = f"{image} into {engine.folder}"
-    finally:
-        maker.close()
-    return image
-
-
-def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
-    """The wheels that the toolkit takes something from, by file name; fetched when they are not here."""
-    cache = workspace.artifacts / "sources"
-    cache.mkdir(parents=True, exist_ok=True)
-    wheels = plan.toolkit.wheels if plan.toolkit else []
-    return {str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line) for each in wheels}
-
-
-def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
-    """Pushes an image; False where the registry has it already.
-
-    Raises:
-        InfrastructureError: The registry does not answer, or refuses it.
-    """
-    repository, _, name = tag.partition(":")
-    there = f"{registry}/{repository}"
-    problem: str | None = None
-    try:
-        for _ in range(PUSH_ATTEMPTS):
-            # In the loop: another run that pushes the same image may have removed the name since.
-            client.images.get(tag).tag(there, name)
-            new, problem = _push_once(client, there, name)
-            if problem is None:
-                return new
-            if "does not exist" not in problem:
-                break
-    except ERRORS as error:
-        problem = str(error)
-    raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
-
-
-def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
-    """True if the registry had it not yet, and what went wrong.
-
-    Runs that push the same image at the same time give it the same name, and the first that is done removes it.
-    """
-    new, problem = False, None
-    try:
-        for event in client.images.push(repository, name, stream=True, decode=True):
-            problem = problem or event.get("error")
-            new |= event.get("status") == "Pushed"
-    finally:
-        with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
-            client.images.remove(f"{repository}:{name}")
-    return new, problem
+    found = here()
+    if found is None:
+        known = ", ".join(each.title for each in PLATFORMS.values())
+        raise NoRunnerError(f"the farm does not build on {sys.platform}", hint=f"it builds on {known}")
+    return platform(found.name), found.machine(machine())

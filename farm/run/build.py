@@ -13,12 +13,12 @@ from farm.base import failures
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.base.text import log_line
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
-from farm.engines.output import storing
+from farm.engines.transfer import storing
 from farm.plan.file import Plan
 from farm.platforms.facts import DEFAULT
 from farm.platforms.registry import platform
-from farm.run.journal.progress import EVERY_S
-from farm.run.report import Watcher
+from farm.run.journal.state import EVERY_S
+from farm.run.workspace import Watcher
 
 MAX_LOG = 256 << 20
 LOG_TAIL = 1 << 20

@@ -5,31 +5,78 @@ controller that was killed finds either the attempt or the job by its labels.
 """
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
+from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, UsageError
 from farm.base.heartbeat import megabytes
 from farm.base.interrupts import held
 from farm.base.project import LOCAL
 from farm.base.retries import retry_while_open
 from farm.engines.base import FINAL, Cause, Engine, Observation
-from farm.engines.output import LocalDiskError
+from farm.engines.transfer import LocalDiskError
+from farm.plan.file import Plan
 from farm.platforms.registry import platform
-from farm.run import build, wheel_pieces
-from farm.run.backends import toolchain, write_context
-from farm.run.context import CancelledError, RunContext, StillRunningError
-from farm.run.inputs import gathered
-from farm.run.journal import Attempt, EventKind, Result, State
+from farm.run import build, bundle
+from farm.run.backends import Backend, engine_kind
+from farm.run.inputs import INPUTS_FILE, BuildInputs, actions, gathered, read_inputs
+from farm.run.journal import Attempt, EventKind, Journal, Result, Run, State
 from farm.run.journal import Job as JournalJob
-from farm.run.report import Step
 from farm.run.sources import fetch_all
+from farm.run.toolchain import IMAGE, toolchain, write_context
+from farm.run.workspace import Outcomes, Step, Workspace
 
 COLLECT_TRIES = 4
 COLLECT_PAUSE_S = 5.0
+
+
+class StillRunningError(InfrastructureError):
+    """The build could not be followed or collected now; it may still be there for the next try."""
+
+
+class CancelledError(FarmError):
+    """Someone asked for the end of the run (130, as for Ctrl-C)."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Common state of the steps of one run.
+
+    Attributes:
+        open: The open engine of a runner.
+        runner, excluded: The runner that the queue chose, and those that lost the build; None: the engine chooses.
+        built: Called when the wheel is here.
+    """
+
+    workspace: Workspace
+    plan: Plan
+    journal: Journal
+    run: Run
+    outcomes: Outcomes
+    open: Callable[[str | None], Backend]
+    runner: str | None = None
+    excluded: tuple[str, ...] = ()
+    built: Callable[[], object] = lambda: None
+
+    @property
+    def folder(self) -> Path:
+        return self.workspace.run_folder(self.run.id)
+
+    def backend(self, runner: str | None = None) -> Backend:
+        """The open engine of this run's runner, or of the one that an attempt had."""
+        return self.open(runner or self.runner)
+
+    def check_cancelled(self) -> None:
+        """Raises CancelledError where someone asked for the end."""
+        # By the journal, which every process of the project reads: `farm cancel` is another one.
+        if self.journal.happened(self.run.id, EventKind.CANCEL):
+            raise CancelledError(f"run {self.run.id} was cancelled")
 
 
 @dataclass(frozen=True)
@@ -125,14 +172,14 @@ class BuildStep:
         part = self._built.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with self._ending(attempt):
-            wheel = wheel_pieces.join(context.plan, pieces, part)
-            missing = wheel_pieces.stand_ins(part / "lib")
+            wheel = bundle.join_pieces(context.plan, pieces, part)
+            missing = bundle.stand_ins(part / "lib")
             image = self._toolchain() if missing else ""
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 if missing:
                     context.workspace.watcher.note(f"taken from the toolchain's image: {', '.join(missing)}")
                     engine, run = context.backend().engine, context.run.id
-                    wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=run)
+                    bundle.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=run)
                 # Under its own name only when it is whole: `carry_out` takes a folder `built` for a collected wheel.
                 retry_while_open(part.rename, self._built)
                 step.result = "from a bundle: "
@@ -346,3 +393,25 @@ def _collect(engine: Engine, handle: str, part: Path, max_bytes: int) -> None:
             if not left:
                 raise
             time.sleep(COLLECT_PAUSE_S)
+
+
+def note_inputs(context: RunContext, built: Path) -> BuildInputs:
+    """The inputs of a run's build, which are beside its wheel afterwards.
+
+    Raises:
+        BuildFailedError: A runner left a file that is none.
+    """
+    file = built / INPUTS_FILE
+    if engine_kind(context.run.request.on).traits.gathers:
+        return read_inputs(file) if file.exists() else BuildInputs()
+    given = context.journal.happened(context.run.id, EventKind.INPUTS)
+    image = context.folder / IMAGE
+    made = BuildInputs(
+        image=image.read_text(encoding="utf-8") if image.exists() else None,
+        wheels=given.data["wheels"] if given else {},
+        cache=given.data["cache"] if given else None,
+        actions=actions(os.environ, context.workspace.project),
+    )
+    # Beside the wheel: on a runner of GitHub's, `built` is what the controller collects and publishes from.
+    file.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return made

@@ -1,29 +1,34 @@
-"""A plan with all that it needs, in parts that can be carried one at a time to a machine without network or Docker."""
+"""An offline bundle: a plan with all that it needs, in parts that can be carried; and the wheel that comes back."""
 
 import hashlib
 import io
 import json
+import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, ValidationError
+
 from farm.base import outputs
 from farm.base import resources as shipped
-from farm.base.errors import UsageError
+from farm.base.errors import BuildFailedError, UsageError
 from farm.base.temporary import temporary_folder
+from farm.base.yamlfile import Model
 from farm.base.zipapps import pack
+from farm.engines import transfer
+from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.engines.host import CARRIED
-from farm.plan.file import Plan
+from farm.plan.file import Plan, Sha256
 from farm.plan.render import EPOCH, render
-from farm.run import needs
-from farm.run.backends import SCRIPTS, check_engine, open_backend, toolchain
-from farm.run.build import TREE, tree_volume
-from farm.run.report import Outcomes
+from farm.run.backends import check_engine, open_backend
+from farm.run.build import TREE, the_wheel, tree_volume
+from farm.run.inputs import fetch_needs
 from farm.run.sources import gather
-from farm.run.toolchain_tree import pack_toolchain
-from farm.run.workspace import Workspace
+from farm.run.toolchain import SCRIPTS, pack_toolchain, run_to_end, toolchain
+from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
 RUNNER = "farm.run.standalone.bundle.main:main"
@@ -103,7 +108,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
     """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
 
     Raises:
-        FarmError: What `needs.fetch`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
+        FarmError: What `fetch_needs`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
     """
     require_empty(dest)  # said before the minutes that packing takes
     check_engine(workspace, "docker", plan)
@@ -114,7 +119,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
         needed = {}
         if plan.installs:
             needed["needs"] = folder / "needs"
-            needs.fetch(workspace, plan, needed["needs"])
+            fetch_needs(workspace, plan, needed["needs"])
         rendered = render(workspace.project, plan)
         rendered.write(folder / "context")
         image = toolchain(workspace, backend, plan, rendered, folder, Outcomes())
@@ -186,3 +191,108 @@ class _Parts(io.RawIOBase):
         """Close the last part; what each is."""
         self._end()
         return self._parts
+
+
+MAX_BUILT = 16 << 30
+MAX_RESULT = 1 << 16
+STAND_IN = b"farm stand-in for a library"
+"""Content of the stubs of `pack_toolchain.py`."""
+MAX_LIBRARIES = 16 << 30
+COLLECT_TIMEOUT_S = 3600
+
+
+class PiecesResult(Model):
+    """`result.json` beside the pieces: `size` in bytes; `plan` is the digest of the plan that was built."""
+
+    size: int = Field(gt=0, le=MAX_BUILT)
+    sha256: Sha256
+    pieces: int = Field(gt=0, le=10_000)
+    plan: Sha256
+
+
+def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
+    """The wheel; it is in `wheel/` of the new folder `dest`, its libraries in `lib/`.
+
+    `pieces` holds `result.json` and `piece-00`, `piece-01`, …
+
+    Raises:
+        UsageError: Pieces are missing, are of another plan, or are damaged; `dest` holds nothing then.
+        FarmError: What they make holds something else than files, or not one wheel.
+    """
+    try:
+        with (pieces / "result.json").open("rb") as stream:
+            result = PiecesResult.model_validate_json(stream.read(MAX_RESULT))
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: {error.strerror}", hint="name the folder that `run --out` filled"
+        ) from error
+    except ValidationError as error:
+        raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
+    # First of all: pieces of another plan would make a whole wheel, and the wrong one.
+    if result.plan != plan.digest:
+        raise UsageError(
+            f"{pieces} holds a build of plan {result.plan[:12]}, this is plan {plan.digest[:12]}",
+            hint="give the selectors that the bundle was rendered with, in the checkout that rendered it",
+        )
+    files = [pieces / f"piece-{number:02d}" for number in range(result.pieces)]
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
+        raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="copy them here")
+    # Sizes before hashes: a piece that is still being copied is found at once.
+    if sum(path.stat().st_size for path in files) != result.size:
+        raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again")
+    total = hashlib.sha256()
+    for data in _content(files):
+        total.update(data)
+    if total.hexdigest() != result.sha256:
+        raise UsageError(f"the pieces in {pieces} are damaged: their sha256 differs", hint="copy them again")
+    transfer.unpack(_content(files), dest, MAX_BUILT)
+    return the_wheel(dest / "wheel")
+
+
+def _content(files: list[Path]) -> Iterator[bytes]:
+    for path in files:
+        with path.open("rb") as stream:
+            while data := stream.read(1 << 20):
+                yield data
+
+
+def stand_ins(libraries: Path) -> list[str]:
+    """The libraries that the bundle's toolchain had only to link with: cuBLAS and others of CUDA's big ones."""
+    found = sorted(libraries.iterdir()) if libraries.is_dir() else []
+    return [path.name for path in found if STAND_IN in path.read_bytes()]
+
+
+def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest: Path, *, run: str) -> None:
+    """Put the libraries that the wheel needs into `dest`, from the image, which has them whole.
+
+    Raises:
+        BuildFailedError: One of them is not in the image.
+    """
+    excluded = [word for pattern in plan.never_vendored for word in ("--exclude", pattern)]
+    job = Job(
+        name=f"libraries of {plan.package}-{plan.variant}",
+        image=image,
+        # The script that a build in a container runs as well: the same libraries, however the wheel was built.
+        command=(
+            "python3",
+            "/farm/scripts/collect_libraries.py",
+            *excluded,
+            "/farm/built",
+            "/farm/out/lib",
+            *plan.opens,
+        ),
+        inputs={"/farm/built": wheel.parent},
+        output="/farm/out",
+        environment={},
+        limits=engine.capacity(),
+        timeout_s=COLLECT_TIMEOUT_S,
+        labels={"farm.run": run, "farm.kind": "libraries"},
+    )
+    found = dest.with_name("found")
+    try:
+        run_to_end(engine, job, found, MAX_LIBRARIES)
+        shutil.rmtree(dest, ignore_errors=True)
+        (found / "lib").rename(dest)
+    except OSError as error:
+        raise BuildFailedError(f"no library came out of {image}: {error.strerror}") from error

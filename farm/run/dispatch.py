@@ -21,16 +21,15 @@ from typing import Generic, TypeVar
 from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
 from farm.base.locks import lock
 from farm.engines.base import FINAL
-from farm.run import resume
+from farm.run import mainjob
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
-from farm.run.context import CancelledError, StillRunningError
+from farm.run.buildstep import CancelledError, StillRunningError
+from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
 from farm.run.mainjob import MainJob
-from farm.run.needs import PRODUCT, Makers
 from farm.run.queue import Needs, Queue, Task, Worker, fits
-from farm.run.report import Outcomes
 from farm.run.run import finish, note_error, note_steps, plan_of
-from farm.run.workspace import Workspace
+from farm.run.workspace import Outcomes, Workspace
 
 T = TypeVar("T")
 
@@ -280,7 +279,7 @@ class Dispatcher:
         self._entries[run.id] = Entry(run.id, on, task, losses=len(lost))
         self._changed.add(on)
         if not has_attempts:
-            resume.take_over(self.workspace, self.journal, run.id, run.plan_digest)
+            mainjob.take_over(self.workspace, self.journal, run.id, run.plan_digest)
         if has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir():  # also of an earlier run
             self._look_at.add(run.id)
 
@@ -355,7 +354,7 @@ class Dispatcher:
             if self._entries[name].task.after & failed:
                 self._end(self._entries[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
                 continue
-            hint = "`farm runners check` names what is missing; add a runner or set its labels, then `farm retry`"
+            hint = "add such a runner to ci/runners.yaml, or correct what it says of one; then `farm retry`"
             text = f"no runner of {on} takes it: {why}" if workers else trouble or why
             self._end(self._entries[name], NoRunnerError(text, hint=hint))
 

@@ -1,19 +1,186 @@
-"""Inputs of a build's job: folders copied in before it starts, and its environment."""
+"""Inputs of a build's job beside its plan: sources, needed wheels, and the record of them for the wheel's provenance.
+
+Whoever runs a build knows them: the journal of this machine, or the farm on a runner, whose `farm build` leaves
+`built/inputs.json` beside the wheel. A container cannot say it: the file is written after its output was taken.
+"""
 
 import contextlib
+import hashlib
+import re
 import shutil
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from pydantic import Field
 
 from farm.base import resources as shipped
+from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
+from farm.base.retries import retry_while_open
+from farm.base.tags import serves
+from farm.base.yamlfile import Model, load
 from farm.engines.base import Engine
-from farm.plan.file import Plan
+from farm.index.backends import open_store
+from farm.index.layout import json_key, wheel_key
+from farm.index.pages import File, parse_page
+from farm.index.stores import Store
+from farm.plan.file import Plan, SourcePlan
+from farm.plan.matrix import load_matrix
+from farm.plan.recipe import names, recipe
+from farm.platforms.facts import facts
 from farm.platforms.registry import platform
-from farm.run import needs
-from farm.run.backends import SCRIPTS
-from farm.run.sources import gather
+from farm.run import sources
+from farm.run.journal import Journal, OpenRun
+from farm.run.sources import fetch, gather
+from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
+
+PRODUCT = ("package", "version", "variant", "platform")
+"""The fields of a plan by which another plan's need finds its run."""
+
+
+class Makers:
+    """Which of the open runs will publish what a plan needs."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, Any, Any], set[str]] = defaultdict(set)
+
+    def add(self, run: OpenRun) -> None:
+        if run.request.publishes:
+            package, version, variant, platform = (run.about.get(field) for field in PRODUCT)
+            self._runs[f"{package}=={version}", variant, platform].add(run.id)
+
+    def of(self, needs: Iterable[str], variant: str, platform: str) -> frozenset[str]:
+        """The ids of the runs that make the needs (`torch==2.0.1+…`) of a plan."""
+        return frozenset(run for need in needs for run in self._runs.get((need, variant, platform), ()))
+
+
+def is_being_built(journal: Journal, plan: Plan) -> bool:
+    """True if an open run will publish what the plan needs."""
+    if not plan.needs:
+        return False
+    makers = Makers()
+    for run in journal.open_after("", PRODUCT):
+        makers.add(run)
+    return bool(makers.of(plan.needs, plan.variant, plan.platform))
+
+
+def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
+    """The wheel of each of the plan's needs, by its requirement, as the index offers it.
+
+    Raises:
+        UsageError: One is not published; the hint is the command that builds it.
+        InfrastructureError: The index does not answer, or holds a page that is not one of ours.
+    """
+    if not plan.needs:
+        return {}  # most builds: the index is not even opened
+    return _wheels(open_store(workspace.index_url), plan, workspace.project)
+
+
+def _wheels(store: Store, plan: Plan, project: Path) -> dict[str, File]:
+    return {need: _find(store, plan, Requirement(need), project) for need in plan.needs}
+
+
+def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
+    key = json_key(plan.parsed_variant.group, canonicalize_name(need.name))
+    page = store.get(key)
+    # A page may list wheels of several Pythons, and yanked ones.
+    for file in parse_page(page.data, key).files if page else ():
+        if file.url is not None and file.yanked is False and _serves(file.filename, plan, need):
+            return file
+    raise UsageError(
+        f"{plan.package} is built against {need}, and the index has no such wheel for {plan.variant}",
+        hint=f"build it first: farm submit {_how(plan, need, project)}",
+    )
+
+
+def _how(plan: Plan, need: Requirement, project: Path) -> str:
+    """The options that make it: by the name of its recipe, from the same channel where that has it."""
+    channel = load_matrix(project).channels.get(plan.channel)
+    called = [name for name in names() if recipe(name).package == need.name]
+    listed = [name for name in called if channel and name in channel.packages]
+    package = (listed or [name for name in called if name == need.name] or called or [need.name])[0]
+    chosen = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
+    if listed:
+        return f"{chosen} --channel {plan.channel}"
+    torch = plan.options.get("torch")
+    return f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
+
+
+def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
+    _, version, _, tags = parse_wheel_filename(filename)
+    return need.specifier.contains(version) and any(
+        serves(tag.interpreter, tag.abi, plan.parsed_variant.python)
+        and facts(plan.platform).fits(tag.platform, plan.machine)
+        for tag in tags
+    )
+
+
+def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
+    """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the farm's own by file name.
+
+    Raises:
+        UsageError: One is not published.
+        InfrastructureError: An index does not answer, or a wheel there does not match its page.
+        BuildFailedError: A wheel of the Python index is not the one that the plan names.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    cache = workspace.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    for wheel in plan.build_requires:
+        shutil.copyfile(sources.fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file))
+    if not plan.needs:
+        return {}
+    store = open_store(workspace.index_url)
+    wheels = _wheels(store, plan, workspace.project)
+    for need, file in wheels.items():
+        workspace.watcher.line(f"{need}: {file.filename} of the index")
+        # By the page's hash, not the record's: it is what pip would check.
+        digest = hashlib.sha256()
+        part = dest / f"{file.filename}.part"
+        with part.open("wb") as stream:
+            for chunk in store.chunks(wheel_key(file.filename)):
+                digest.update(chunk)
+                stream.write(chunk)
+        if digest.hexdigest() != file.hashes.sha256:
+            part.unlink()
+            raise InfrastructureError(
+                f"{file.filename}: the index holds other bytes than its page says",
+                hint="farm index check says more",
+            )
+        retry_while_open(part.replace, dest / file.filename)
+    return {file.filename: file.hashes.sha256 for file in wheels.values()}
+
+
+def library_wheels(workspace: Workspace, plan: Plan, folder: Path) -> list[Path]:
+    """The plan's wheels of libraries in `folder` under their own names; fetched into the cache of sources once a host.
+
+    Returns `[folder]` for `verify`, which reads those that the wheel requires; nothing where the plan has none.
+
+    Raises:
+        InfrastructureError: One cannot be fetched.
+        BuildFailedError: What was fetched is not what the plan names.
+    """
+    if not plan.library_wheels:
+        return []
+    cache = workspace.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    # Made anew: verify reads every wheel that it holds.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for wheel in plan.library_wheels:
+        source = SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
+        found = fetch(source, cache, mirror=None, line=workspace.watcher.line)
+        target = folder / wheel.file
+        try:
+            target.hardlink_to(found)
+        except OSError:  # another file system
+            shutil.copyfile(found, target)
+    return [folder]
 
 
 @dataclass
@@ -44,7 +211,7 @@ def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> 
                 gather(plan, cache, sources, mirror=mirror, line=workspace.watcher.line)
                 given.folders["/farm/source"] = sources
             if plan.installs:
-                given.wheels = needs.fetch(workspace, plan, needed)
+                given.wheels = fetch_needs(workspace, plan, needed)
                 given.folders[system.needs_folder] = needed
         if not engine.traits.in_container:  # an image holds them
             given.folders["/farm/scripts"] = shipped.path(workspace.project, SCRIPTS)
@@ -52,3 +219,69 @@ def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> 
     finally:
         for each in made:
             shutil.rmtree(each, ignore_errors=True)
+
+
+INPUTS_FILE = "inputs.json"
+MAX_INPUTS = 1 << 20
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
+Uri = Annotated[str, Field(pattern=r"^git\+https?://[A-Za-z0-9_./@:-]{1,300}$")]
+
+
+class BuildInputs(Model):
+    """The inputs of one build.
+
+    Attributes:
+        image: The id of the image that it ran in.
+        wheels: The published wheels that it was built against: sha256 by name.
+        cache: The compiler cache of the build's own machine; what was in it is not known by digest.
+        actions: The workflow that it ran in, and the actions of that workflow: commits by repository.
+    """
+
+    image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    wheels: dict[Name, Sha256] = {}
+    cache: Annotated[str, Field(max_length=300)] | None = None
+    actions: dict[Uri, Commit] = {}
+
+
+_WORKFLOW = re.compile(r"([\w.-]+/[\w.-]+)/(\.github/workflows/[\w.-]+\.ya?ml)@(\S+)")
+_ACTION = re.compile(r"^[ -]*uses:\s*([\w.-]+/[\w.-]+)[\w./-]*@([0-9a-f]{40})\b", re.MULTILINE)
+_OWN_ACTION = re.compile(r"^[ -]*uses:\s*[.$]/([\w./-]+)", re.MULTILINE)
+
+
+def actions(environ: Mapping[str, str], checkout: Path) -> dict[str, str]:
+    """The workflow of GitHub Actions that this process runs in, and its actions: commits by repository.
+
+    The variables: https://docs.github.com/en/actions/reference/workflows-and-actions/variables. Empty elsewhere. An
+    action that is not pinned by its commit is left out: which one ran cannot be known.
+    """
+    workflow = _WORKFLOW.fullmatch(environ.get("GITHUB_WORKFLOW_REF", ""))
+    if environ.get("GITHUB_ACTIONS") != "true" or workflow is None:
+        return {}
+    server, (repository, file, ref) = environ.get("GITHUB_SERVER_URL", "https://github.com"), workflow.groups()
+    text = _text_of(checkout / file)
+    # `uses: ./folder` is an action of the repository itself, which may use others in turn.
+    text += "".join(_text_of(checkout / own / "action.yml") for own in _OWN_ACTION.findall(text))
+    found = {f"git+{server}/{name}": commit for name, commit in _ACTION.findall(text)}
+    commit = environ.get("GITHUB_WORKFLOW_SHA", "")
+    return found | ({f"git+{server}/{repository}@{ref}": commit} if re.fullmatch(r"[0-9a-f]{40}", commit) else {})
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def read_inputs(file: Path) -> BuildInputs:
+    """The inputs that another machine's build noted.
+
+    Raises:
+        BuildFailedError: The file is none of ours.
+    """
+    try:
+        # A runner wrote it: a link could lead to any file of this machine.
+        if file.is_symlink() or file.stat().st_size > MAX_INPUTS:
+            raise UsageError(f"{file}: more than {MAX_INPUTS >> 20} MiB")
+        return load(file, BuildInputs)
+    except (UsageError, OSError) as error:
+        raise BuildFailedError(f"the inputs that the build noted cannot be used: {error}") from error

@@ -1,29 +1,29 @@
 """The steps of one run: build, repair, verify, publish, smoke. Each may be done again after a controller was killed."""
 
+import os
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, VerificationFailedError
 from farm.base.project import LOCAL
 from farm.index.records import Record
 from farm.plan.file import Plan
-from farm.run import build_inputs
-from farm.run.backends import engine_kind, toolchain, write_context
-from farm.run.buildstep import BuildStep
-from farm.run.check import check_wheel, summary
-from farm.run.context import RunContext
-from farm.run.dependencies import link_missing
-from farm.run.journal import EventKind, Until
+from farm.run.backends import engine_kind, this_machine
+from farm.run.build import the_wheel
+from farm.run.buildstep import BuildStep, RunContext, note_inputs
+from farm.run.inputs import INPUTS_FILE, library_wheels
+from farm.run.journal import EventKind, Journal, Run, Until
 from farm.run.journal.database import network_file_system
-from farm.run.library_wheels import library_wheels
 from farm.run.published import complete, record_of
-from farm.run.release import pip_line, pip_source, public_url, publish_wheel
-from farm.run.repair import repair_built
-from farm.run.smoke import SmokeOptions, smoke
-from farm.run.smoke_job import probe_job
-from farm.run.workspace import journal_path
+from farm.run.release import link_missing, pip_line, pip_source, public_url, publish_wheel
+from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
+from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
+from farm.run.wheel import check_wheel, repair_built, summary
+from farm.run.workspace import Workspace, journal_path
+from farm.smoke.report import SmokeReport
+from farm.smoke.runner import Expectation
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MainJob(RunContext):
         built = BuildStep(self, self.pieces).carry_out()
         self.built()
         # Also where the run ends with the build: its `built` may be published by another machine.
-        given = build_inputs.noted(self, built)
+        given = note_inputs(self, built)
         if until == "build":
             return
         with self.outcomes.timed("repair", watcher) as step:
@@ -113,7 +113,9 @@ class MainJob(RunContext):
         self.journal.set_state(attempt.id, "running")
         try:
             wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
-            options = SmokeOptions(wheel=wheel, filenames=filenames, **self._elsewhere())
+            elsewhere = self._elsewhere()
+            gpu = bool(elsewhere and not elsewhere.foreign and self.plan.parsed_variant.sms)
+            options = SmokeOptions(wheel=wheel, filenames=filenames, gpu=gpu, elsewhere=elsewhere)
             failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
         except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
@@ -128,21 +130,32 @@ class MainJob(RunContext):
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
 
-    def _elsewhere(self) -> dict[str, Any]:
-        """How the test runs as a job of the engine, where it lends a machine with the card to tests."""
-        if self.pieces is not None or not engine_kind(self.run.request.on).traits.unpacks:
-            return {}
+    def _elsewhere(self) -> Elsewhere | None:
+        """The test as a job of the engine, where that has a card for tests or another machine, which runs the wheel.
+
+        None: it runs on this machine.
+        """
+        system, machine = this_machine()
+        foreign = (system.facts.name, machine) != (self.plan.platform, self.plan.machine)
+        if self.pieces is not None or not (foreign or engine_kind(self.run.request.on).traits.unpacks):
+            return None
         backend = self.backend()
-        if not backend.tests:
-            return {}
-        rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
-        image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
-        return {
-            "gpu": bool(self.plan.parsed_variant.sms),
-            "elsewhere": lambda python, expect: probe_job(
-                self.workspace, self.plan, backend, image, python, expect, self.run.id
-            ),
-        }
+        foreign = foreign and backend.builder is not None and backend.swarm is None
+        if not (foreign or backend.tests):
+            return None
+        if foreign and (self.folder / IMAGE).is_file():
+            image = (self.folder / IMAGE).read_text(encoding="utf-8")
+        else:
+            rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
+            image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
+        gpus = 0 if foreign else 1
+
+        def run(place: Path, expect: Expectation, emulate: str | None) -> SmokeReport:
+            site = place if foreign else next(place.parents[1].glob("lib/python*/site-packages"))
+            job = self.workspace, self.plan, backend, image, site, expect, self.run.id
+            return probe_job(*job, gpus=gpus, emulate=emulate)
+
+        return Elsewhere(run, foreign, foreign and emulates(backend, self.plan))
 
 
 def without_a_build(plan: Plan, wheel: Path) -> str:
@@ -151,9 +164,59 @@ def without_a_build(plan: Plan, wheel: Path) -> str:
     With the inputs, which the provenance needs; `farm submit` then finds the wheel published, and tests it.
     """
     build = f"--variant {plan.variant} --package {plan.recipe} --platform {plan.platform} --channel {plan.channel}"
-    inputs = wheel.parents[1] / "built" / build_inputs.FILE
+    inputs = wheel.parents[1] / "built" / INPUTS_FILE
     command = f"farm publish {shlex.quote(str(wheel))} {build} --inputs {shlex.quote(str(inputs))}"
     return (
         "where only `verify:` of the recipe or channel is wrong, correct it and build nothing again, "
         f"with the options that this submit had: {command}"
     )
+
+
+ORDER: tuple[Until, ...] = ("build", "verify", "publish", "smoke")
+
+
+def take_over(workspace: Workspace, journal: Journal, run_id: str, plan_digest: str) -> Run | None:
+    """Puts the build of an earlier run into the folder of a new one; the run that it came from, or None.
+
+    Not of a run that came as far as this one is to come: whoever submits that again wants it built again.
+    """
+    earlier = journal.of_plan(plan_digest)
+    if not earlier:
+        return None
+    run = journal.run(run_id)
+    if run.request.rebuild:
+        return None
+    for old in earlier:
+        folder = workspace.run_folder(old.id)
+        same = bool(old.plan.get("library_wheels")) == bool(run.plan.get("library_wheels"))
+        if not same or not list((folder / "built/wheel").glob("*.whl")):
+            continue
+        if old.result == "success" and ORDER.index(old.request.until) >= ORDER.index(run.request.until):
+            return None
+        _take(folder, workspace.run_folder(run.id))
+        if given := journal.happened(old.id, EventKind.INPUTS):
+            journal.event(run.id, EventKind.INPUTS, **given.data)
+        journal.event(run.id, EventKind.RESUMED, run=old.id)
+        return old
+    return None
+
+
+def _take(old: Path, new: Path) -> None:
+    """Links where the file system has them; `built` gets its name last, when it is whole."""
+    part = new / "built.part"
+    shutil.rmtree(part, ignore_errors=True)
+    new.mkdir(parents=True, exist_ok=True)
+    the_wheel(old / "built/wheel")
+    for name in ("build.log", IMAGE):
+        if (old / name).exists():
+            _link(str(old / name), str(new / name))
+    shutil.copytree(old / "built", part, copy_function=_link)
+    part.rename(new / "built")
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+    return target

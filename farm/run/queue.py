@@ -50,6 +50,7 @@ class Worker:
 
     Attributes:
         kinds: Kinds of jobs that it takes. A host with a GPU takes smoke jobs alone unless it says otherwise.
+        emulates: It takes what is for another machine too, where no runner of that machine is online.
         online: The engine sees it now.
         busy: What it does for somebody else, in words: it takes nothing meanwhile.
     """
@@ -63,6 +64,7 @@ class Worker:
     gpus: int = 0
     slots: int = 1
     kinds: frozenset[Kind] | None = None
+    emulates: bool = False
     online: bool = True
     busy: str = ""
 
@@ -81,7 +83,7 @@ def fits(needs: Needs, worker: Worker) -> tuple[str, ...]:
         found.append(kept)
     if needs.platform != worker.platform:
         found.append(f"it runs {worker.platform}, not {needs.platform}")
-    if needs.machine != worker.machine:
+    if needs.machine != worker.machine and not worker.emulates:
         found.append(f"it is {worker.machine}, not {needs.machine}")
     if missing := sorted(needs.labels - worker.labels):
         found.append(f"it has no label {', '.join(missing)}")
@@ -155,6 +157,8 @@ class Queue:
             needs = task.needs
             if needs not in able:
                 fitting = [worker for worker in workers if worker.online and not fits(needs, worker)]
+                # Rather after another build on a machine of its kind than emulated at once.
+                fitting = [worker for worker in fitting if worker.machine == needs.machine] or fitting
                 able[needs] = [worker for worker in fitting if worker.slots and not worker.busy]
                 names = ", ".join(w.name + (f" ({w.busy})" if w.busy else "") for w in fitting[:NAMED])
                 why[needs] = f"every runner that fits is busy: {names}" if fitting else ""

@@ -1,21 +1,31 @@
-"""The publish step: a verified wheel goes into the index; and the pip options by which users install from there."""
+"""The publish step: a verified wheel goes into the index with its provenance; and the pip line of its users."""
 
+import hashlib
 import shlex
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from farm.base.errors import PublishRefusedError
+from packaging.utils import canonicalize_name
+
+from farm import __version__
+from farm.base.errors import FarmError, PublishRefusedError
 from farm.base.hashes import sha256_of
 from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
+from farm.index.dependencies import link_dependencies, needs_of
+from farm.index.layout import metadata_key
+from farm.index.pages import read_catalogue
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE
-from farm.index.stores import Progress
-from farm.plan.file import Plan
-from farm.run.build_inputs import BuildInputs
-from farm.run.provenance import predicate
-from farm.run.workspace import Workspace
+from farm.index.stores import Progress, Store
+from farm.plan.file import Plan, SourcePlan
+from farm.run.inputs import BuildInputs
+from farm.run.sources import pip_index
+from farm.run.wheel import report_text
+from farm.run.workspace import Outcomes, Workspace
 from farm.wheel.report import Report
 
 NOTHING = BuildInputs()
@@ -111,3 +121,109 @@ def public_url(workspace: Workspace, key: str) -> str:
 def pip_line(requirement: str, source: tuple[str, ...]) -> str:
     """The command of a user."""
     return shlex.join(["pip", "install", requirement, *source])
+
+
+BUILD_TYPE = "urn:torch-farm:wheel:v1"
+
+
+def predicate(
+    plan: Plan,
+    report: Report,
+    given: BuildInputs,
+    *,
+    run: str | None = None,
+) -> dict[str, Any]:
+    """The predicate for the wheel of a plan.
+
+    Args:
+        plan: What was built: its digest, its source and the parts of it, the archives and wheels of its toolkit.
+        report: What verify found: its digest, as `verify.json` in the folder of the run.
+        given: What the build had beside its plan.
+        run: The id of the run, where there was one.
+    """
+    dependencies: list[dict[str, Any]] = [_dependency("source", plan.source)]
+    dependencies += [_dependency(part.into, part.source) for part in plan.parts]
+    if given.image is not None:
+        # Docker writes `sha256:…`, SLSA the algorithm as the key of a mapping.
+        digest = {"sha256": given.image.removeprefix("sha256:")}
+        dependencies.append({"name": "image", "uri": plan.base, "digest": digest})
+    if plan.python:
+        dependencies.append({"name": "python", "uri": plan.python.url, "digest": {"sha256": plan.python.sha256}})
+    for archive in plan.toolkit.archives if plan.toolkit else ():
+        dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
+    dependencies += [_dependency(str(wheel.package), wheel) for wheel in plan.toolkit.wheels] if plan.toolkit else []
+    dependencies += [_dependency(str(wheel.package), wheel) for wheel in plan.build_requires]
+    dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(given.wheels.items())]
+    # Without a digest: no one knows what was in it. A verifier should see that it was there.
+    if given.cache is not None:
+        dependencies.append({"name": "local compiler cache", "annotations": {"volume": given.cache}})
+    for uri, commit in sorted(given.actions.items()):
+        dependencies.append({"name": "GitHub Actions", "uri": uri, "digest": {"gitCommit": commit}})
+    parameters = {
+        "package": plan.package,
+        "version": plan.version,
+        "variant": plan.variant,
+        "platform": plan.platform,
+        "channel": plan.channel,
+    }
+    if plan.toolkit:
+        parameters["toolkit"] = f"{plan.toolkit.provider} {plan.toolkit.cuda}"
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            # External is what someone asked for, internal what followed from it (SLSA v1.0, BuildDefinition).
+            "externalParameters": parameters,
+            "internalParameters": {"plan": {"sha256": plan.digest}},
+            # In a ResourceDescriptor a field that says nothing is absent, not null.
+            "resolvedDependencies": [
+                {name: value for name, value in each.items() if value is not None} for each in dependencies
+            ],
+        },
+        "runDetails": {
+            "builder": {"id": "urn:torch-farm", "version": {"torch-farm": __version__}},
+            "metadata": {"invocationId": run} if run else {},
+            "byproducts": [
+                {"name": "verify.json", "digest": {"sha256": hashlib.sha256(report_text(report).encode()).hexdigest()}}
+            ],
+        },
+    }
+
+
+def _dependency(name: str, source: SourcePlan) -> dict[str, Any]:
+    """Fetched sources, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
+    if source.kind == "git":
+        uri, digest = f"git+{source.url}@{source.tag}", {"gitCommit": source.commit}
+    elif source.kind == "path":
+        uri, digest = None, {"sha256": source.digest}
+    elif source.kind == "archive":
+        uri, digest = source.url, {"sha256": source.sha256}
+    else:
+        kind = "deb/debian" if source.kind.startswith("debian-") else "pypi"
+        uri, digest = f"pkg:{kind}/{source.package}?file_name={quote(str(source.file))}", {"sha256": source.sha256}
+    return {"name": name, "uri": uri, "digest": digest}
+
+
+def link_missing(workspace: Workspace, group: str, filename: str, outcomes: Outcomes) -> None:
+    """Link what the published wheel needs, from pip's index, so that `pip install --index-url` of its group is enough.
+
+    What has a marker does not count: it may not be needed here. Where pip's index does not have it or does not
+    answer, that is the step's result, and the run goes on: the wheel is published, and installers name what they lack.
+    """
+    store = open_store(workspace.index_url)
+    lacking = _lacking(store, group, filename)
+    if not lacking:
+        return
+    with outcomes.timed("dependencies", workspace.watcher) as step:
+        try:
+            link_dependencies(store, pip_index(), group=group)
+        except FarmError as error:
+            step.outcome = "not run"
+            step.result = f"not linked: {error}; farm index dependencies --group {group} links them"
+        else:
+            step.result = f"linked {', '.join(lacking)}, and what they need"
+
+
+def _lacking(store: Store, group: str, filename: str) -> list[str]:
+    metadata, listed = store.get(metadata_key(filename)), read_catalogue(store)[0].names(group)
+    needs = needs_of(metadata.data) if metadata else []
+    return sorted({canonicalize_name(need.name) for need in needs if need.marker is None} - listed)

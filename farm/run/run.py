@@ -19,14 +19,13 @@ from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerE
 from farm.base.interrupts import OutputClosed, held
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import needs, precheck, resume
+from farm.run import inputs, mainjob, published
 from farm.run.backends import check_engine, open_backend
-from farm.run.context import StillRunningError
+from farm.run.buildstep import StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
 from farm.run.mainjob import MainJob
 from farm.run.published import of_same_form
-from farm.run.report import Outcomes
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Outcomes, Workspace, open_journal
 
 CANCEL_S = 60.0
 KEPT_TEXT = 8000
@@ -54,10 +53,10 @@ def submit(
     # All before the run is written down: what cannot work leaves no run behind.
     request = request_for(plan, until=until, on=on, rebuild=rebuild)
     check_engine(workspace, on, plan)
-    needs.published(workspace, plan)
+    inputs.published_needs(workspace, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
-        precheck.check_index(workspace, request)
-        precheck.check_plan(workspace, plan, request)
+        published.check_index(workspace, request)
+        published.check_plan(workspace, plan, request)
         run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
@@ -96,7 +95,7 @@ def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request)
     """A new run; the wheel of an earlier one of the same plan that did not come to its end is taken over."""
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
     if not request.detached:  # else the dispatcher does it, who may have the run already
-        resume.take_over(workspace, journal, run.id, plan.digest)
+        mainjob.take_over(workspace, journal, run.id, plan.digest)
     return run
 
 
@@ -183,13 +182,13 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
         check_engine(workspace, request.on, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            precheck.check_index(workspace, wanted[0][1])
+            published.check_index(workspace, wanted[0][1])
         made = {f"{plan.package}=={plan.version} {plan.variant}" for plan, request in wanted if request.publishes}
         for plan, request in wanted:
-            precheck.check_plan(workspace, plan, request)
+            published.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
-            if not here and not needs.is_being_built(journal, plan):
-                needs.published(workspace, plan)
+            if not here and not inputs.is_being_built(journal, plan):
+                inputs.published_needs(workspace, plan)
         # Those that others need come first: a run finds the makers among the runs before it.
         first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
         return [create(workspace, journal, plan, replace(request, detached=True)) for plan, request in first]

@@ -1,33 +1,55 @@
-"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated old CPU."""
+"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated CPU."""
 
 import hashlib
 import shutil
+import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from farm.base.errors import FarmError
+from farm import catalog
+from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
+from farm.base.interrupts import held
 from farm.base.tags import serves
+from farm.base.zipapps import pack
+from farm.engines.base import Cause, Job
 from farm.index.backends import open_store
-from farm.index.layout import json_key
+from farm.index.layout import SMOKE, json_key
 from farm.index.pages import parse_page
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
-from farm.run.report import Outcomes
-from farm.run.workspace import Workspace
+from farm.run.backends import Backend
+from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
-from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
-from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
-from farm.smoke.runner import CHECK_S, Expectation, run_probe
+from farm.smoke.environment import Target, find_python, find_uv, install, make_environment, other_platform
+from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
+from farm.smoke.runner import CHECK_S, GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A place for the probe other than this machine.
+
+    Attributes:
+        run: Runs the probe with a folder of installed packages, on an emulated CPU where one is named.
+        foreign: It is another kind of machine than this one, which cannot run the wheel.
+        emulated: That machine is emulated there.
+    """
+
+    run: Callable[[Path, Expectation, str | None], SmokeReport]
+    foreign: bool = False
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +64,7 @@ class SmokeOptions:
         junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
         keep: The index is the project's own: the reports are kept in it.
         passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
-        elsewhere: Runs the probe of an environment on a machine with the card; None: it runs here.
+        elsewhere: Where the probe runs on another machine; None: it runs here.
     """
 
     wheel: Path | None = None
@@ -52,7 +74,7 @@ class SmokeOptions:
     junit: Path | None = None
     keep: bool = True
     passed: tuple[str, ...] = ()
-    elsewhere: Callable[[Path, Expectation], SmokeReport] | None = None
+    elsewhere: Elsewhere | None = None
 
 
 def smoke(
@@ -64,47 +86,32 @@ def smoke(
     source: tuple[str, ...],
     options: SmokeOptions | None = None,
 ) -> list[str]:
-    """Install from the index into a fresh environment and run the probe, here and on the emulated CPU.
+    """Install from the index into a fresh environment and run the probe, here or elsewhere and on the emulated CPU.
 
     Returns what failed, in words; reports are left in `folder`.
     """
     options = options or SmokeOptions()
-    watcher, variant = workspace.watcher, plan.parsed_variant
-    missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
-    python = find_python(variant.python)
-    if python is None or missing:
-        with outcomes.timed("install", watcher) as step:
-            # Not run is no failure: it says nothing about the wheel.
-            step.outcome, step.result = "not run", missing or f"no Python {variant.python_version} on this machine"
-        return []
+    watcher, elsewhere = workspace.watcher, options.elsewhere
     with outcomes.timed("install", watcher) as step:
-        # A fresh one: installers keep what is there of the same version.
-        shutil.rmtree(folder / "env", ignore_errors=True)
-        uv = find_uv()
-        python = make_environment(folder / "env", python, uv=uv)
-        log = folder / "install.log"
-        install(python, requirement, source=source, log=log, timeout_s=600, uv=uv, line=watcher.line)
-        step.result = f"{requirement} into a fresh environment" + (" with uv" if uv else "")
+        place = _install(workspace, plan, folder, step, requirement, source, options)
+    if place is None:
+        return []
     expect = expectation(plan, options)
-    run: Callable[[str | None], SmokeReport] = lambda model: run_probe(  # noqa: E731
-        python,
-        module=plan.package,
-        expect=expect,
-        timeout_s=workspace.settings.smoke_timeout_s,
-        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
-        emulate=model,
-        line=watcher.note,
-        passed=options.passed,
-    )
     failed = []
-    model = model_for(variant.cpu)
-    for name, emulate in (("smoke", None), (f"smoke ({model.name or variant.cpu})", model.name)):
+    model = model_for(plan.parsed_variant.cpu)
+    tests = [("smoke", None), (f"smoke ({model.name or plan.parsed_variant.cpu})", model.name)]
+    if elsewhere and elsewhere.foreign:  # it is one CPU, its own or an emulated one
+        tests = [tests[elsewhere.emulated]]
+    for name, emulate in tests:
         with outcomes.timed(name, watcher) as step:
             if name != "smoke" and emulate is None:
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
-            there = options.elsewhere if emulate is None else None
-            report = with_device_code(there(python, expect) if there else run(emulate), options.wheel)
+            if elsewhere and (elsewhere.foreign or emulate is None):
+                report = elsewhere.run(place, expect, emulate)
+            else:
+                report = _run_here(workspace, plan, place, expect, emulate, options)
+            report = with_device_code(report, options.wheel)
             _write(report, f"-{emulate}" if emulate else "", folder, options.junit)
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
@@ -117,6 +124,54 @@ def smoke(
                 causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
                 failed.append(f"{name} failed: {report.reason}{causes}")
     return failed
+
+
+def _install(
+    workspace: Workspace,
+    plan: Plan,
+    folder: Path,
+    step: Step,
+    requirement: str,
+    source: tuple[str, ...],
+    options: SmokeOptions,
+) -> Path | None:
+    """The interpreter of a fresh environment, or a folder of packages for another machine; None: neither can be had."""
+    python, uv, target = find_python(plan.parsed_variant.python), find_uv(), None
+    # A fresh one: installers keep what is there of the same version.
+    place = folder / "env"
+    if options.elsewhere and options.elsewhere.foreign:
+        assert plan.base  # it is a container of this base
+        glibc, python = catalog.debian_releases()[plan.base].glibc, Path(sys.executable)
+        target = Target(place, plan.parsed_variant.python, plan.machine, glibc)
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
+        if python is None or missing:
+            # Not run is no failure: it says nothing about the wheel.
+            version = plan.parsed_variant.python_version
+            step.outcome, step.result = "not run", missing or f"no Python {version} on this machine"
+            return None
+        shutil.rmtree(place, ignore_errors=True)
+        python = make_environment(place, python, uv=uv)
+    log, line = folder / "install.log", workspace.watcher.line
+    install(python, requirement, target=target, source=source, log=log, timeout_s=600, uv=uv, line=line)
+    step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}" + (" with uv" if uv else "")
+    return place if target else python
+
+
+def _run_here(
+    workspace: Workspace, plan: Plan, python: Path, expect: Expectation, emulate: str | None, options: SmokeOptions
+) -> SmokeReport:
+    return run_probe(
+        python,
+        module=plan.package,
+        expect=expect,
+        timeout_s=workspace.settings.smoke_timeout_s,
+        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
+        emulate=emulate,
+        line=workspace.watcher.note,
+        passed=options.passed,
+    )
 
 
 def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -> None:
@@ -182,7 +237,7 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
         kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
         data = kept.to_json().encode()
         key = hashlib.sha256(data).hexdigest()[:16]
-        store.create(f"{KEPT}{file.filename}/{key}.json", data, content_type="application/json")
+        store.create(f"{SMOKE}{file.filename}/{key}.json", data, content_type="application/json")
     except FarmError as error:
         return str(error)
     return None
@@ -214,3 +269,84 @@ def smoke_summary(report: SmokeReport) -> str:
     parts += [f"{group} not run: {reason}" for reason, group in reasons.items()]
     parts += [f"warning: {check.warning}" for check in report.checks if check.warning]
     return "; ".join(parts)
+
+
+MAX_OUTPUT = 64 << 20
+PROGRAM = """
+import runpy, site, sys
+site.addsitedir("/farm/site")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""`-I` leaves PYTHONPATH out, as it should: the wheel's folder is added here."""
+START = 'mkdir -p /farm/out; exec python3 -I -X faulthandler -c "$0" "$@"'
+
+
+def probe_job(
+    workspace: Workspace,
+    plan: Plan,
+    backend: Backend,
+    image: str,
+    site: Path,
+    expect: Expectation,
+    run: str,
+    *,
+    gpus: int = 0,
+    emulate: str | None = None,
+) -> SmokeReport:
+    """The report of the probe, run in `image` with the installed packages of `site`.
+
+    `emulate`: the CPU model of qemu, which runs all programs of the image there.
+
+    Raises:
+        NoRunnerError: The node cannot enter the toolchain, or Slurm takes no such job.
+        InfrastructureError: The job was lost.
+    """
+    engine = backend.engine
+    folder = workspace.run_folder(run)
+    test, out = folder / "smoke-job", folder / "smoke-out"
+    test.mkdir(exist_ok=True)
+    (test / "probe.pyz").write_bytes(pack(PROBE))
+    if expect.script is not None:
+        (test / "script.py").write_bytes(expect.script.read_bytes())
+        expect = replace(expect, script=Path("/farm/test/script.py"))
+    limit = float(workspace.settings.smoke_timeout_s)
+    file = Path("/farm/out/report.json")
+    options = arguments(plan.package, expect, file, timeout_s=limit, check_s=limit, cpu_only=not gpus)
+    job = Job(
+        name=f"smoke {plan.package}-{plan.variant}",
+        image=image,
+        command=("sh", "-c", START, PROGRAM, "/farm/test/probe.pyz", *options),
+        inputs={"/farm/test": test, "/farm/site": site},
+        output="/farm/out",
+        environment={"QEMU_CPU": emulate} if emulate else {},
+        limits=engine.capacity(),
+        timeout_s=int(limit + GRACE_S),
+        labels={"farm.run": run, "farm.kind": "smoke"},
+        gpus=gpus,
+    )
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        with held():
+            handle = engine.submit(job)
+            stack.callback(engine.release, handle)
+        log = b"".join(engine.logs(handle))
+        observed = engine.observe(handle)
+        if observed.cause is Cause.NOT_STARTED:
+            raise NoRunnerError(str(observed.text), hint="choose other nodes with slurm.smoke in ci/farm.yaml")
+        if observed.state != "done":
+            raise InfrastructureError(f"the smoke job was {observed.state}: {observed.text}", hint="run it again")
+        files = engine.collect(handle, out, MAX_OUTPUT)
+    document = next((read_document(file) for file in files if file.name == "report.json"), "the probe left no report")
+    code = observed.exit_code or 0
+    return judge(
+        plan.package,
+        expect,
+        document,
+        emulate=emulate,
+        # A shell's number for a signal, which Popen gives as a negative one.
+        code=128 - code if code > 128 else code,
+        late=f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
+        tail=log[-TAIL_BYTES:],
+        seconds=time.monotonic() - begun,
+    )

@@ -36,6 +36,6 @@ def _own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
                 return {}
             if own:
                 found.setdefault(place, {})[str(sm)] = [
-                    [each.torch, each.cuda or "", each.standing, each.words] for each in own
+                    [each.torch, each.cuda or "", f"{each.standing}; {each.cost}", each.words] for each in own
                 ]
     return found

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.base.text import short
+from farm.index.layout import SMOKE
 from farm.index.stores import Store
-from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL
+from farm.smoke.report import TESTED_AT, TESTED_WHEEL
 
 MAX_REPORT = 1 << 20
 MAX_REPORTS = 200
@@ -72,8 +73,8 @@ def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]
         InfrastructureError: The store failed.
     """
     keys: dict[str, list[str]] = {}
-    for key in store.list(KEPT):
-        name = key.removeprefix(KEPT).partition("/")[0]
+    for key in store.list(SMOKE):
+        name = key.removeprefix(SMOKE).partition("/")[0]
         if name in wanted and len(keys.setdefault(name, [])) < MAX_REPORTS:
             keys[name].append(key)
     pairs = [(name, key) for name, several in sorted(keys.items()) for key in sorted(several)]

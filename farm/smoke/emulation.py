@@ -1,5 +1,6 @@
-"""Old x86-64 CPUs by emulation: which model stands for a CPU level, and is the emulator here."""
+"""CPUs by emulation: which model stands for a CPU level, and is the emulator here."""
 
+import platform
 import re
 import shutil
 import subprocess
@@ -12,7 +13,6 @@ from farm.base.yamlfile import Model, load
 
 
 class _Data(Model):
-    program: str
     package: str
     minimum: str
     models: dict[str, str]
@@ -50,15 +50,15 @@ def model_for(cpu: str) -> CpuModel:
 
 
 def find_emulator() -> Emulator:
-    """Looks for qemu on the PATH and asks its version."""
-    data = _data()
+    """Looks for qemu of this machine's own programs on the PATH and asks its version."""
+    data, name = _data(), f"qemu-{platform.machine()}"
     if sys.platform != "linux":
-        reason = f"{data.program} emulates a CPU for Linux programs alone"
+        reason = f"{name} emulates a CPU for Linux programs alone"
         return Emulator(None, reason, "try the wheel on a machine with that CPU")
     hint = f"install the Debian package {data.package} ({data.minimum} or newer)"
-    program = shutil.which(data.program)
+    program = shutil.which(name)
     if program is None:
-        return Emulator(None, f"{data.program} is not on the PATH", hint)
+        return Emulator(None, f"{name} is not on the PATH", hint)
     try:
         answer = subprocess.run(
             [program, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=True
@@ -70,5 +70,5 @@ def find_emulator() -> Emulator:
         return Emulator(None, f"{program} --version answered {answer[:80]!r}", hint)
     wanted = tuple(int(part) for part in data.minimum.split("."))
     if (int(match[1]), int(match[2])) < wanted:
-        return Emulator(None, f"{program} is {match[1]}.{match[2]}: too old to emulate AVX", hint)
+        return Emulator(None, f"{program} is {match[1]}.{match[2]}: too old", hint)
     return Emulator(program)

@@ -9,6 +9,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,7 @@ from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, U
 from farm.base.failures import line_that_says
 from farm.base.outputs import runs_nothing
 from farm.base.text import plain_lines
+from farm.platforms.facts import DEFAULT, facts
 from farm.wheel.metadata import parse_wheel_name
 
 TAIL_LINES = 15
@@ -152,10 +154,31 @@ def _environ() -> dict[str, str]:
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 
+@dataclass(frozen=True)
+class Target:
+    """A folder for the packages of another machine, with its Python (`py311`) and glibc (`2.36`)."""
+
+    folder: Path
+    python: str
+    machine: str
+    glibc: str
+
+    def options(self, *, uv: bool) -> list[str]:
+        """The words for pip or uv."""
+        version, major, minor = self.python[2:].rstrip("t"), *self.glibc.split(".")
+        words = [f"--target={self.folder}", f"--python-version={version[0]}.{version[1:]}"]
+        if uv:
+            return [*words, f"--python-platform={self.machine}-manylinux_{major}_{minor}"]
+        tags = [f"manylinux_{major}_{number}" for number in range(int(minor), 16, -1)]  # glibc 2.17: manylinux2014
+        words += [f"--platform={tag}_{self.machine}" for tag in (*tags, "manylinux2014", facts(DEFAULT).tag)]
+        return [*words, "--implementation=cp", *(f"--abi={abi}" for abi in (f"cp{self.python[2:]}", "abi3", "none"))]
+
+
 def install(
     python: Path,
     requirement: str,
     *,
+    target: Target | None = None,
     source: tuple[str, ...],
     log: Path,
     timeout_s: float,
@@ -169,6 +192,7 @@ def install(
     Args:
         python: The interpreter of the environment.
         requirement: For example `canary==0.1.0+cu118.sm35.avx`, or a wheel's path.
+        target: Where it is installed for another machine than this; None: into the environment.
         source: The options that name the index, such as `("--index-url", "https://…")`; pip and uv share them.
         log: All that pip says goes there.
         timeout_s: Limit in seconds.
@@ -184,11 +208,11 @@ def install(
         raise UsageError(f"{requirement!r} is not a requirement")
     # No cache: the wheel must come from the index under test. As with uv, what is imported is compiled then.
     words = ["install", "--isolated", "--no-cache-dir", "--no-compile", "--no-input", "--disable-pip-version-check"]
-    words += ["--only-binary=:all:", *source, requirement]
+    words += ["--only-binary=:all:", *(target.options(uv=False) if target else ()), *source, requirement]
     command = [sys.executable, "-I", "-m", "pip", f"--python={python}", *words]
     if uv is not None:
         command = [uv, "pip", "install", f"--python={python}", "--no-config", "--no-cache", "--no-progress"]
-        command += ["--only-binary=:all:", *source, requirement]
+        command += ["--only-binary=:all:", *(target.options(uv=True) if target else ()), *source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
     what = " ".join(["uv pip install" if uv else "pip install", *map(_shown, source), requirement])
     end = time.monotonic() + timeout_s

@@ -13,8 +13,6 @@ from farm.base.yamlfile import Model
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
 # Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless told not to.
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-KEPT = "smoke/"
-"""Where an index keeps reports: `smoke/<file name of the wheel>/<digest>.json`."""
 TESTED_AT = "tested at"
 TESTED_WHEEL = "sha256 of the wheel"
 """Facts of a kept report: when the test ended (ISO 8601), and which file it was, since names say less."""
@@ -113,19 +111,23 @@ class SmokeReport(Model):
         """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
         return self.model_dump_json(by_alias=True, indent=1)
 
+    @property
+    def where(self) -> str:
+        """The CPU: `this machine`, or `SandyBridge (emulated)`."""
+        return f"{self.emulated} (emulated)" if self.emulated else "this machine"
+
     def rows(self) -> tuple[Row, ...]:
         """Every check, and at the end the outcome, as plain data for a table."""
         rows = [Row(check.name, _status(check), _detail(check)) for check in self.checks]
         if self.dropped_variables:
             rows.append(Row("environment", "dropped", ", ".join(self.dropped_variables)))
-        where = f"{self.module} on {self.emulated or 'this machine'}"
-        return (*rows, Row(where, self.outcome.replace("_", " "), self.reason or ""))
+        return (*rows, Row(f"{self.module} on {self.where}", self.outcome.replace("_", " "), self.reason or ""))
 
     def to_junit(self) -> str:
         """The report as JUnit's XML: every check, and the outcome as a test case of its own."""
         from farm.smoke.probe.junit import junit, junit_rows  # noqa: PLC0415 slow to import
 
-        suite = self.module + (f" on {self.emulated}" if self.emulated else "")
+        suite = self.module + (f" on {self.where}" if self.emulated else "")
         dropped = f"dropped from the environment: {', '.join(self.dropped_variables)}" if self.dropped_variables else ""
         text = "\n".join(
             [self.reason or "", dropped, *(f"{c.what}\nfix: {c.fix}" for c in self.causes), self.output_tail]

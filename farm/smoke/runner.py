@@ -142,13 +142,15 @@ def judge(
     expect: Expectation,
     document: ProbeDocument | str,
     *,
+    emulate: str | None = None,
     code: int,
     late: str | None,
     tail: bytes,
     seconds: float,
 ) -> SmokeReport:
     """The report of a probe that ran elsewhere: `document` is its file, `code` negative for a signal."""
-    return _judge(module, None, _Ended(code, late, clean(tail.decode("utf-8", "replace")), seconds), document, expect)
+    ended = _Ended(code, late, clean(tail.decode("utf-8", "replace")), seconds)
+    return _judge(module, emulate, ended, document, expect)
 
 
 def arguments(

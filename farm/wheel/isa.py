@@ -15,11 +15,11 @@ Levels are data: `isa_levels.yaml`.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from farm.base.errors import UsageError
@@ -30,9 +30,12 @@ from farm.wheel.isalevels import table
 if TYPE_CHECKING:
     import iced_x86
 
+    from farm.wheel.policy import Chosen
+
 _BLOCK = 1 << 20
 _LONGEST = 15  # bytes of an x86 instruction
 _PLACES = 3
+_CXX = re.compile(r"_Z(?!eroState$)")  # MKL has a function of C with that name
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,11 @@ class _Level:
     instructions: frozenset[str]
 
 
-def scan_isa(data: Buffer, elf: Elf, level: str, chosen: Sequence[str] = ()) -> IsaResult:
+def scan_isa(data: Buffer, elf: Elf, level: str, chosen: "Chosen | None" = None) -> IsaResult:
     """Find the instructions of an ELF file that need more than `level`.
 
-    Functions whose names match one of `chosen` (`fnmatch`) are called behind a choice at run time and left out: what
-    follows such a symbol, up to the next one. A file without symbols leaves nothing out.
+    The functions of `chosen` are called behind a choice at run time and left out: what follows their symbols, up to the
+    next one. A file without symbols leaves nothing out.
 
     Raises:
         UsageError: No such level.
@@ -74,7 +77,7 @@ def scan_isa(data: Buffer, elf: Elf, level: str, chosen: Sequence[str] = ()) -> 
     sweep = Sweep(level)
     functions = function_symbols(data, elf)
     addresses = functions.addresses
-    left_out = _named_so(data, functions, chosen)
+    left_out = frozenset(_left_out(data, functions, chosen) if chosen else ())
     for section, start, end in code_sections(data, elf):
         first = bisect_right(addresses, section.address)
         last = bisect_right(addresses, section.address + section.size - 1)
@@ -87,13 +90,18 @@ def scan_isa(data: Buffer, elf: Elf, level: str, chosen: Sequence[str] = ()) -> 
     return sweep.result(data, functions)
 
 
-def _named_so(data: Buffer, functions: Functions, patterns: Sequence[str]) -> frozenset[int]:
-    """The addresses of the functions whose names match a pattern."""
-    if not patterns:
-        return frozenset()
-    matches = re.compile("|".join(map(translate, patterns))).match
-    pairs = zip(functions.addresses, functions.names, strict=True)
-    return frozenset(address for address, name in pairs if matches(symbol_name(data, name)))
+def _left_out(data: Buffer, functions: Functions, chosen: "Chosen") -> Iterator[int]:
+    """The addresses of the chosen functions."""
+    is_chosen, is_archive = _matcher(chosen.functions), _matcher(chosen.archives)
+    named = zip(functions.addresses, (symbol_name(data, name) for name in functions.names), strict=True)
+    for is_cxx, found in groupby(named, key=lambda pair: bool(_CXX.match(pair[1]))):
+        stretch = list(found)
+        whole = not is_cxx and any(is_archive(name) for _, name in stretch)
+        yield from (address for address, name in stretch if whole or is_chosen(name))
+
+
+def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)").match
 
 
 class Sweep:

@@ -29,10 +29,11 @@ from farm.wheel.windows import loaded_by_name
 
 if TYPE_CHECKING:
     from farm.wheel.isa import IsaResult
+    from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _GPUS = ("cuda", "intelgt", "amdgpu")
-_DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
+_DLLS = (".dll", ".pyd", ".exe", ".so")  # other files may begin with the two letters of a PE file by chance
 
 
 class FatbinSet(NamedTuple):
@@ -119,11 +120,11 @@ def read_library(
     *,
     on_load: bool = False,
     device: bool = True,
-    chosen: Sequence[str] = (),
+    chosen: "Chosen | None" = None,
 ) -> Library:
     """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it.
 
-    `chosen`: patterns of functions that are chosen at run time, whose code may need more (ELF).
+    `chosen`: functions that are chosen at run time, whose code may need more (ELF).
     Without `device` GPU code is not looked for: what it needs of other libraries is all that counts.
     """
     try:
@@ -137,7 +138,7 @@ def read_library(
 
 
 def _read_elf(
-    path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool, chosen: Sequence[str]
+    path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool, chosen: "Chosen | None"
 ) -> Library:
     elf = read_elf(data)
     sets: tuple[FatbinSet, ...] = ()
@@ -243,7 +244,7 @@ def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
     return tuple(sets), empty
 
 
-def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: Sequence[str]) -> Instructions:
+def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Chosen | None") -> Instructions:
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
@@ -316,7 +317,7 @@ def read_contents(
     level_of: Callable[[str], str | None],
     dispatching: Sequence[str] = (),
     *,
-    chosen: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    chosen: "Mapping[str, Chosen]" = MappingProxyType({}),
     with_symbols: bool = False,
 ) -> Contents:
     """Read every member once.
@@ -345,9 +346,9 @@ def read_contents(
             if with_symbols:
                 symbols[name] = symbols_of(data)
             on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
-            functions = [each for pattern, names in chosen.items() if fnmatchcase(name, pattern) for each in names]
+            behind = next((each for pattern, each in chosen.items() if fnmatchcase(name, pattern)), None)
             level = level_of(name)
-            libraries.append(read_library(name, sha256, data, level, on_load=on_load, chosen=functions))
+            libraries.append(read_library(name, sha256, data, level, on_load=on_load, chosen=behind))
             _check_count(libraries)
     return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
 

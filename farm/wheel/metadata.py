@@ -183,6 +183,12 @@ def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
     return head + (b"" if not lines or head.endswith(b"\n") else end) + lines
 
 
+def with_description(metadata: bytes, text: str) -> bytes:
+    """METADATA with a paragraph at the end of its description, once; everything else stays byte for byte."""
+    paragraph = text.encode()
+    return metadata if not text or paragraph in metadata else metadata.rstrip() + b"\n\n" + paragraph + b"\n"
+
+
 def with_build(wheel: bytes, build: str) -> bytes:
     """WHEEL with this Build header, before its tags; with none for no build."""
     head, gap, body = _split(wheel)

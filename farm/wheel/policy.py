@@ -80,6 +80,20 @@ class Forbidden(Frozen):
     reason: Printable
 
 
+class Chosen(Frozen):
+    """Functions of a library that are called behind a choice at run time.
+
+    Attributes:
+        functions: Patterns of their symbols.
+        archives: Static libraries of C whose functions have names of all kinds, each by a pattern that some of them
+            have. The linker puts the objects of an archive together: a stretch of functions without one of C++ that
+            holds such a name is the archive.
+    """
+
+    functions: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+
+
 class Rules(Frozen):
     """Rules for a package's wheels of any variant. A recipe states it, a channel may replace it by key.
 
@@ -94,8 +108,8 @@ class Rules(Frozen):
         cpu_exempt: Libraries whose code is not looked at.
         dispatching: Libraries that choose their code at run time: only what runs when they are loaded must keep to
             the level (`farm.wheel.initscan`).
-        chosen: By pattern, the functions (patterns of their symbols) of a library that static libraries in it choose at
-            run time: they may need more than the level, the rest of it must keep to it.
+        chosen: By pattern, the functions of a library that static libraries in it choose at run time: they may need
+            more than the level, the rest of it must keep to it.
         direct_urls: METADATA may require packages by URL.
         forbidden: Files that have no place in a wheel, each a pattern or `{pattern, reason}`. Null:
             `verify_defaults.yaml`.
@@ -108,7 +122,7 @@ class Rules(Frozen):
     )
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
-    chosen: dict[str, tuple[str, ...]] = {}
+    chosen: dict[str, Chosen] = {}
     direct_urls: bool = False
     forbidden: Annotated[
         tuple[str | Forbidden, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))

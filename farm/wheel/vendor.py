@@ -25,6 +25,7 @@ from farm.wheel.metadata import (
     normal_version,
     parse_wheel_name,
     read_dist_info,
+    with_description,
     with_platforms,
     with_requirements,
     with_version,
@@ -52,6 +53,7 @@ class RepairOptions(NamedTuple):
         requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
         opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
             by name at run time. Each must fit a file.
+        description: A paragraph for the end of METADATA's description.
         library_wheels: Wheels of which libraries are needed instead of being vendored (Linux, with `into` None).
     """
 
@@ -60,6 +62,7 @@ class RepairOptions(NamedTuple):
     exclude: Sequence[str] = ()
     version: str | None = None
     requires: Sequence[str] = ()
+    description: str = ""
     opens: Sequence[str] = ()
     library_wheels: "Sequence[LibraryWheel]" = ()
 
@@ -137,7 +140,7 @@ def vendor(
         if target.exists() and target.samefile(wheel):
             raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
         lacking = [each for each in wanted if each not in _declared(info)] if wanted else []
-        written = _write(archive, info, contents, found, target, new_version, platforms, lacking)
+        written = _write(archive, info, contents, found, target, new_version, platforms, lacking, options.description)
     return RepairResult(
         wheel=target,
         vendored=tuple(
@@ -343,6 +346,7 @@ def _write(
     version: str | None,
     platforms: tuple[str, ...],
     requires: list[str],
+    description: str,
 ) -> dict[str, tuple[str, int]]:
     folder = info.folder
     rename = _renames(archive, info, version)
@@ -350,9 +354,10 @@ def _write(
     new = [NewMember(item.library.path, item.source, 0o755) for item in found]
     # Signatures of the old RECORD go with it: they would be false.
     drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s"}
-    if version is not None or requires:
+    if version is not None or requires or description:
         drop.add(f"{folder}/METADATA")
         metadata = with_requirements(archive.read(f"{folder}/METADATA"), requires)
+        metadata = with_description(metadata, description)
         new.append(NewMember(f"{new_folder}/METADATA", with_version(metadata, version or info.version)))
     if platforms:
         drop.add(f"{folder}/WHEEL")

@@ -13,11 +13,12 @@ from typing import get_args
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.base.tags import serves
+from farm.wheel.abi import SUFFIX, check_abi
 from farm.wheel.archive import Archive, Limits, check_is_file
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
-from farm.wheel.install import SUFFIX, check_abi, check_install, check_members, check_metadata
+from farm.wheel.install import check_install, check_members, check_metadata
 from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.library import Contents, read_contents
 from farm.wheel.link import check_link

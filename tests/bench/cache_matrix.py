@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.engines.base import Capacity, Job
-from farm.engines.docker import DockerEngine
-from farm.engines.reach import connect
+from farm.engines.docker import DockerEngine, connect
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render

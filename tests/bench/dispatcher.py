@@ -27,9 +27,8 @@ from farm.plan.variant import Variant
 from farm.run import dispatch
 from farm.run.dispatch import Dispatcher
 from farm.run.queue import Worker
-from farm.run.report import Silent
 from farm.run.run import request_for
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 
 ROOT = Path(__file__).parents[2]
 CHANNEL = "kepler-2.0.1"

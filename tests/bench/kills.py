@@ -26,7 +26,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from farm.engines.reach import connect  # noqa: E402
+from farm.engines.docker import connect  # noqa: E402
 
 STEP = re.compile(r"^\[(\d+)/(\d+)\] Building \w+ object (\S+)", re.MULTILINE)
 POINTS = ("controller", "both", "container", "asked", "both", "controller")

@@ -19,10 +19,10 @@ from typing import Any
 def prepare(here: Path, state: Path) -> "dict[str, Any]":
     """The toolchain and the sources in `state`, by the bundle's own program; returns its manifest."""
     sys.path.insert(0, str(here / "bundle/run"))
-    from farm_bundle import unpack, work  # type: ignore[import-not-found]
+    from farm_bundle import unpack  # type: ignore[import-not-found]
 
     manifest: dict[str, Any] = json.loads((here / "bundle/manifest.json").read_text())
-    unpack.unpack(manifest, [here / "bundle"], work.make(state))
+    unpack.unpack(manifest, [here / "bundle"], unpack.make_folder(state))
     return manifest
 
 

@@ -27,8 +27,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from farm.engines.base import Job  # noqa: E402
-from farm.engines.docker import DockerEngine  # noqa: E402
-from farm.engines.reach import connect  # noqa: E402
+from farm.engines.docker import DockerEngine, connect  # noqa: E402
 from farm.plan.file import Plan  # noqa: E402
 from tests.larger_canary import larger_canary  # noqa: E402
 

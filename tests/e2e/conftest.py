@@ -20,7 +20,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from farm.base.errors import NoRunnerError
-from farm.engines.reach import connect
+from farm.engines.docker import connect
 from tests.e2e.wine import windows_python as windows
 from tests.servers import rgw
 from tests.servers.buckets import ISOLATED, KEYS

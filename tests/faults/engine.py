@@ -23,8 +23,7 @@ from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import buildstep, dispatch, mainjob, run, smoke
 from farm.run.queue import Worker
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
 from farm.smoke.emulation import Emulator
 
@@ -190,7 +189,7 @@ def install(patch, plan, engine):
         lock=threading.Lock(),
         max_output=1 << 30,
     )
-    patch("farm.run.backends.render", lambda *_: rendered)
+    patch("farm.run.toolchain.render", lambda *_: rendered)
     patch(buildstep, "toolchain", lambda *_: "toolchain:1")
     patch(buildstep, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):

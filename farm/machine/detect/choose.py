@@ -3,11 +3,11 @@
 The order of questions: macOS? a GPU, and which SM? which CPU features, for which work? which Python?
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from farm.base.yamlfile import Model
 from farm.machine.detect.hardware import (
@@ -15,7 +15,6 @@ from farm.machine.detect.hardware import (
     compatible,
     cpu_levels,
     dotted,
-    driver_problem,
     judge_gpu,
     last_driver,
     levels,
@@ -23,20 +22,12 @@ from farm.machine.detect.hardware import (
     sets_with,
     workload_obstacle,
 )
-from farm.machine.detect.readings import Readings
+from farm.machine.detect.readings import OTHER, Readings
 from farm.plan.recommend import Machine, Own
 from farm.plan.variant import Variant, sm_number
+from farm.platforms.facts import DEFAULT
 
 Work = Literal["general", "bf16", "int8"]
-
-
-class Offer(NamedTuple):
-    """A channel offers torch for a variant on the machine's platform. `cuda` is None for wheels without CUDA."""
-
-    channel: str
-    torch: str
-    cuda: str | None
-    variant: Variant
 
 
 class Alternative(Model):
@@ -48,7 +39,8 @@ class Recommendation(Model):
     """A recommendation. `variant` is None if nothing is for the machine; the warnings then say why.
 
     Attributes:
-        channel: The first channel that offers the variant and whose CUDA the driver runs; None if there is none.
+        channel: The channel that builds it; None if there is none.
+        submit: The command that builds it.
         python: Path of the Python to install into; None if it was not found.
         pip: The command; None without a variant or an index.
         state: What the site says of the wheel that the command installs; None without a command for a published one.
@@ -56,12 +48,13 @@ class Recommendation(Model):
     """
 
     variant: str | None
-    channel: str | None
-    python: str | None
-    reasons: tuple[str, ...]
+    channel: str | None = None
+    submit: str | None = None
+    python: str | None = None
+    reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...]
-    alternatives: tuple[Alternative, ...]
-    pip: str | None
+    alternatives: tuple[Alternative, ...] = ()
+    pip: str | None = None
     state: str | None = None
     tests: tuple[str, ...] = ()
 
@@ -70,30 +63,45 @@ def choose(
     readings: Readings,
     *,
     workload: Work = "general",
-    offers: Sequence[Offer] | None = None,
+    own: Sequence[Own] | None = None,
+    offered: Collection[Variant] | None = None,
     index_url: str | None = None,
-    tested: Own | None = None,
 ) -> Recommendation:
     """The best variant for the machine.
 
     Args:
         readings: What is known of the machine.
         workload: `bf16` and `int8` choose the CPU level for that work, if the CPU has it.
-        offers: What the channels offer on the machine's platform, in their order; None if no channels are known, and
-            then the hardware alone decides.
+        own: The builds for the machine, best first (`own_builds`); None: no project, the hardware alone decides.
+        offered: The variants that channels offer and the driver runs, for the alternatives; None: not known.
         index_url: Root of the wheel index, as pip sees it.
-        tested: A build for the machine that was tested: it is preferred to what was never built.
     """
-    return _Choice(readings, workload, offers, index_url, tested).made()
+    return _Choice(readings, workload, own, offered, index_url).made()
 
 
-def machine_of(readings: Readings) -> Machine:
+def machine_of(readings: Readings, workload: Work = "general") -> Machine:
     """What a build must be for; the card with the most memory first."""
     judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
     sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
-    pythons = sorted((p.name for p in readings.pythons), key=lambda n: (n.endswith("t"), -int(n[3:].removesuffix("t"))))
-    levels_ = tuple(cpu_levels(readings.cpu, readings.os.system))
-    return Machine(tuple(sms), levels_, readings.os.system, tuple(pythons), readings.driver)
+    special = levels().workloads.get(workload)
+    known = cpu_levels(readings.cpu, readings.os.system)
+    if special and workload_obstacle(readings.cpu, special) is None:
+        known = [special.level]
+    pythons = _newest_first({python.name for python in readings.pythons}) or [readings.running_python]
+    return Machine(tuple(sms), tuple(known), readings.os.system, tuple(pythons), _version(readings.driver))
+
+
+def _version(driver: str | None) -> str | None:
+    """A driver's version, where what was read is one."""
+    try:
+        return str(Version(driver)) and driver if driver else None
+    except InvalidVersion:
+        return None
+
+
+def _newest_first(pythons: Collection[str]) -> list[str]:
+    """Free-threaded ones last: few packages have wheels for them."""
+    return sorted(pythons, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
 
 
 @dataclass(frozen=True)
@@ -109,13 +117,14 @@ class _Choice:
         self,
         readings: Readings,
         workload: Work,
-        offers: Sequence[Offer] | None,
+        own: Sequence[Own] | None,
+        offered: Collection[Variant] | None,
         index_url: str | None,
-        tested: Own | None,
     ) -> None:
-        self.tested = tested
         self.readings = readings
         self.workload = workload
+        self.own = own
+        self.offered = offered
         self.index_url = index_url
         self.reasons: list[str] = []
         self.warnings: list[str] = list(machine_warnings(readings))
@@ -123,39 +132,57 @@ class _Choice:
         self.gpu_fits = self._gpus()
         self.cpu_fits = list(self._cpus())
         self.found = {python.name: python.path for python in readings.pythons}
-        self.offers = offers
-        problems = {o: driver_problem(o.cuda, readings.driver, readings.os.system) for o in offers or ()}
-        self.problems = {offer: text for offer, text in problems.items() if text}
 
     def made(self) -> Recommendation:
         if not self.cpu_fits:
             return self._nothing()
-        variant = self.tested.variant if self.tested else self._best()
+        variant = self.own[0].variant if self.own else self._of_hardware()
         self.reasons += [fit.why for fit in self.gpu_fits if fit.word == variant.gpu][:1]
         self.reasons += [fit.why for fit in self.cpu_fits if fit.word == variant.cpu][:1]
-        self._explain_steps_down(variant)
-        self._explain_python(variant)
-        channel, requirement = self._channel(variant)
-        if self.tested:
-            channel = self.tested.channel
-            lost = ", ".join(f"sm_{sm}" for sm in self.tested.lost)
-            self.reasons.append(
-                f"channel {channel} was {self.tested.standing}" + (f"; no code for {lost}" if lost else "")
-            )
+        where = self.found.get(variant.python)
+        # The Python that runs the farm need not be on the PATH.
+        self.reasons.append(
+            f"Python {variant.python_version} is " + (f"at {where}" if where else "the one that runs this")
+        )
+        self._explain_channel(variant)
         pip = None
         if self.index_url is not None:
-            pip = f"pip install {requirement} --index-url {self.index_url.rstrip('/')}/whl/{variant.group}/simple/"
+            pip = f"pip install torch --index-url {self.index_url.rstrip('/')}/whl/{variant.group}/simple/"
         else:
             self.reasons.append("no index is configured, so there is no pip command: name one with --index URL")
+        system = self.readings.os.system
+        words = f"--variant {variant}" + ("" if system in (DEFAULT, OTHER) else f" --platform {system}")
         return Recommendation(
             variant=str(variant),
-            channel=channel,
-            python=self.found.get(variant.python),
+            channel=self.own[0].channel if self.own else None,
+            submit=f"farm submit {self.own[0].words if self.own else words}",
+            python=where,
             reasons=tuple(self.reasons),
             warnings=tuple(self.warnings),
             alternatives=tuple(self._alternatives(variant)),
             pip=pip,
         )
+
+    def _of_hardware(self) -> Variant:
+        pythons = _newest_first(self.found) or [self.readings.running_python]
+        return Variant(self.gpu_fits[0].word, self.cpu_fits[0].word, pythons[0])
+
+    def _explain_channel(self, variant: Variant) -> None:
+        if self.own is None:
+            self.warnings.append("no ci/matrix.yaml here: whether a channel offers the variant is not known")
+            return
+        if not self.own:
+            self.warnings.append(f"no channel offers {variant}")
+            return
+        first, *more = self.own
+        best = self.gpu_fits[0].word, self.cpu_fits[0].word
+        if not first.proved and (variant.gpu, variant.cpu) != best:
+            self.reasons.append(f"no channel that fits offers {best[0]}-{best[1]} for a Python found here")
+        lost = "".join(f"; no code for sm_{sm}" for sm in first.lost)
+        self.reasons.append(f"channel {first.channel}: {first.release}; {first.standing}; {first.cost}{lost}")
+        if more:
+            listed = "; ".join(f"{own.release} ({own.channel}, {own.standing})" for own in more)
+            self.reasons.append(f"other builds for it: {listed}")
 
     # --- the axes -------------------------------------------------------------------------------------------------
 
@@ -219,81 +246,11 @@ class _Choice:
                 "the CPU has SVE but not SVE2, as Graviton3 (Neoverse V1): armv9 code would stop with SIGILL"
             )
 
-    def _pythons(self) -> list[str]:
-        """Newest first; free-threaded ones last: few packages have wheels for them."""
-        return sorted(
-            self.found, key=lambda name: (not name.endswith("t"), int(name[3:].removesuffix("t"))), reverse=True
-        )
-
-    # --- the choice -------------------------------------------------------------------------------------------------
-
-    def _best(self) -> Variant:
-        """The first that is offered and that the driver runs; else that is offered; else what the hardware says."""
-        fallback = self.readings.running_python
-        if self.offers is None:
-            return Variant(self.gpu_fits[0].word, self.cpu_fits[0].word, next(iter(self._pythons()), fallback))
-        for acceptable in (self._usable_offers(), {offer.variant for offer in self.offers}):
-            for gpu in self.gpu_fits:
-                for cpu in self.cpu_fits:
-                    for python in self._pythons():
-                        variant = Variant(gpu.word, cpu.word, python)
-                        if variant in acceptable:
-                            return variant
-        return Variant(self.gpu_fits[0].word, self.cpu_fits[0].word, fallback)
-
-    def _usable_offers(self) -> set[Variant]:
-        return {offer.variant for offer in self.offers or () if offer not in self.problems}
-
-    def _explain_steps_down(self, variant: Variant) -> None:
-        if self.tested:  # the reason is that it was tested
-            return
-        best = self.gpu_fits[0].word, self.cpu_fits[0].word
-        if self.offers is not None and (variant.gpu, variant.cpu) != best:
-            self.reasons.append(f"no channel that fits offers {best[0]}-{best[1]} for a Python found here")
-
-    def _explain_python(self, variant: Variant) -> None:
-        version, where = variant.python_version, self.found.get(variant.python)
-        if self.offers is None and where:
-            self.reasons.append(f"Python {version} is the newest found: {where}")
-        elif where and any(offer.variant == variant for offer in self.offers or ()):
-            self.reasons.append(f"Python {version} is the newest found that a channel offers: {where}")
-        else:  # it need not be on the PATH
-            self.reasons.append(f"Python {version} is the one that runs this")
-
-    def _channel(self, variant: Variant) -> tuple[str | None, str]:
-        """The channel, and what to ask pip for: pinned if the newest torch there is for a newer driver."""
-        if self.offers is None:
-            self.warnings.append("no ci/matrix.yaml here: whether a channel offers the variant is not known")
-            return None, "torch"
-        offering = [offer for offer in self.offers if offer.variant == variant]
-        usable = [offer for offer in offering if offer not in self.problems]
-        if not offering:
-            self.warnings.append(f"no channel offers {variant}")
-            return None, "torch"
-        refused = [offer for offer in offering if offer in self.problems]
-        self.warnings += [f"channel {offer.channel}: {self.problems[offer]}" for offer in refused]
-        if not usable:
-            self.warnings.append(f"the driver is too old for every channel that offers {variant}: update the driver")
-            return None, "torch"
-        newest = max((offer.torch for offer in usable), key=Version)
-        self.reasons.append(
-            f"channel {usable[0].channel} offers it" + (f" (CUDA {usable[0].cuda})" if usable[0].cuda else "")
-        )
-        # Reversed, so that the first channel with a release is the one that is named.
-        versions = {offer.torch: offer.channel for offer in reversed(usable)}
-        if len(versions) > 1:
-            listed = ", ".join(f"{release} ({versions[release]})" for release in sorted(versions, key=Version))
-            self.reasons.append(f"channels offer torch {listed}; `--channel` of farm submit chooses what is built")
-        # Without a pin, pip would take the newest torch of the group, for which the driver is too old.
-        pinned = any(Version(offer.torch) > Version(newest) for offer in refused)
-        return usable[0].channel, f"torch=={newest}" if pinned else "torch"
-
     def _alternatives(self, chosen: Variant) -> Iterator[Alternative]:
         """Other variants that run here; only offered ones, if channels are known."""
-        usable = self._usable_offers()
         seen = {chosen}
         for variant, why in self._others(chosen):
-            if variant not in seen and (self.offers is None or variant in usable):
+            if variant not in seen and (self.offered is None or variant in self.offered):
                 seen.add(variant)
                 yield Alternative(variant=str(variant), why=why)
 
@@ -312,11 +269,8 @@ class _Choice:
             yield Variant(fit.word, cpu, python), fit.why
         if gpu not in ("cpu", "mps"):
             yield Variant("cpu", cpu, python), "leaves the GPU alone"
-        for other in self._pythons():
+        for other in _newest_first(self.found):
             yield Variant(gpu, cpu, other), f"for Python {other[2]}.{other[3:]}, found at {self.found[other]}"
-        for offer in self.offers or ():
-            if offer.variant.python not in self.found and (offer.variant.gpu, offer.variant.cpu) == (gpu, cpu):
-                yield offer.variant, f"needs Python {offer.variant.python_version}, which was not found here"
 
     def _nothing(self) -> Recommendation:
         cpu, system = self.readings.cpu, self.readings.os
@@ -327,12 +281,4 @@ class _Choice:
             why = f"the CPU lacks {', '.join(sorted(set(needs) - set(cpu.features)))}, which {lowest} needs"
         if platform and platform.cuda and cpu.machine == "x86_64" and not cpu.features:
             why = "the CPU's features could not be read"
-        return Recommendation(
-            variant=None,
-            channel=None,
-            python=None,
-            reasons=(),
-            warnings=(why, *self.warnings),
-            alternatives=(),
-            pip=None,
-        )
+        return Recommendation(variant=None, warnings=(why, *self.warnings))

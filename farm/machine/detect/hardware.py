@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from farm import catalog
-from farm.base.yamlfile import Model, load_facts
+from farm.base.yamlfile import Model, load
 from farm.catalog import gpus as cards
 from farm.catalog.binary import sass_runs
 from farm.machine.detect.readings import Cpu, Gpu, Readings
@@ -37,7 +37,7 @@ class Levels(Model):
 
 @cache
 def levels() -> Levels:
-    return load_facts(Path(__file__).with_name("levels.yaml"), Levels)
+    return load(Path(__file__).with_name("levels.yaml"), Levels)
 
 
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:

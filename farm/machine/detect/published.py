@@ -13,9 +13,9 @@ from farm.index.reader import Reader, open_reader
 from farm.index.standing import WITHDRAWN, standing, withdrawn
 from farm.machine.detect.choose import Recommendation
 from farm.machine.detect.hardware import driver_problem
-from farm.machine.detect.readings import OTHER, Os, Readings
+from farm.machine.detect.readings import Os, Readings
 from farm.plan.variant import Variant
-from farm.platforms.facts import DEFAULT, of_tag
+from farm.platforms.facts import of_tag
 
 PACKAGE = "torch"
 UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
@@ -33,15 +33,12 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     """
     if found.variant is None or found.pip is None:
         return found
-    reasons, submit = list(found.reasons), _submit(found, readings)
+    reasons, submit = list(found.reasons), str(found.submit)
     try:
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *(other.variant for other in found.alternatives)]
-        there = [
-            (name, newest(reader, Variant.parse(name), readings, submit, _limit(found, name)))
-            for name in dict.fromkeys(names)
-        ]
+        there = [(name, newest(reader, Variant.parse(name), readings, submit)) for name in dict.fromkeys(names)]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
         return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
@@ -64,24 +61,10 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
 
 
-def _submit(found: Recommendation, readings: Readings) -> str:
-    channel = f" --channel {found.channel}" if found.channel else ""
-    platform = "" if readings.os.system in (DEFAULT, OTHER) else f" --platform {readings.os.system}"
-    return f"farm submit --variant {found.variant}{platform}{channel}"
-
-
-def _limit(found: Recommendation, name: str) -> Version | None:
-    """The release that `choose` pinned for the machine's driver: a wheel that does not say its CUDA is no newer."""
-    pin = re.match(rf"pip install {PACKAGE}==(\S+) ", found.pip or "")
-    return Version(pin[1]) if pin and name == found.variant else None
-
-
-def newest(
-    reader: Reader, variant: Variant, readings: Readings, submit: str, limit: Version | None = None
-) -> tuple[File | None, str | None]:
+def newest(reader: Reader, variant: Variant, readings: Readings, submit: str) -> tuple[File | None, str | None]:
     """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
 
-    `submit`: the command that builds one. `limit`: the newest release for the driver, of wheels without a label.
+    `submit`: the command that builds one.
     """
     os = readings.os
     key = json_key(variant.group, PACKAGE)
@@ -95,11 +78,11 @@ def newest(
     )
     offered = [file for file in rising if withdrawn(file) is None]
     fitting = [file for file in offered if _installs(file, os)]
-    running = [file for file in fitting if _driver_refuses(file, readings, limit) is None]
+    running = [file for file in fitting if _driver_refuses(file, readings) is None]
     if running:
         return running[-1], None
     if fitting:
-        return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings, limit)}"
+        return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings)}"
     if offered and os.libc:
         return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
     if gone := [file for file in rising if _installs(file, os)]:
@@ -108,15 +91,10 @@ def newest(
     return None, None
 
 
-def _driver_refuses(file: File, readings: Readings, limit: Version | None) -> str | None:
+def _driver_refuses(file: File, readings: Readings) -> str | None:
     """Why the driver does not run the wheel; its version says for which CUDA it was built: `2.10.0+cu130.sm75.avx2`."""
-    version = parse_wheel_filename(file.filename)[1]
-    label = _CUDA.match(version.local or "")
-    if label:
-        return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system)
-    if limit is not None and Version(version.public) > limit:
-        return f"torch {limit} is the newest release that the channels offer for the driver {readings.driver}"
-    return None
+    label = _CUDA.match(parse_wheel_filename(file.filename)[1].local or "")
+    return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system) if label else None
 
 
 def _next_rebuild(file: File) -> int:

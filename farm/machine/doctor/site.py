@@ -106,6 +106,6 @@ class ThisSite(ThisMachine):
             return None
 
     def engine(self) -> tuple[str, str, str]:
-        from farm.engines.reach import describe  # noqa: PLC0415 (docker-py takes long to import)
+        from farm.engines.docker import describe  # noqa: PLC0415 (docker-py takes long to import)
 
         return describe()

@@ -31,7 +31,7 @@ class Tool(Download):
 
 
 class BuildTools(Model):
-    """A Visual Studio product: the toolset that vcvars is asked for, vswhere's range, the pinned bootstrapper."""
+    """A Visual Studio product: the toolset that vcvars is asked for, what adds it, the pinned bootstrapper."""
 
     toolset: str = Field(pattern=r"^14\.\d\d$")
     component: str = Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")

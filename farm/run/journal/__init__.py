@@ -9,13 +9,13 @@ from farm.run.journal.model import (
     Job,
     JobKind,
     OpenRun,
+    Process,
     Request,
     Result,
     Run,
     State,
     Until,
 )
-from farm.run.journal.owner import Process
 from farm.run.journal.state import Phase, Reason, RunState, state_of
 
 __all__ = [

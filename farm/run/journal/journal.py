@@ -18,18 +18,21 @@ from farm.base.errors import ExitCode, UsageError
 from farm.run.journal.database import Database, packed, unpacked
 from farm.run.journal.model import (
     FINAL,
+    NOBODY,
     Attempt,
     Event,
     EventKind,
     Job,
     JobKind,
     OpenRun,
+    Process,
     Request,
     Result,
     Run,
     State,
+    is_dead,
+    this_process,
 )
-from farm.run.journal.owner import NOBODY, Process, is_dead, this_process
 
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
 MAX_DATA = 64 * 1024  # characters of JSON in one event

@@ -1,12 +1,13 @@
 """The state of a run and the reason for it, derived in one place: the command line and the site print it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from farm.base.errors import ExitCode
 from farm.run.journal.journal import Journal
-from farm.run.journal.model import FINAL, Attempt, EventKind, Run
-from farm.run.journal.owner import NOBODY, is_dead
+from farm.run.journal.model import FINAL, NOBODY, Attempt, Event, EventKind, Run, is_dead
 
 
 class Phase(StrEnum):
@@ -122,3 +123,42 @@ def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState
     if waits is not None:
         return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
     return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING)
+
+
+EVERY_S = 10.0
+"""A build notes its progress at most this often."""
+WINDOW = 30
+"""Events that the rate is taken from: five minutes."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`done` of `total` steps; steps a minute and minutes left, None while they are unknown."""
+
+    done: int
+    total: int
+    rate: float | None
+    minutes_left: float | None
+
+    def __str__(self) -> str:
+        text = f"{self.done}/{self.total} steps"
+        if self.rate is None:
+            return text
+        left = "" if self.minutes_left is None else f", about {self.minutes_left:.0f} min left"
+        return f"{text}, {self.rate:.1f} a minute{left}"
+
+
+def progress(events: Iterable[Event]) -> Progress | None:
+    """The progress of the newest attempt that noted any; a total that changes begins a new count."""
+    noted = [event for event in events if event.kind == EventKind.PROGRESS]
+    if not noted:
+        return None
+    last = noted[-1]
+    total = int(last.data["total"])
+    same = [e for e in noted if e.attempt_id == last.attempt_id and e.data["total"] == total][-WINDOW:]
+    seconds = (datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)).total_seconds()
+    steps = int(last.data["done"]) - int(same[0].data["done"])
+    # No rate from two events of one moment, from a clock that was set back, or where nothing went on.
+    rate = steps / seconds * 60 if seconds > 0 and steps > 0 else None
+    left = (total - int(last.data["done"])) / rate if rate else None
+    return Progress(int(last.data["done"]), total, rate, left)

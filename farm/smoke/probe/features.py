@@ -20,7 +20,7 @@ from .package import python_command
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-CHILD_S = 120.0
+CHILD_S = 600.0  # an emulated CPU imports torch in half a minute; the limit of the check comes before
 
 CHILDREN = {
     # All-reduce: the sum of 1 and 2, over a store of c10d whose port the parent chose.
@@ -29,11 +29,11 @@ import datetime, importlib, sys
 name, backend, rank, port = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 torch = importlib.import_module(name)
 dist = importlib.import_module(name + ".distributed")
-store = dist.TCPStore("127.0.0.1", port, None, False, timeout=datetime.timedelta(seconds=90))
+store = dist.TCPStore("127.0.0.1", port, None, False, timeout=datetime.timedelta(seconds=300))
 device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
 if backend == "nccl":
     torch.cuda.set_device(device)
-dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=90))
+dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=300))
 x = torch.full((1000,), float(rank + 1), device=device)
 dist.all_reduce(x)
 print("sum", sorted(set(x.tolist())))

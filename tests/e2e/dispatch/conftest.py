@@ -19,14 +19,13 @@ import requests
 
 from farm import catalog
 from farm.engines.base_images import base_image
-from farm.engines.exchange import Exchange
 from farm.engines.images import Image, Toolchain, ensure_image
-from farm.engines.swarm import SwarmEngine
+from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.build import resolve
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.run.backends import push
+from farm.run.toolchain import push
 from tests.e2e.conftest import wait
 from tests.e2e.dispatch import leftovers
 from tests.e2e.dispatch.leftovers import STORE_PORT

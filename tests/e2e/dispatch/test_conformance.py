@@ -24,7 +24,7 @@ from farm.engines.docker import DockerEngine
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.host import HostEngine
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_github

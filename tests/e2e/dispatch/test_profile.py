@@ -1,4 +1,4 @@
-"""One container profile (farm/engines/profile.py): `docker inspect` of a running build, and what it finds itself.
+"""One container profile (farm/engines/docker.py): `docker inspect` of a running build, and what it finds itself.
 
 What the engines cannot have in common stands here as in docs/dispatch.md: a swarm service has the node's network and
 swap, and its program, not the engine, gives up new privileges.
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from farm.engines import profile
+from farm.engines import docker
 from farm.engines.base import Job
 from farm.engines.docker import DockerEngine
 
@@ -51,11 +51,11 @@ def test_a_build_may_do_no_more_than_the_profile_says(build):
         engine.cancel(handle)
         engine.release(handle)
     host = found["HostConfig"]
-    assert host["CapDrop"] == profile.CAP_DROP
+    assert host["CapDrop"] == docker.CAP_DROP
     assert not host["CapAdd"]
     assert (host["Privileged"], host["PidMode"], host["IpcMode"] in ("private", "shareable")) == (False, "", True)
-    assert (host["PidsLimit"], host["Memory"]) == (profile.PIDS, MEMORY)
-    assert host["LogConfig"] == {"Type": profile.LOG_DRIVER, "Config": profile.LOG_OPTIONS}
+    assert (host["PidsLimit"], host["Memory"]) == (docker.PIDS, MEMORY)
+    assert host["LogConfig"] == {"Type": docker.LOG_DRIVER, "Config": docker.LOG_OPTIONS}
     assert not host["Binds"]
     assert not host["Devices"]
     assert [mount for mount in found["Mounts"] if mount["Type"] == "bind" and "/swarm/" not in mount["Source"]] == []
@@ -70,7 +70,7 @@ def test_a_build_may_do_no_more_than_the_profile_says(build):
     if name == "docker":
         assert (host["NetworkMode"], networks) == ("none", {"lo"})
         assert host["MemorySwap"] == host["Memory"], "no swap"
-        assert host["SecurityOpt"] == profile.SECURITY
+        assert host["SecurityOpt"] == docker.SECURITY
     else:
         assert "eth0" in networks
         assert not host["SecurityOpt"]

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from farm.base.errors import InfrastructureError
-from farm.engines.reach import connect
-from farm.run.backends import push
+from farm.engines.docker import connect
+from farm.run.toolchain import push
 from tests.e2e.dispatch.conftest import PUSH_PORT
 
 AT_ONCE = 6

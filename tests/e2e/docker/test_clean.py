@@ -14,8 +14,7 @@ from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings
 from farm.run.build import tree_volume
 from farm.run.journal import Journal, Request
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 
 REQUEST = Request(package="hello", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
 

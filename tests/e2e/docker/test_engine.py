@@ -17,7 +17,7 @@ from farm.engines.base import FINAL, Capacity, Cause, Job, Observation
 from farm.engines.base_images import base_image
 from farm.engines.docker import DockerEngine
 from farm.engines.images import Toolchain, ensure_image
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 from tests.e2e.conftest import wait
 
 Start = Callable[..., str]

@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from farm import catalog
-from farm.engines import once
+from farm.engines import images
 from farm.engines.base_images import base_image
 from farm.engines.images import PROJECT_LABEL, Toolchain, ensure_image
 
@@ -93,7 +93,7 @@ def test_the_second_waits_for_the_first(client, make, tmp_path):
     assert (one.reused, two.reused, two.id, two.tag) == (False, True, one.id, one.tag)
     assert projects_of(client) == ["one"]
     log = tmp_path / "one" / "image.log"
-    assert said[0] == f"{one.tag} is being made by process {os.getpid()} (log: {log}): waiting for it"
+    assert said[0] == f"{one.tag} is being made by process {os.getpid()}, log: {log}: waiting for it"
 
 
 def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ def test_ctrl_c_leaves_no_image_without_a_name(client, imported, debootstrap, mo
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("farm.engines.once.name", interrupted)
+    monkeypatch.setattr("farm.engines.images.tag_first", interrupted)
     with pytest.raises(KeyboardInterrupt):
         base_image(client, "test-interrupted", ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None)
     assert len(imported) == 1
@@ -219,7 +219,7 @@ def test_ctrl_c_leaves_no_image_without_a_name(client, imported, debootstrap, mo
 
 def test_an_image_that_a_container_uses_stays(client, imported):
     client.api.import_image(empty_image())
-    with once.unnamed(client) as made:
+    with images.unnamed(client) as made:
         made.extend(imported)
         box = client.containers.create(made[0], "none")
     try:

@@ -20,9 +20,8 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.report import Silent
 from farm.run.run import submit
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests.e2e.conftest import TIMEOUT_S

@@ -134,7 +134,7 @@ def test_a_mistake_in_a_recipe(own, change, shown, steps):
     (own.folder / "recipes" / name / "recipe.yaml").write_text(right.replace(*change))
     with (own.folder / "ci" / "matrix.yaml").open("a") as file:
         file.write(f"\n  {name}:\n    extends: mine\n    summary: wrong\n    packages: [{name}]\n")
-    command = ("farm", "submit", "--variant", "cpu-avx-py311", "--package", name, "--json")
+    command = ("farm", "submit", "--variant", "cpu-avx-py311", "--package", name, "--no-publish", "--json")
     done = subprocess.run(command, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 5, done.stderr
     assert re.search(shown, done.stderr), done.stderr

@@ -41,7 +41,7 @@ def index(tmp_path):
         publish_wheel(store, build_wheel(tmp_path / "made", f"canary-{version}-py3-none-any.whl"))
         sign(store, signer)
 
-    root = start(store, signer, [signer.public])
+    root = start(store, signer, [signer.public_key])
     publish("1.0")
     return publish, root
 

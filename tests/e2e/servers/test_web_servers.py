@@ -22,6 +22,7 @@ from farm.index.sign import sign
 from farm.index.variants import properties, publish_variant, published, variant_json
 from farm.index.verify import verify_index
 from farm.wheel.label import label_wheel
+from tests.indexes.projects import LOCKS, REQUIREMENTS, Project
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers import web
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket
@@ -58,8 +59,8 @@ def made(tmp_path_factory):
 
 
 def fill(store, folder, key):
-    for name in (FIRST, SECOND):
-        publish_wheel(store, build_wheel(folder, name), channel="kepler")
+    for name, payload in ((FIRST, "x = 1\n"), (SECOND, "x = 2\n")):
+        publish_wheel(store, build_wheel(folder, name, payload), channel="kepler")
     record_event(store, [SECOND], "yank", "for the wrong GPU")
     whole = build_wheel(folder, "canary-1.0+cu118.sm61.avx2-py3-none-any.whl")
     publish_wheel(store, whole, group="sm61-avx2")
@@ -68,7 +69,7 @@ def fill(store, folder, key):
         path, metadata = label_wheel(whole.path, Path(made), label, variant_json({label: labelled}))
         publish_variant(store, path, published(store, whole.path), label, labelled, metadata)
     signer, roots = key
-    roots[:] = [start(store, signer, [signer.public])]
+    roots[:] = [start(store, signer, [signer.public_key])]
     sign(store, signer)
 
 
@@ -260,6 +261,20 @@ def test_installers(served, client, tmp_path):
         [info] = target.glob("*.dist-info")
         assert info.name == "canary-1.0+cu118.sm35.avx.dist-info", "the other is yanked"
         shutil.rmtree(target)
+
+
+@pytest.mark.parametrize("client", REQUIREMENTS)
+@pytest.mark.parametrize("served", ["nginx", "caddy", "apache"], indirect=True)
+def test_locks_have_hashes_and_are_installed(served, client, made, tmp_path, require):
+    try:
+        project = Project(client, tmp_path / "user")
+    except MissingError as error:
+        require(client, error)
+    done = project.lock(f"{served}/whl/sm35-avx/simple/")
+    assert done.returncode == 0, done.stdout + done.stderr
+    digest = hashlib.sha256((made / FIRST).read_bytes()).hexdigest()
+    assert f"sha256:{digest}" in (project.folder / LOCKS[client]).read_text()
+    assert project.installed() == "x = 1\n", "the other is yanked"
 
 
 def test_uv_finds_the_copy_for_the_gpu(served, tmp_path):

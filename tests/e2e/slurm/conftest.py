@@ -25,9 +25,8 @@ from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.backends import unpacked_toolchain
-from farm.run.report import Outcomes, Silent
-from farm.run.workspace import Workspace
+from farm.run.toolchain import unpacked_toolchain
+from farm.run.workspace import Outcomes, Silent, Workspace
 from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
 
 FOLDER = Path("/var/tmp/farm-e2e-slurm")

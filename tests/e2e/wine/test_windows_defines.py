@@ -37,7 +37,7 @@ ELSEWHERE = {
     "SCCACHE_IGNORE_SERVER_IO_ERROR", "TORCH_NVCC_FLAGS", "CMAKE_GENERATOR",
 }  # fmt: skip
 # Newer than 1.13.1, whose CMake takes no notice of them.
-NEWER = {"USE_CUFILE", "USE_MEM_EFF_ATTENTION"}
+NEWER = {"USE_CUFILE", "USE_CUSPARSELT", "USE_MEM_EFF_ATTENTION"}
 OFF = {"0": "False", "1": "True"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from farm.base import errors
-from farm.engines import output
+from farm.engines import transfer
 from farm.engines.base import Capacity, Cause, Job, Observation
 from farm.engines.host import HostEngine
 from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path
@@ -64,7 +64,7 @@ class WindowsHost:
             raise AssertionError(f"{call}: the controller ended: {self.process.stderr.read()}")
         answer = json.loads(line)
         if "error" in answer:
-            raised = getattr(errors, answer["error"], None) or getattr(output, answer["error"])
+            raised = getattr(errors, answer["error"], None) or getattr(transfer, answer["error"])
             raise raised(answer["message"], hint=answer["hint"])
         return answer["result"]
 

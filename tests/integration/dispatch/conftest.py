@@ -4,7 +4,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from farm.engines.exchange import Exchange
+from farm.engines.swarm import Exchange
 
 
 @pytest.fixture

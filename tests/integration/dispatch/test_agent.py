@@ -17,9 +17,8 @@ from farm.base.errors import UsageError
 from farm.base.processes import started
 from farm.base.zipapps import pack
 from farm.engines import transfer
-from farm.engines.exchange import Exchange
-from farm.engines.swarm import AGENT
-from farm.run.standalone.agent import store
+from farm.engines.swarm import AGENT, Exchange
+from farm.run.standalone.agent import main
 from farm.run.standalone.agent.main import UPLOAD_FAILED
 from tests.pythons import python
 
@@ -53,7 +52,7 @@ def agent(exchange, tmp_path):
         code = (
             "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
             "from farm_agent import log, main, store\n"
-            "main.MANIFEST = Path(sys.argv[2]); store.RETRY_S = 3; log.CHUNK = 1000; log.SPOOL = 5000\n"
+            "main.MANIFEST = Path(sys.argv[2]); main.RETRY_S = 3; log.CHUNK = 1000; log.SPOOL = 5000\n"
             "sys.exit(main.main())"
         )
         command = [interpreter, "-I", "-S", "-c", code, shipped, path]
@@ -148,8 +147,8 @@ def test_a_store_that_is_away_is_no_success(agent):
 
 def test_a_url_serves_one_object_once(exchange):
     url = exchange.put_url("job/one", 60)
-    store.put(url, b"first")
-    store.put(url, b"second")  # refused; taken for an own try whose answer was lost
+    main.put(url, b"first")
+    main.put(url, b"second")  # refused; taken for an own try whose answer was lost
     assert exchange.get("job/one") == b"first"
     assert "X-Amz-SignedHeaders=host%3Bif-none-match" in url
     assert "secret-for-tests" not in url

@@ -1,4 +1,3 @@
-import itertools
 import shutil
 
 import pytest
@@ -57,15 +56,10 @@ def api(fake, clock):
     made.close()
 
 
-def later(calls=itertools.count(0, 1000)):  # noqa: B008
-    """A clock on which every question comes so late that nothing known is used again."""
-    return next(calls)
-
-
 @pytest.fixture
 def engine(api, clock):
     """The engine as the project configures it. Another one over the same server is a restarted controller."""
-    return GithubEngine(api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock, clock=later)
+    return GithubEngine(api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock)
 
 
 @pytest.fixture

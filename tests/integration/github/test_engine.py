@@ -12,12 +12,12 @@ from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerErro
 from farm.engines.base import Capacity
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi, connect
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 from farm.plan.file import Plan
 from farm.plan.render import render
 from farm.plan.settings import load_github
 from farm.run.build import follow, judge, make_job
-from tests.integration.github.conftest import BUILDER, K40, ROOT, later
+from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 
 
@@ -185,7 +185,7 @@ def test_a_restarted_controller_goes_on_with_the_handle(fake, engine, job, build
     handle = engine.submit(job())
     fake.take(int(handle), "linux-build")
     with closing(GithubApi(fake.url, REPOSITORY, TOKEN, sleep=clock)) as api:
-        again = GithubEngine(api, load_github(ROOT), Capacity(1, 1), sleep=clock, clock=later)
+        again = GithubEngine(api, load_github(ROOT), Capacity(1, 1), sleep=clock)
         assert again.observe(handle).state == "running"
         fake.finish(int(handle), log=b"all\n")
         assert b"".join(again.logs(handle)) == b"all\n"

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from farm.cli.main import main
-from farm.engines.registration import site_of
+from farm.engines.github_settings import site_of
 from tests.integration.github.fake import REPOSITORY
 from tests.schemas import valid
 

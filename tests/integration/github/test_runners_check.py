@@ -31,7 +31,7 @@ def test_everything_is_said(fake, check):
     fake.add_runner("linux-build", BUILDER, busy=True)
     fake.add_runner("k40", [label for label in K40 if label != "legacy"] + ["sm99"], online=False)
     fake.add_runner("stranger", ["self-hosted"])
-    code, found = check("--channel", "kepler-debian")
+    code, found = check()
     assert code == 4
     assert set(found["runners"]) == {"local", "linux-build", "k40"}
     assert "no Docker engine answers at tcp://127.0.0.1:9" in found["runners"]["local"]["why"]
@@ -42,11 +42,6 @@ def test_everything_is_said(fake, check):
         "does not carry the label legacy",
         "carries sm99, which the file does not say",
     ]
-    waiting = {tuple(group["runners"]): set(group["names"]) for group in found["jobs_without_online_runner"]}
-    assert "kepler-debian/canary-python311-cuda11_8-sm35-avx" in waiting[("k40",)]
-    never = {name for group in found["jobs_without_runner"] for name in group["names"]}
-    assert "kepler-debian/canary-python311-cuda11_8-sm75-avx2" in never
-    assert "kepler-debian/canary-python311-cuda11_8-sm35-avx" not in never
 
 
 def test_a_runner_that_the_repository_does_not_have(fake, check):
@@ -85,11 +80,11 @@ def test_a_token_that_may_not_list_runners_leaves_the_rest_of_the_answer(fake, c
     ],
 )
 def test_settings_that_let_strangers_in_are_named(fake, check, setting, value, text):
-    assert check("--channel", "kepler-debian")[1]["settings_missing"] == []
+    assert check()[1]["settings_missing"] == []
     fake.settings[setting] = value
     if value is None:
         del fake.settings[setting]
-    code, found = check("--channel", "kepler-debian")
+    code, found = check()
     assert (code, len(found["settings_missing"])) == (4, 1)
     assert text in found["settings_missing"][0]
 
@@ -108,23 +103,23 @@ def test_settings_that_let_strangers_in_are_named(fake, check, setting, value, t
 )
 def test_a_policy_for_other_branches_than_the_default_one_is_named(fake, check, rules, text):
     fake.settings["environments/release/deployment-branch-policies"] = deployment_rules(*rules)
-    code, found = check("--channel", "kepler-debian")
+    code, found = check()
     (line,) = found["settings_missing"]
     assert code == 4
     assert line.startswith(text)
     assert line.endswith("'Deployment branches and tags': the branch main alone")
     fake.settings[""] |= {"default_branch": "develop"}
-    assert (check("--channel", "kepler-debian")[1]["settings_missing"] == []) == (rules == [("branch", "develop")])
+    assert (check()[1]["settings_missing"] == []) == (rules == [("branch", "develop")])
 
 
 def test_protected_branches_alone_are_a_policy_too(fake, check):
     policy = {"protected_branches": True, "custom_branch_policies": False}
     fake.settings["environments/release"] = {"deployment_branch_policy": policy}
-    assert check("--channel", "kepler-debian")[1]["settings_missing"] == []
+    assert check()[1]["settings_missing"] == []
     assert not fake.sent("GET", "deployment-branch-policies")
 
 
 def test_nobody_is_called_safe_whom_the_token_may_not_look_at(fake, check):
     fake.faults["GET /repos/owner/farm/actions/permissions"] = [fake._error(403, "Resource not accessible")] * 2
-    (line,) = check("--channel", "kepler-debian")[1]["settings_missing"]
+    (line,) = check()[1]["settings_missing"]
     assert "is not known" in line

@@ -14,8 +14,7 @@ from farm.cli.main import main
 from farm.engines.github import GithubEngine
 from farm.plan.settings import load_settings
 from farm.run import backends, dispatch
-from farm.run.report import Silent
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 

@@ -93,6 +93,8 @@ def test_indexes_of_several_jobs_are_joined(tmp_path, put, make_wheel, store, ca
     for number, name in enumerate(NAMES):
         put(open_store(str(tmp_path / f"job-{number}")), make_wheel(name), group=f"sm3{number}-avx", channel="kepler")
     record_event(open_store(str(tmp_path / "job-1")), [NAMES[1]], "yank", "bad")
+    report = f"smoke/{NAMES[0]}/0123456789abcdef.json"
+    open_store(str(tmp_path / "job-0")).create(report, b"{}", content_type="application/json")
     for number in (0, 1, 2):
         offers, left_out = in_index(open_store(str(tmp_path / f"job-{number}")))
         publish_all(store, offers)
@@ -100,6 +102,7 @@ def test_indexes_of_several_jobs_are_joined(tmp_path, put, make_wheel, store, ca
     assert check(store) == []
     ours, theirs = read_record(store, NAMES[0]), read_record(open_store(str(tmp_path / "job-0")), NAMES[0])
     assert ours == theirs
+    assert store.get(report).data == b"{}", "what was tested of a wheel comes with it"
     before = content(store)
     offers, _ = in_index(open_store(str(tmp_path / "job-0")))
     assert publish_all(store, offers) == ((), {})
@@ -123,11 +126,12 @@ def test_what_was_stored_is_listed_where_a_later_wheel_cannot_be(tmp_path, folde
     check_store(store)
     offers, _ = in_folders([folder], "sm35-avx")
 
-    def fail(_folder):
-        raise InfrastructureError("gone")
-
+    gone = open_store(str(tmp_path / "gone"))
+    publish_all(gone, offers[2:])
+    more, _ = in_index(gone)
+    (tmp_path / f"gone/whl/files/{offers[2].path.name}").unlink()
     with pytest.raises(InfrastructureError, match="gone"):
-        publish_all(store, [*offers[:2], offers[2]._replace(fetch=fail)])
+        publish_all(store, [*offers[:2], *more])
     assert check(store) == []
 
 

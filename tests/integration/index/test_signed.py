@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,7 +40,7 @@ def signed(tmp_path, make_wheel, put, keys):
     """A signed index of one wheel: its store and the root that users trust."""
     store = open_store(str(tmp_path / "index"))
     put(store, make_wheel(FIRST), channel="kepler")
-    root = start(store, keys["root"], [keys["online"].public])
+    root = start(store, keys["root"], [keys["online"].public_key])
     sign(store, keys["online"])
     return store, root
 
@@ -64,11 +65,11 @@ def at(monkeypatch, moment):
 def test_a_sound_index_on_every_kind_of_store(store, store_url, make_wheel, put, keys):
     put(store, make_wheel(FIRST), channel="kepler")
     put(store, make_wheel(SECOND), group="sm37-avx")
-    root = start(store, keys["root"], [keys["online"].public])
+    root = start(store, keys["root"], [keys["online"].public_key])
     done = sign(store, keys["online"])
     seen = verify_index(open_reader(store_url), root, wheels=True)
     assert (seen.problems, seen.wheels, seen.pages) == ((), 2, done.pages)
-    assert seen.keys == (keys["online"].keyid,)
+    assert seen.keys == (keys["online"].public_key.keyid,)
     assert check(store) == []
 
 
@@ -121,7 +122,7 @@ def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key
     store = open_store(str(tmp_path / "index"))
     put(store, make_wheel(FIRST))
     put(store, make_wheel("other-1.0-py3-none-any.whl"), group="sm37-avx")
-    root = start(store, keys["root"], [keys["online"].public])
+    root = start(store, keys["root"], [keys["online"].public_key])
     (store.root / "index.html").unlink()
     sign(store, keys["online"])
     (store.root / key).parent.mkdir(parents=True, exist_ok=True)
@@ -160,13 +161,16 @@ def test_what_was_published_or_yanked_since_is_named_until_it_is_signed(signed, 
 def test_a_stranger_trusts_nothing(signed, tmp_path, keys):
     store, root = signed
     elsewhere = open_store(str(tmp_path / "elsewhere"))
-    theirs = start(elsewhere, keys["other"], [keys["other"].public])
+    theirs = start(elsewhere, keys["other"], [keys["other"].public_key])
     with pytest.raises(VerificationFailedError, match="not signed by a key that counts"):
         problems(store, theirs)
     with pytest.raises(VerificationFailedError, match="not signed, or not an index"):
         problems(elsewhere, root)
     with pytest.raises(VerificationFailedError, match="no signatures that lead back"):
         problems(store, b"{}")
+    flipped = re.sub(rb'("sig": ")(.)', lambda found: found[1] + (b"0" if found[2] != b"0" else b"1"), root)
+    with pytest.raises(VerificationFailedError, match="not signed by a key that counts"):
+        problems(store, flipped)
 
 
 def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(signed, tmp_path, make_wheel, put, keys):
@@ -236,13 +240,13 @@ def test_a_quiet_index_is_signed_again(signed, keys, monkeypatch, seconds):
 
 def test_rotation_and_revocation_lead_users_of_the_first_root_on(signed, keys, tmp_path):
     store, root = signed
-    assert change(store, keys["root"], add=[keys["other"].public]) == (2, True)
+    assert change(store, keys["root"], add=[keys["other"].public_key]) == (2, True)
     with pytest.raises(PublishRefusedError, match="may not sign"):
         sign(store, keys["root"])
     sign(store, keys["other"])
     assert problems(store, root) == ()
-    assert change(store, keys["root"], revoke=keys["other"].public, reason="stolen") == (3, True)
-    assert change(store, keys["root"], revoke=keys["other"].public, reason="stolen") == (3, False)
+    assert change(store, keys["root"], revoke=keys["other"].public_key, reason="stolen") == (3, True)
+    assert change(store, keys["root"], revoke=keys["other"].public_key, reason="stolen") == (3, False)
     with pytest.raises(VerificationFailedError, match=r"revoked: .* \(stolen\)"):
         problems(store, root)
     with pytest.raises(PublishRefusedError, match="it was revoked"):
@@ -251,7 +255,7 @@ def test_rotation_and_revocation_lead_users_of_the_first_root_on(signed, keys, t
     assert problems(store, root) == ()
     assert change(store, keys["root"], successor=keys["other"]) == (4, True)
     with pytest.raises(UsageError, match="is not the root key"):
-        change(store, keys["root"], add=[keys["other"].public])
+        change(store, keys["root"], add=[keys["other"].public_key])
     assert change(store, keys["other"]) == (5, True)
     assert problems(store, root) == (), "a user with the first root follows"
     assert problems(store, store.get("tuf/4.root.json").data) == ()
@@ -262,7 +266,7 @@ def test_a_thief_of_a_key_that_signs_cannot_make_another_count(signed, keys):
     made = Metadata.from_bytes(store.get("tuf/1.root.json").data)
     made.signed.version = 2
     made.signatures.clear()
-    made.sign(keys["online"].signer)
+    made.sign(keys["online"])
     store.create("tuf/2.root.json", made.to_bytes(), content_type="application/json")
     with pytest.raises(VerificationFailedError, match="not signed by a key that counts"):
         problems(store, root)

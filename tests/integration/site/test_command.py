@@ -12,9 +12,8 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.report import Silent
 from farm.run.smoke import keep_report
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 from farm.smoke.report import Check, SmokeReport
 
 ROOT = Path(__file__).parents[3]

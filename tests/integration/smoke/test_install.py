@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from farm.base.errors import InfrastructureError, SmokeFailedError, UsageError
-from farm.smoke.environment import install, make_environment
+from farm.smoke.environment import Target, install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod
 from tests.servers import moto
@@ -22,19 +22,17 @@ from tests.servers.threads import answered_by
 from tests.servers.tls import Authority
 
 
-def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "") -> None:
+def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "", tag: str = "py3-none-any") -> None:
     """Puts a pure-Python wheel with one module into an index of files."""
     folder = index / name
     folder.mkdir(parents=True, exist_ok=True)
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    wheel = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(f"{name}.py", source)
         archive.writestr(f"{info}/METADATA", metadata)
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n")
         archive.writestr(f"{info}/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     with (folder / "index.html").open("a") as page:
@@ -64,6 +62,18 @@ def uv(request):
 @pytest.fixture
 def python(tmp_path, uv):
     return make_environment(tmp_path / "env", Path(sys.executable), uv=uv)
+
+
+def test_a_wheel_of_another_machine_goes_into_a_folder(tmp_path, python, uv):
+    """The newest that its Python and glibc take."""
+    index = tmp_path / "index"
+    for version, tag in (("1", "py3-none-any"), ("2", "cp39-abi3-manylinux_2_17_aarch64")):
+        add_wheel(index, "far", version, "", tag=tag)
+    for version, tag in (("3", "cp311-cp311-manylinux_2_39_aarch64"), ("4", "cp311-cp311-manylinux_2_17_x86_64")):
+        add_wheel(index, "far", version, "", tag=tag)
+    target, log = Target(tmp_path / "site", "py311", "aarch64", "2.36"), tmp_path / "log"
+    install(python, "far", target=target, source=("--index-url", index.as_uri()), log=log, timeout_s=600, uv=uv)
+    assert [folder.name for folder in target.folder.glob("*.dist-info")] == ["far-2.dist-info"]
 
 
 NONE_SUCH = r"No matching distribution found for fakemod==9|no version of fakemod==9"

@@ -16,7 +16,7 @@ from farm.base.errors import VerificationFailedError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.run.repair import repair_built
+from farm.run.wheel import repair_built
 from farm.wheel.archive import Archive
 from farm.wheel.library import read_needs
 from farm.wheel.repair import repair

@@ -50,6 +50,36 @@ def test_a_question_about_upstreams_wheels_uses_an_option_or_refuses_it(farm, op
 
 
 @pytest.mark.parametrize(
+    ("variable", "value", "words", "code", "says"),
+    [
+        ("FARM_CUDA", "12.8", ("why", "--official", "--gpu", "GTX 1080", "--torch", "2.8"), 3, "with CUDA 12.8"),
+        ("FARM_CUDNN", "8.7.0", ("why", "--official", "--gpu", "V100"), 2, "environment FARM_CUDNN: about a build"),
+        ("FARM_CUDNN", "8.7.0", ("plan", "--variant", "cpu-avx-py311"), 2, "FARM_CUDNN means nothing to variant cpu"),
+        (
+            "FARM_BLAS",
+            "mkl",
+            ("plan", "--variant", "sm35-avx-py311", "--package", "canary"),
+            2,
+            "nothing to recipe canary",
+        ),
+        ("FARM_CUDNN", "9.99", ("plan", "--variant", "cpu-avx-py311"), 2, "9.99 (from environment FARM_CUDNN)"),
+        ("FARM_TORCH", "1.4", ("plan", "--variant", "cpu-avx-py311"), 2, "it begins at 1.12.0"),
+    ],
+)
+def test_a_variable_is_used_or_refused_too(farm, monkeypatch, variable, value, words, code, says):
+    monkeypatch.setenv(variable, value)
+    got, said = farm(*words)
+    assert (got, says in said.out + said.err) == (code, True), said
+
+
+def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_nothing(farm, tmp_path, monkeypatch):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "farm.yaml").write_text('options: {cudnn: "9.99"}\n')
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--variant", "cpu-avx-py311"]) == 2
+
+
+@pytest.mark.parametrize(
     "given",
     [("--numpy", "2"), ("--package", "canary"), ("--channel", "main"), ("--mkldnn",), ("--arch-list", "8.6")],
 )
@@ -66,8 +96,8 @@ def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
         (("--gpu", "GTX 1080", "--torch", "2.8.0+cu128"), 3, "of torch 2.8.0 with CUDA 12.8"),
         (("--gpu", "GTX 1080", "--torch", "2.8.0+cu126"), 0, "whl/cu126"),
         (("--gpu", "GTX 1080", "--cuda", "banana"), 2, "CUDA 'banana' is not in the catalogue"),
-        (("--gpu", "GTX 1080", "--cuda", "10.0"), 2, "it begins at CUDA 10.2"),
-        (("--gpu", "GTX 1080", "--torch", "1.7.1"), 2, "it begins at torch 1.12.0"),
+        (("--gpu", "GTX 1080", "--cuda", "10.0"), 2, "it begins at 10.2"),
+        (("--gpu", "GTX 1080", "--torch", "1.7.1"), 2, "it begins at 1.12.0"),
         (("--gpu", "GTX 1080", "--torch", "3.0"), 2, "newer ones: tools/refresh-catalogue"),
         (("--gpu", "GTX 1080", "--torch", "2.8.0+cpu"), 2, "+cpu runs on no card"),
         (("--gpu", "GTX 1080", "--torch", "2.8.0+cu128", "--cuda", "12.6"), 2, "name two CUDAs"),

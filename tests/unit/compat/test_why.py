@@ -56,7 +56,6 @@ def test_the_answer_reads_from_cause_to_cure(why):
     assert said.out.startswith("torch for sm35-avx-py311 on linux cannot be built\n")
     assert "\nnearest that the rules allow: --numpy 1.26.4 --no-flash-attention\n" in said.out
     assert "(unconfirmed" not in said.out
-    assert max(map(len, said.out.splitlines())) < 200
 
 
 def test_titan_x_is_two_cards(why):
@@ -71,9 +70,13 @@ def test_no_official_wheel_leads_to_proved_builds_first(why):
     code, said = why("--official", "--gpu", "GTX 1080 Ti", "--torch", "2.15.0")
     assert (code, "--channel legacy-2.14.1" in said.out) == (3, True)
     code, said = why("--official", "--gpu", "K40")
-    own = [line for line in said.out.splitlines() if line.startswith("of your own: ")]
-    assert (code, "--channel debian-2.6.0" in own[0], "tested" in own[0]) == (3, True, True)
-    assert [("(tested" in line) for line in own] == sorted((("(tested" in line) for line in own), reverse=True)
+    own = said.out.split("of your own: ")[1:]
+    assert (code, "--channel debian-2.6.0" in own[0], "; about 7 CPU hours)" in own[0].replace("\n  ", " ")) == (
+        3,
+        True,
+        True,
+    )
+    assert [("(tested" in each) for each in own] == [True, True, False]
     assert "conda-forge: torch 2.5.1, CUDA 11.8" in said.out
     assert "--channel" not in why("--official", "--gpu", "RTX 4090")[1].out
 
@@ -84,8 +87,8 @@ def test_builds_of_ones_own_can_be_planned_with_the_line_that_is_printed(why, ca
         for platform in ("linux", "windows"):
             said = why("--official", "--gpu", card, "--platform", platform, "--torch", "1.12.0", "--cuda", "10.2")[1]
             for line in said.out.splitlines():
-                if line.startswith("of your own: "):
-                    words = line.partition("farm submit ")[2].split()
+                if line.startswith("  farm submit "):
+                    words = line.split()[2:]
                     assert main(["--project", str(PROJECT), "plan", *words]) == 0, line
                     assert (("--platform windows" in line), capsys.readouterr().err) == (platform == "windows", "")
                     tried += 1
@@ -248,7 +251,7 @@ def test_no_variant_is_named_that_the_farm_itself_refuses(why, card, reason):
     code, said = why("--official", "--gpu", card)
     assert (code, said.err, "--variant" in said.out) == (3, "", False)
     assert "no wheel of your own either: " in said.out
-    assert reason in said.out
+    assert reason in " ".join(said.out.split())
 
 
 @pytest.mark.parametrize("card", ["RTX 5070", "K40", "GTX 580", "GTX 1080 Ti"])
@@ -305,3 +308,17 @@ def test_a_cuda_whose_driver_is_not_known_counts_as_its_neighbour(why, cuda):
     code, said = why(*words, "--cuda", cuda, "--torch", "2.15.0", "--json")
     assert (code, rules(said.out)["ptx-driver"]["severity"]) == (3, "error")
     assert ("unconfirmed" in rules(said.out)["ptx-driver"]["fact"]) == (cuda == "13.5")
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_an_answer_fits_one_screen(why, platform):
+    """100 columns, but for commands and addresses, which are copied whole; 40 lines."""
+    for card in ("K40", "K80", "GTX 1080 Ti", "V100", "RTX 5090", "GH200", "Jetson AGX Orin", "GTX 580", "H100"):
+        for more in ((), ("--torch", "2.8", "--cuda", "12.8")):
+            lines = why("--official", "--gpu", card, "--platform", platform, *more)[1].out.splitlines()
+            prose = [line for line in lines if not line.startswith(("  pip ", "  conda ", "  farm ", "  spack "))]
+            assert max(map(len, prose), default=0) <= 100
+            assert len(lines) <= 40
+    for words in (("--torch", "2.14.1"), ("--cuda", "12.6", "--numpy", "2.0.2", "--flash-attention")):
+        lines = why("--variant", "sm35-avx-py311", *words)[1].out.splitlines()
+        assert (max(map(len, lines)) <= 100, len(lines) <= 40) == (True, True)

@@ -8,7 +8,7 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
-from farm.run.report import Outcomes, Silent
+from farm.run.workspace import Outcomes, Silent
 
 
 @pytest.fixture

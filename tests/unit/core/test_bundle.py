@@ -21,11 +21,9 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run import bundle
-from farm.run.bundle import CARRIED, RUNNER, write_bundle
-from farm.run.report import Silent
-from farm.run.standalone.bundle.build import failure
-from farm.run.wheel_pieces import join
-from farm.run.workspace import Workspace
+from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
+from farm.run.standalone.bundle.main import failure
+from farm.run.workspace import Silent, Workspace
 from tests.pythons import python
 
 
@@ -174,7 +172,7 @@ def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel_with_it
     assert done.returncode == 0, done.stdout + done.stderr
     (work,) = dest.glob("work-*")
     assert work.stat().st_mode & 0o777 == 0o700
-    wheel = join(plan, tmp_path / "out", tmp_path / "built")
+    wheel = join_pieces(plan, tmp_path / "out", tmp_path / "built")
     assert (wheel.name, wheel.read_text()) == (WHEEL, "wheel\n")
     assert (tmp_path / "built/lib/libx.so.1").read_text() == "library\n"
     # Else who removes the folder walks into /proc, or where /dev was mounted, removes this machine's devices.

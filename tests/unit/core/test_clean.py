@@ -12,8 +12,7 @@ from farm.cli.clean import trees_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
 from farm.run.journal import Journal, Request
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 
 DAY_S = 86400
 
@@ -163,7 +162,7 @@ def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, cap
         asked.append(url)
         raise NoRunnerError(f"no Docker engine answers at {url}")
 
-    monkeypatch.setattr("farm.engines.reach.connect", connect)
+    monkeypatch.setattr("farm.engines.docker.connect", connect)
     clean(project, capsys, "--dry-run")
     assert asked == ["tcp://one", "ssh://two"]
 

@@ -82,7 +82,7 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert re.search(r"time +about 7 CPU hours: about .* here, with \d+ compilers at a time", out)
     assert "20 GB for the build" in out
-    assert "FBGEMM (int8): no source in the registries" in out
+    assert "FBGEMM (needs AVX2)" in out
     assert out.count("by JIT of its PTX") == len(load_evidence(ROOT).of(plan()))
     assert "not tested  a card with sm_35" in out
     assert len(out.splitlines()) <= 24

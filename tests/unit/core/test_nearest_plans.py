@@ -156,8 +156,3 @@ def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
 def test_an_unknown_version_is_not_called_impossible(option, value):
     with pytest.raises(UsageError, match="not in the catalogue"):
         resolve(ROOT, Selectors(Variant.parse("sm86-avx2-py311"), options={option: Choice(value, f"--{option}")}))
-
-
-def test_an_unknown_version_does_not_matter_to_what_has_none():
-    options = {"cuda": Choice("11.9", "ci/farm.yaml"), "cudnn": Choice("9.99", "ci/farm.yaml")}
-    assert resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py313"), options=options)).toolkit is None

@@ -1,5 +1,6 @@
 """A package of one's own by data alone: a project of `farm init`, its channels and recipes."""
 
+import argparse
 import errno
 import json
 import os
@@ -18,6 +19,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.source_tree import tree_files
 from farm.cli import selection
 from farm.cli.main import main
+from farm.cli.project import workspace_of
 from farm.machine.doctor import common
 from farm.machine.doctor.findings import GB, Patient
 from farm.plan.build import resolve
@@ -31,10 +33,9 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
-from farm.run.needs import published
-from farm.run.report import Silent
+from farm.run.inputs import published_needs
 from farm.run.sources import _pack
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid
 
@@ -170,6 +171,12 @@ def test_a_recipe_in_place_of_the_farms_may_be_for_less_than_the_farms_channels(
     path.write_text((root / "ci/matrix.yaml").read_text())
     use_project(own)
     assert "windows" in load_matrix(own).channels["kepler-2.0.1"].text.platforms
+
+
+def test_a_command_about_runs_knows_the_projects_recipes(own):
+    """`farm retry` and `farm dispatch` read no matrix: the plans are in the journal."""
+    workspace_of(argparse.Namespace(project=own))
+    assert recipe("hello").version == "0.1.0"
 
 
 def test_a_package_without_a_recipe_is_named_with_the_nearest(own):
@@ -411,7 +418,7 @@ def test_a_build_may_need_any_package_of_the_farm(own):
     assert "Base.Lib==3.1+cu118.sm35.avx" in render(own, plan).job["build.sh"]
     settings = Settings(artifacts="artifacts", index="artifacts/index")
     with pytest.raises(UsageError, match=r"built against Base\.Lib==3\.1.*no such wheel") as refused:
-        published(Workspace(own, settings, Silent()), plan)
+        published_needs(Workspace(own, settings, Silent()), plan)
     assert str(refused.value.hint).endswith("--package base_lib --platform linux --channel mine")
 
 
@@ -422,7 +429,7 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
     plan = plan_of(own)
     assert plan.needs == ["torch==2.6.0+cpu.avx"]
     with pytest.raises(UsageError) as refused:
-        published(Workspace(own, Settings(), Silent()), plan)
+        published_needs(Workspace(own, Settings(), Silent()), plan)
     words = str(refused.value.hint).split("farm submit ")[1].split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
     choices = {"torch": Choice(chosen["--torch"], "test")}
@@ -746,15 +753,12 @@ def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expe
 
 
 def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, capsys):
-    """As its ci/runners.yaml says: no account at GitHub is needed for that, and the farm's own channels are not its."""
+    """As its ci/runners.yaml says: no account at GitHub is needed for that."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # nobody answers there
     assert main(["--project", str(own), "runners", "check", "--json"]) == 4
     found = valid("runners", capsys.readouterr().out)
     assert "no Docker engine answers" in found["runners"]["local"]["why"]
-    assert found["jobs_without_runner"] == found["settings_missing"] == []
-    (waiting,) = found["jobs_without_online_runner"]
-    assert (waiting["kind"], waiting["runners"], len(waiting["names"])) == ("build", ["local"], 18)
-    assert {name.split("/")[0] for name in waiting["names"]} == {"mine"}
+    assert found["settings_missing"] == []
     assert main(["--project", str(own), "runners", "add", "k40", "--labels", "a"]) == 2
     said = capsys.readouterr().err
     assert f"{own}/ci/runners.yaml: no key 'github'" in said

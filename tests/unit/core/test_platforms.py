@@ -18,10 +18,8 @@ from farm.plan.settings import load_runners, load_settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
 from farm.platforms.registry import platform
-from farm.run.backends import ENGINES, check_engine
-from farm.run.host_toolchain import this_machine
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.backends import ENGINES, check_engine, this_machine
+from farm.run.workspace import Silent, Workspace
 
 ROOT = Path(__file__).parents[3]
 NAMES = re.compile(
@@ -136,7 +134,7 @@ def test_an_unknown_platform_is_refused_with_the_nearest():
 def mac(monkeypatch):
     """Python as it is on a Mac with Apple silicon, as far as the farm asks it."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr("farm.run.host_toolchain.machine", lambda: "arm64")
+    monkeypatch.setattr("farm.run.backends.machine", lambda: "arm64")
 
 
 @pytest.fixture(scope="module")

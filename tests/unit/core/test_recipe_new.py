@@ -66,7 +66,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
     assert out.splitlines()[-1] == "next: farm submit --variant cpu-avx-py311 --package fast-thing"
     made = written(project)
     assert (made["package"], made["version"], made["env"], made["smoke"]) == (
-        "Fast.Thing", "1.2", {}, {"imports": ["fast_thing"]},
+        "Fast.Thing", "1.2", {"CMAKE_GENERATOR": "Ninja"}, {"imports": ["fast_thing"]},
     )  # fmt: skip
     assert made["summary"] == 'Fast: "very" env: {A: b}'
     assert set(made["apt"]) - set(recipe.APT) == {

@@ -12,7 +12,7 @@ import farm
 from farm.base.requirement import MAX_LENGTH, read_requirement
 
 FARM = Path(farm.__file__).parent
-OWN_TEXT = {"base/requirement.py", "run/needs.py"}  # the latter reads what a recipe's model has checked
+OWN_TEXT = {"base/requirement.py", "run/inputs.py"}  # the latter reads what a recipe's model has checked
 
 
 def test_a_requirement_is_read():

@@ -15,8 +15,7 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
 from farm.plan.variant import Variant
 from farm.run.backends import check_engine
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 
 
 def change(path, **values):

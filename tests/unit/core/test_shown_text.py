@@ -7,12 +7,11 @@ import pytest
 
 from farm.base.errors import UsageError
 from farm.cli import show
-from farm.cli.contents import print_tree
+from farm.cli.inspect import print_tree
 from farm.cli.logs import lines
 from farm.cli.progress import LogWatcher, Position, TerminalWatcher
-from farm.engines.output import RefusedOutputError
-from farm.engines.transfer import unpack, unpack_zip
-from farm.run.report import Outcomes, Step
+from farm.engines.transfer import RefusedOutputError, unpack, unpack_zip
+from farm.run.workspace import Outcomes, Step
 from tests.unit.core.test_transfer import tar
 
 FORGED = "farm: PUBLISHED torch==9"

@@ -19,9 +19,9 @@ from farm.plan.recipe import recipe
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.run.build_inputs import BuildInputs
-from farm.run.check import Report
-from farm.run.provenance import predicate
+from farm.run.inputs import BuildInputs
+from farm.run.release import predicate
+from farm.run.wheel import Report
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "dockerfiles" / "scripts"

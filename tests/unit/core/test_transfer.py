@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from farm.base.errors import InfrastructureError
 from farm.engines import transfer
-from farm.engines.output import LocalDiskError, RefusedOutputError
-from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, unpack, unpack_zip
+from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, LocalDiskError, RefusedOutputError, unpack, unpack_zip
 
 LIMIT = 1 << 20
 

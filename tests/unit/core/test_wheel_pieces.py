@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import UsageError
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.run.wheel_pieces import STAND_IN, join, stand_ins
+from farm.run.bundle import STAND_IN, join_pieces, stand_ins
 
 SCRIPTS = Path(__file__).parents[3] / "dockerfiles/scripts"
 NAME = "canary-0.1.0+cpu.avx-cp37-abi3-linux_x86_64.whl"
@@ -54,7 +54,7 @@ def pieces(tmp_path, plan):
 
 
 def test_the_pieces_make_the_wheel_and_its_libraries(plan, pieces, tmp_path):
-    wheel = join(plan, pieces, tmp_path / "built")
+    wheel = join_pieces(plan, pieces, tmp_path / "built")
     assert wheel == tmp_path / "built/wheel" / NAME
     assert wheel.read_bytes() == WHEEL
     assert (tmp_path / "built/lib/libx.so.1").read_bytes() == b"library"
@@ -75,7 +75,7 @@ def test_the_pieces_make_the_wheel_and_its_libraries(plan, pieces, tmp_path):
 def test_what_is_not_whole_is_refused_and_leaves_no_wheel(plan, pieces, tmp_path, spoil, message):
     spoil(pieces)
     with pytest.raises(UsageError, match=message):
-        join(plan, pieces, tmp_path / "built")
+        join_pieces(plan, pieces, tmp_path / "built")
     assert list(tmp_path.rglob("*.whl")) == []
 
 
@@ -83,7 +83,7 @@ def test_what_is_not_whole_is_refused_and_leaves_no_wheel(plan, pieces, tmp_path
 def test_a_member_that_leads_elsewhere_is_refused(plan, tmp_path, name):
     pieces = give(tmp_path / "pieces", plan, packed(**{name: b"x"}))
     with pytest.raises(RefusedOutputError, match="not a plain file below its folder"):
-        join(plan, pieces, tmp_path / "here/built")
+        join_pieces(plan, pieces, tmp_path / "here/built")
     assert list(tmp_path.rglob("evil")) == []
 
 
@@ -98,4 +98,4 @@ def test_what_the_bundle_had_only_to_link_with_is_known(tmp_path):
 def test_a_build_of_another_plan_is_refused(root, plan, pieces, tmp_path):
     other = resolve(root, Selectors(Variant.parse("cpu-sse41-py311"), "canary"))
     with pytest.raises(UsageError, match=f"a build of plan {plan.digest[:12]}, this is plan {other.digest[:12]}"):
-        join(other, pieces, tmp_path / "built")
+        join_pieces(other, pieces, tmp_path / "built")

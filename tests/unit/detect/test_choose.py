@@ -1,6 +1,5 @@
 """The wheel for each recorded machine."""
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -8,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.machine.detect.choose import Offer, choose
+from farm.machine.detect.choose import choose
 from farm.machine.detect.hardware import compatible, cpu_levels, levels
 from farm.machine.detect.readings import Cpu, Gpu, Missing, Os, Python, Readings
+from farm.plan.recommend import Own
 from farm.plan.variant import PYTHONS, Variant
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
@@ -51,8 +51,15 @@ BY_HARDWARE = {
 }
 
 
-def offer(channel: str, variant: str, torch: str = "2.8.0", cuda: str | None = "12.8") -> Offer:
-    return Offer(channel, torch, cuda, Variant.parse(variant))
+def own(variant: str, channel: str = "a", proved: str = "", **more) -> Own:
+    """A build for a machine, as `own_builds` finds it."""
+    known = {
+        "torch": "2.8.0",
+        "cuda": "12.8",
+        "words": f"--variant {variant} --channel {channel}",
+        "cost": "7 CPU hours",
+    }
+    return Own(Variant.parse(variant), channel, proved=proved, **known | more)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -291,77 +298,29 @@ def test_obstacles_to_any_wheel(record, replay):
 
 
 class TestChannels:
-    """What the channels offer decides among what runs."""
+    """Of what the channels offer the first build for the machine is recommended."""
 
-    def test_the_newest_python_found_that_is_offered(self, recommend):
-        offers = [offer("a", "sm35-avx-py311", "2.0.1", "11.7"), offer("a", "sm35-avx-py312", "2.0.1", "11.7")]
-        found = recommend("k40-470-sandybridge", offers=offers, index_url="https://w.example/idx/")
-        assert (found.variant, found.channel, found.python) == ("sm35-avx-py311", "a", "/usr/bin/python3.11")
+    def test_the_first_build_is_taken_with_its_python_and_its_command(self, recommend):
+        builds = [own("sm35-avx-py311", "tested", "built and run", lost=(61,)), own("kepler-avx-py311", "other")]
+        found = recommend("k40-470-sandybridge", own=builds, index_url="https://w.example/idx/")
+        assert (found.variant, found.channel, found.python) == ("sm35-avx-py311", "tested", "/usr/bin/python3.11")
         assert found.pip == "pip install torch --index-url https://w.example/idx/whl/sm35-avx/simple/"
-        assert [other.variant for other in found.alternatives] == ["sm35-avx-py312"]
-        assert found.alternatives[0].why == "needs Python 3.12, which was not found here"
+        assert found.submit == "farm submit --variant sm35-avx-py311 --channel tested"
+        said = "channel tested: torch 2.8.0, CUDA 12.8; tested: built and run; 7 CPU hours; no code for sm_61"
+        assert said in found.reasons
+        assert "other builds for it: torch 2.8.0, CUDA 12.8 (other, never built)" in found.reasons
 
-    def test_the_next_lower_cpu_level_if_the_best_is_not_offered(self, recommend):
-        found = recommend("h100-zen4", offers=[offer("a", "sm90-avx2-py312")])
-        assert found.variant == "sm90-avx2-py312"
-        assert "no channel that fits offers sm90-avx512 for a Python found here" in found.reasons
+    def test_a_lower_cpu_level_is_explained_where_nothing_was_tested(self, recommend):
+        text = "no channel that fits offers sm90-avx512 for a Python found here"
+        assert text in recommend("h100-zen4", own=[own("sm90-avx2-py312")]).reasons
+        assert text not in recommend("h100-zen4", own=[own("sm90-avx2-py312", proved="built")]).reasons
 
-    def test_a_set_or_a_lower_sm_if_the_exact_one_is_not_offered(self, recommend):
-        offers = [offer("a", "sm35-avx2-py311", cuda="11.8"), offer("b", "kepler-avx-py311", cuda="11.8")]
-        assert recommend("k80-haswell", offers=offers).variant == "kepler-avx-py311"
-        assert recommend("k80-haswell", offers=offers[:1]).variant == "sm35-avx2-py311"
-
-    def test_never_an_sm_whose_code_does_not_run(self, recommend):
-        found = recommend(
-            "k80-haswell", offers=[offer("a", "sm50-avx2-py311"), offer("a", "cpu-avx2-py311", cuda=None)]
-        )
+    def test_alternatives_are_offered(self, recommend):
+        offered = {Variant.parse("cpu-avx2-py311"), Variant.parse("sm50-avx2-py311")}
+        found = recommend("k80-haswell", own=[], offered=offered)
         assert found.variant == "sm37-avx2-py311"
         assert "no channel offers sm37-avx2-py311" in found.warnings
         assert [other.variant for other in found.alternatives] == ["cpu-avx2-py311"]
-
-    def test_nothing_offered_takes_the_running_python(self, recommend):
-        found = recommend("k40-470-sandybridge", offers=[])
-        assert "Python 3.11 is the one that runs this" in found.reasons
-        assert (found.variant, found.channel) == ("sm35-avx-py311", None)
-        assert "no channel offers sm35-avx-py311" in found.warnings
-
-    def test_a_channel_for_a_newer_driver_is_passed_over_and_the_version_pinned(self, recommend):
-        offers = [
-            offer("pytorch-2.10", "sm75-avx2-py312", "2.10.0", "13.0"),
-            offer("pytorch-2.9", "sm75-avx2-py312", "2.9.1", "12.8"),
-        ]
-        found = recommend("rtx2080ti-zen2", offers=offers, index_url="https://w.example/idx")
-        assert (found.variant, found.channel) == ("sm75-avx2-py312", "pytorch-2.9")
-        assert found.pip == "pip install torch==2.9.1 --index-url https://w.example/idx/whl/sm75-avx2/simple/"
-        assert (
-            "channel pytorch-2.10: driver 550.54.14 is too old for CUDA 13.0, which needs 580 or newer"
-            in found.warnings
-        )
-
-    def test_a_driver_too_old_for_every_channel(self, recommend):
-        found = recommend("k80-haswell", offers=[offer("a", "sm37-avx2-py311", cuda="12.8")])
-        assert (found.variant, found.channel) == ("sm37-avx2-py311", None)
-        assert found.warnings[-1].startswith("the driver is too old for every channel that offers sm37-avx2-py311")
-
-    def test_minor_version_compatibility_lets_470_run_cuda_11_8(self, recommend):
-        found = recommend("k80-haswell", offers=[offer("a", "sm37-avx2-py311", "2.0.1", "11.8")])
-        assert found.channel == "a"
-        assert not any("too old for CUDA" in warning for warning in found.warnings)
-
-    def test_windows_has_its_own_driver_floors(self, record, replay):
-        data = record("rtx5070-windows")
-        data["nvml"]["driver"] = "526.98"  # enough on Linux (525), not on Windows (527.41)
-        found = choose(replay(data), offers=[offer("a", "sm120-avx2-py311")])
-        assert any("526.98 is too old for CUDA 12.8, which needs 527.41" in warning for warning in found.warnings)
-
-    def test_several_versions_of_torch_are_listed(self, recommend):
-        releases = {"old": "2.8.0", "new": "2.10.0", "between": "2.9.1"}
-        offers = [offer(channel, "sm61-avx2-py313", torch) for channel, torch in releases.items()]
-        found = recommend("gtx1080ti-haswell", offers=offers)
-        assert found.channel == "old"
-        (said,) = (reason for reason in found.reasons if "2.9.1" in reason)
-        assert said.startswith("channels offer torch 2.8.0 (old), 2.9.1 (between), 2.10.0 (new); ")
-        assert not any("pip" in reason for reason in found.reasons if "no index" not in reason)  # nothing is published
 
     def test_without_an_index_there_is_no_command(self, recommend):
         found = recommend("gtx1080ti-haswell")
@@ -431,17 +390,11 @@ READINGS = st.builds(
     translated=st.booleans(),
     missing=st.lists(st.builds(Missing, what=WORDS, why=WORDS), max_size=2).map(tuple),
 )
-OFFERS = [
-    offer(f"c{cuda}", f"{gpu}-{cpu}-{python}", cuda=cuda)
-    for gpu, cpu, python, cuda in itertools.product(
-        ["sm35", "kepler", "sm86", "sm120"], ["avx", "avx512", "armv9"], ["py311", "py313"], ["11.8", "13.0"]
-    )
-]
 
 
-@given(READINGS, st.sampled_from(["general", "bf16", "int8"]), st.sampled_from([None, [], OFFERS]))
-def test_any_machine_gets_a_variant_that_its_cpu_runs_or_a_reason(readings, workload, offers):
-    found = choose(readings, workload=workload, offers=offers, index_url="https://w.example")
+@given(READINGS, st.sampled_from(["general", "bf16", "int8"]), st.sampled_from([None, []]))
+def test_any_machine_gets_a_variant_that_its_cpu_runs_or_a_reason(readings, workload, own):
+    found = choose(readings, workload=workload, own=own, index_url="https://w.example")
     if found.variant is None:
         assert found.warnings
         assert not cpu_levels(readings.cpu, readings.os.system)
@@ -458,8 +411,8 @@ def test_any_machine_gets_a_variant_that_its_cpu_runs_or_a_reason(readings, work
     assert found.variant not in {other.variant for other in found.alternatives}
 
 
-@pytest.mark.parametrize("offers", [None, [offer("main", "cpu-avx-py311")]])
-def test_the_python_that_runs_the_farm_need_not_be_on_the_path(offers):
+@pytest.mark.parametrize("builds", [None, [own("cpu-avx-py311")]])
+def test_the_python_that_runs_the_farm_need_not_be_on_the_path(builds):
     """As where uv or pipx brought it: no other Python is found then."""
     found = choose(
         Readings(
@@ -467,7 +420,7 @@ def test_the_python_that_runs_the_farm_need_not_be_on_the_path(offers):
             cpu=Cpu(machine="x86_64", name=None, microarchitecture=None, features=("avx",)),
             gpus=(), driver=None, unclaimed_gpus=0, pythons=(), running_python="py311", translated=False, missing=(),
         ),
-        offers=offers,
+        own=builds,
         index_url="https://w.example",
     )  # fmt: skip
     assert found.variant == "cpu-avx-py311"

@@ -12,11 +12,10 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import dispatch
-from farm.run.context import CancelledError, StillRunningError
+from farm.run.buildstep import CancelledError, StillRunningError
 from farm.run.queue import Worker
-from farm.run.report import Silent
 from farm.run.run import request_for
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,13 +13,12 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run import dispatch
-from farm.run.context import CancelledError, StillRunningError
+from farm.run.buildstep import CancelledError, StillRunningError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
 from farm.run.queue import Worker
-from farm.run.report import Silent
 from farm.run.run import cancel, request_for
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 from tests.unit.dispatch.conftest import ROOT, Backend, attempts, lost
 
 

@@ -6,8 +6,7 @@ from farm.base.errors import InfrastructureError
 from farm.run import dispatch
 from farm.run.dispatch import Dispatcher
 from farm.run.queue import Worker
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 from tests.unit.dispatch.conftest import Build, attempts
 
 

@@ -9,9 +9,8 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.host_toolchain import prove_host
-from farm.run.report import Outcomes, Silent
-from farm.run.workspace import Workspace
+from farm.run.toolchain import prove_host
+from farm.run.workspace import Outcomes, Silent, Workspace
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,9 +16,8 @@ from farm.plan.variant import Variant
 from farm.run import build, buildstep
 from farm.run.backends import Backend
 from farm.run.mainjob import MainJob
-from farm.run.report import Outcomes, Silent
 from farm.run.run import request_for
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
 
 ROOT = Path(__file__).parents[3]
 TRACED = (buildstep.__file__, build.__file__, __file__)

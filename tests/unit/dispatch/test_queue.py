@@ -1,5 +1,7 @@
 """Who goes where, who waits and why: farm.run.queue."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,15 @@ def test_runners_that_would_fit_are_named_three_at_most():
 def test_the_nearest_runner_lacks_least():
     far, near = Worker("far", platform="windows", machine="aarch64"), Worker("near", machine="aarch64")
     assert "the nearest, near: it is aarch64" in Queue().decide(0, [Task("t")], [far, near]).waiting["t"]
+
+
+def test_a_machine_that_emulates_takes_what_none_of_the_kind_is_online_for():
+    task, emulator = Task("t", Needs(machine="aarch64")), Worker("x86", emulates=True)
+    arm = Worker("arm", machine="aarch64")
+    assert placed(Queue().decide(0, [task], [emulator, arm])) == [("t", "arm")]
+    assert placed(Queue().decide(0, [task], [emulator, replace(arm, online=False)])) == [("t", "x86")]
+    waiting = Queue().decide(0, [task], [emulator, arm], ["arm"]).waiting
+    assert waiting == {"t": "every runner that fits is busy: arm"}, "a native build is soon done"
 
 
 def test_a_task_comes_after_those_that_it_needs_and_falls_with_them():

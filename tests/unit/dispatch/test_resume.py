@@ -8,7 +8,7 @@ from farm.index.publish import check_store
 from farm.run import mainjob, run
 from farm.run.dispatch import Dispatcher
 from farm.run.journal import EventKind
-from farm.run.precheck import check_plan
+from farm.run.published import check_plan
 from farm.run.workspace import Workspace, open_journal
 from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in
 

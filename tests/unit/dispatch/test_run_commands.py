@@ -19,10 +19,9 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run.journal import EventKind, Request
-from farm.run.journal.owner import this_process
-from farm.run.report import Silent
+from farm.run.journal.model import this_process
 from farm.run.run import request_for
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ import pytest
 
 from farm.base.errors import UsageError
 from farm.engines.base import Capacity, Job
-from farm.engines.swarm_nodes import Node, Task, constraints, nodes_of, observation, plain_labels
+from farm.engines.swarm import Node, Task, constraints, nodes_of, observation, plain_labels
 
 
 def node(**changes):

@@ -8,17 +8,16 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Observation
-from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.swarm import SwarmEngine
+from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run.context import StillRunningError
+from farm.run.buildstep import StillRunningError
 from farm.run.mainjob import MainJob
-from farm.run.report import Outcomes, Silent
 from farm.run.run import request_for
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
 
 ROOT = Path(__file__).parents[3]
 

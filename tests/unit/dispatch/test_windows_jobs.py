@@ -13,8 +13,7 @@ from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import build
 from farm.run.backends import ENGINES, check_engine
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.workspace import Silent, Workspace
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.engines import reach
+from farm.engines import docker
 
 
 @pytest.fixture
@@ -20,25 +20,25 @@ def silent():
 
 
 def test_a_first_question_is_given_up_long_before_others_are(silent, monkeypatch):
-    monkeypatch.setattr(reach, "FIRST_S", 0.1)
+    monkeypatch.setattr(docker, "FIRST_S", 0.1)
     with pytest.raises(NoRunnerError, match=r"no Docker engine answers at tcp://.* said nothing for") as found:
-        reach.connect(silent)
+        docker.connect(silent)
     assert "apt-get" not in found.value.hint
 
 
 def test_a_machine_without_an_engine_is_told_how_to_get_one():
     with pytest.raises(NoRunnerError) as found:
-        reach.connect("unix:///nonexistent")
+        docker.connect("unix:///nonexistent")
     assert "apt-get install docker.io" in found.value.hint
 
 
 BY_SSH = """
 import sys
 sys.modules["paramiko"] = None  # as where it is not installed
-from farm.engines import reach
+from farm.engines import docker
 from farm.base.errors import NoRunnerError
 try:
-    reach.connect()
+    docker.connect()
 except NoRunnerError as error:
     print(error, error.hint)
 """
@@ -90,7 +90,7 @@ def test_a_context_that_is_not_there_is_named(tmp_path, monkeypatch, by):
     else:
         (tmp_path / by).write_text(json.dumps({"currentContext": "gone"}))
     with pytest.raises(NoRunnerError, match="docker has no context 'gone'"):
-        reach.connect()
+        docker.connect()
 
 
 def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(silent, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(si
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(reach, "DEFAULT_SOCKET", "unix:///nonexistent")
-    monkeypatch.setattr(reach, "FIRST_S", 0.1)
+    monkeypatch.setattr(docker, "DEFAULT_SOCKET", "unix:///nonexistent")
+    monkeypatch.setattr(docker, "FIRST_S", 0.1)
     with pytest.raises(NoRunnerError, match="said nothing for"):
-        reach.connect()
+        docker.connect()

@@ -12,7 +12,7 @@ from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import supervise
 from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.host import HostEngine
-from farm.engines.output import RefusedOutputError
+from farm.engines.transfer import RefusedOutputError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see what became of processes")
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.base.heartbeat import Pulse
 from farm.engines.images import _follow
-from farm.engines.package_counts import PackageCounts
 
 TEXT = "Step 1/2 : FROM base\n\nStep 2/2 : RUN make\nfirst\r\nsecond\n"
 
@@ -88,65 +87,6 @@ def test_the_container_of_the_step_is_known(tmp_path):
     events = [{"stream": "Step 1/1 : RUN make\n"}, {"stream": " ---> Running in 4554acc1a7cf\n"}]
     _follow(iter(events), io.StringIO(), screen, lambda _: None, tmp_path / "image.log")
     assert screen.container == "4554acc1a7cf"
-
-
-INSTALLED = """\
-Get:1 http://mirror.example/debian bookworm InRelease [151 kB]
-Step 3/4 : RUN apt-get install
-1 upgraded, 2 newly installed, 1 reinstalled, 0 to remove and 7 not upgraded.
-Need to get 122 MB of archives.
-Get:1 http://mirror.example/debian bookworm/main amd64 libssl3 amd64 3.0.20 [2036 kB]
-Get:2 http://mirror.example/debian bookworm/main amd64 gcc-12 amd64 12.2.0-14 [19.3 MB]
-Selecting previously unselected package libssl3:amd64.
-Unpacking libssl3:amd64 (3.0.20) ...
-Unpacking gcc-12 (12.2.0-14) ...
-Unpacking tar (1.34) over (1.33) ...
-Setting up libssl3:amd64 (3.0.20) ...
-Setting up libssl3:amd64 (3.0.20) ...
-Processing triggers for libc-bin (2.36-9) ...
-Step 4/4 : RUN true
-"""
-
-
-def test_packages_are_counted_over_the_phases_of_apt(tmp_path):
-    counted = []
-    events = [{"stream": INSTALLED}]
-    _follow(
-        iter(events), io.StringIO(), Screen(), lambda _: None, tmp_path / "image.log", lambda *at: counted.append(at)
-    )
-    # What `apt-get update` gets is no package; at the next step of the Dockerfile nothing is counted any more.
-    assert counted == [(0, 0), (1, 12), (2, 12), (5, 12), (6, 12), (7, 12), (9, 12), (9, 12), (0, 0), (0, 0)]
-
-
-def test_apt_that_installs_nothing_counts_nothing():
-    counts = PackageCounts()
-    assert counts.line("0 upgraded, 0 newly installed, 0 to remove and 3 not upgraded.") is None
-    assert counts.line("Get:1 http://mirror.example/debian bookworm InRelease [151 kB]") is None
-    assert counts.line("Unpacking the base system ...") is None
-
-
-DEBOOTSTRAP = """\
-I: Retrieving InRelease 
-I: Retrieving Packages 
-I: Resolving dependencies of required packages...
-I: Retrieving adduser 3.134
-I: Validating adduser 3.134
-I: Retrieving libc6 2.36-9+deb12u14
-I: Extracting adduser...
-I: Installing core packages...
-I: Unpacking required packages...
-I: Unpacking adduser...
-I: Unpacking libc6:amd64...
-I: Configuring libc6:amd64...
-I: Configuring libc6:amd64...
-I: Unpacking the base system...
-"""  # noqa: W291 it prints these spaces
-
-
-def test_packages_are_counted_over_the_phases_of_debootstrap():
-    counts = PackageCounts()
-    counted = [at for text in DEBOOTSTRAP.splitlines() if (at := counts.line(text))]
-    assert counted == [(1, 0), (2, 0), (1, 6), (3, 6), (4, 6), (5, 6), (5, 6)]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_the_address_of_a_groups_root_is_not_the_indexs(tmp_path):
     """What users know of an index is what they gave to pip."""
     new_key(tmp_path / "farm.key")
     signer = load_signer(tmp_path / "farm.key")
-    root = start(open_store(str(tmp_path / "other")), signer, [signer.public])
+    root = start(open_store(str(tmp_path / "other")), signer, [signer.public_key])
     with pytest.raises(VerificationFailedError, match="not signed, or not an index") as caught:
         verify_index(open_reader(str(tmp_path)), root, state=tmp_path / "seen")
     assert "without /whl/<group>/simple/" in caught.value.hint

@@ -14,8 +14,8 @@ from farm.index.backends import open_store
 from farm.index.dependencies import link_dependencies, stacks
 from farm.index.layout import json_key
 from farm.index.publish import publish
-from farm.run.dependencies import link_missing
-from farm.run.report import Outcomes, Watcher
+from farm.run.release import link_missing
+from farm.run.workspace import Outcomes, Watcher
 from tests.indexes.wheels import build_wheel
 
 NAME = "torch-2.6.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl"

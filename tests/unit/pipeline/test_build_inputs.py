@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from farm.base.errors import BuildFailedError
-from farm.run.build_inputs import MAX_BYTES, BuildInputs, actions, noted, read
+from farm.run.buildstep import note_inputs
+from farm.run.inputs import MAX_INPUTS, BuildInputs, actions, read_inputs
 
 ROOT = Path(__file__).parents[3]
 CI = {
@@ -72,30 +73,30 @@ def test_what_a_container_wrote_there_counts_for_nothing(run, tmp_path):
     context = run("docker", **events)
     (tmp_path / "image.id").write_text("sha256:" + "e" * 64)
     (tmp_path / "built/inputs.json").write_text('{"image": "a lie"}')
-    made = noted(context, tmp_path / "built")
+    made = note_inputs(context, tmp_path / "built")
     assert made == BuildInputs(image="sha256:" + "e" * 64, wheels={"torch-2.whl": "f" * 64}, cache="engine 1")
-    assert read(tmp_path / "built/inputs.json") == made
+    assert read_inputs(tmp_path / "built/inputs.json") == made
 
 
 def test_a_runner_that_gathers_the_inputs_says_them(run, tmp_path):
     context = run("github", inputs={"wheels": {}, "cache": None})
-    assert noted(context, tmp_path / "built") == BuildInputs()  # an older farm there leaves none
+    assert note_inputs(context, tmp_path / "built") == BuildInputs()  # an older farm there leaves none
     told = {"wheels": {"torch-2.whl": "f" * 64}, "actions": {"git+https://github.com/a/b": "1" * 40}}
     (tmp_path / "built/inputs.json").write_text(json.dumps(told))
-    assert noted(context, tmp_path / "built") == BuildInputs(**told)
+    assert note_inputs(context, tmp_path / "built") == BuildInputs(**told)
 
 
 HOSTILE = ["", "[]", "{", '{"image": 1}', '{"wheels": {"../x": "f"}}', '{"more": 1}', '{"actions": {"x\\u001b": "1"}}']
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, "[" * 100_000, " " * (MAX_BYTES + 1)])
+@pytest.mark.parametrize("text", [*HOSTILE, "[" * 100_000, " " * (MAX_INPUTS + 1)])
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path, text):
     (tmp_path / "inputs.json").write_text(text)
     with pytest.raises(BuildFailedError, match="cannot be used"):
-        read(tmp_path / "inputs.json")
+        read_inputs(tmp_path / "inputs.json")
 
 
 def test_a_link_is_refused(tmp_path):
     (tmp_path / "inputs.json").symlink_to("/etc/passwd")
     with pytest.raises(BuildFailedError, match="cannot be used"):
-        read(tmp_path / "inputs.json")
+        read_inputs(tmp_path / "inputs.json")

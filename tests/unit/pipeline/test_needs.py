@@ -15,9 +15,8 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
-from farm.run import needs
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run import inputs
+from farm.run.workspace import Silent, Workspace
 from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
@@ -59,7 +58,7 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
     put(version, "cp313-cp313-manylinux_2_28_aarch64")
     put(f"{version}.1", "cp313-cp313-manylinux_2_28_x86_64")
     wanted = put(version, "cp313-cp313-manylinux_2_28_x86_64")
-    fetched = needs.fetch(workspace, plan, tmp_path / "needs")
+    fetched = inputs.fetch_needs(workspace, plan, tmp_path / "needs")
     files = {path.name: path for path in (tmp_path / "needs").iterdir()}
     assert fetched == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     assert [path.name for path in (tmp_path / "needs").iterdir()] == [wanted.name]
@@ -70,7 +69,7 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
 def test_another_wheel_does_not_do(plan, workspace, put, tag):
     put(plan.needs[0].partition("==")[2], tag)
     with pytest.raises(UsageError, match=r"built against torch==.*no such wheel") as caught:
-        needs.published(workspace, plan)
+        inputs.published_needs(workspace, plan)
     chosen = f"--variant {VARIANT} --package torch --platform linux --channel main"
     assert caught.value.hint == f"build it first: farm submit {chosen}"
 
@@ -79,15 +78,15 @@ def test_other_bytes_than_the_page_says_are_not_used(plan, workspace, put, tmp_p
     wheel = put(plan.needs[0].partition("==")[2], "cp313-cp313-manylinux_2_28_x86_64")
     (tmp_path / "index" / wheel_key(wheel.name)).write_bytes(b"something else")
     with pytest.raises(InfrastructureError, match="other bytes than its page says"):
-        needs.fetch(workspace, plan, tmp_path / "needs")
+        inputs.fetch_needs(workspace, plan, tmp_path / "needs")
     assert not list((tmp_path / "needs").iterdir())
 
 
 def test_the_index_is_not_opened_for_a_build_that_needs_nothing(plan, tmp_path):
     away = Workspace(tmp_path, Settings.model_construct(index="gopher://nowhere"), Silent())
     with pytest.raises(UsageError, match="gopher"):
-        needs.published(away, plan)
-    assert needs.published(away, plan.model_copy(update={"needs": []})) == {}
+        inputs.published_needs(away, plan)
+    assert inputs.published_needs(away, plan.model_copy(update={"needs": []})) == {}
 
 
 def test_submit_says_what_to_build_first_and_starts_nothing(tmp_path, capsys, monkeypatch):

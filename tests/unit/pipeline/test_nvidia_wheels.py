@@ -9,9 +9,8 @@ from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
-from farm.run.library_wheels import library_wheels
-from farm.run.report import Silent
-from farm.run.workspace import Workspace
+from farm.run.inputs import library_wheels
+from farm.run.workspace import Silent, Workspace
 
 ROOT = Path(__file__).parents[3]
 

@@ -17,7 +17,7 @@ from farm.plan.recipe import recipe
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run.mainjob import without_a_build
-from farm.run.repair import repair_built
+from farm.run.wheel import repair_built
 from farm.wheel.policy import defaults
 from farm.wheel.repair import repair
 from farm.wheel.vendor import RepairOptions

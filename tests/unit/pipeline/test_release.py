@@ -16,14 +16,13 @@ from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
-from farm.run.build_inputs import BuildInputs
-from farm.run.check import refusal
+from farm.run.inputs import BuildInputs
 from farm.run.journal.model import Request
 from farm.run.published import find_published, use_published, was_tested
 from farm.run.release import publish_wheel
-from farm.run.report import Silent
 from farm.run.run import take_up
-from farm.run.workspace import Workspace, configured_signer, open_journal
+from farm.run.wheel import refusal
+from farm.run.workspace import Silent, Workspace, configured_signer, open_journal
 from farm.smoke.report import SmokeReport
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
@@ -148,7 +147,7 @@ def test_the_configured_key(tmp_path, monkeypatch, where):
     new_key(tmp_path / "farm.key")
     monkeypatch.setenv("FARM_TEST_KEY", (tmp_path / "farm.key").read_text())
     settings = Settings.model_construct(signing_key="farm.key" if where == "file" else "env:FARM_TEST_KEY")
-    assert configured_signer(tmp_path, settings).keyid == load_signer(tmp_path / "farm.key").keyid
+    assert configured_signer(tmp_path, settings).public_key == load_signer(tmp_path / "farm.key").public_key
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """ci/runners.yaml: its model, its schema, and `farm runners list`."""
 
 import json
-import shutil
 from pathlib import Path
 
 import jsonschema
@@ -110,12 +109,6 @@ def test_list(capsys):
     assert main(["--project", str(ROOT), "runners", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["k40"]["gpus"] == [{"name": "Tesla K40", "sm": "sm35", "driver": "470.256.02"}]
-
-
-def test_an_unknown_channel_is_said_before_any_engine_is_asked(tmp_path, capsys):
-    shutil.copytree(ROOT / "ci", tmp_path / "ci")
-    assert main(["--project", str(tmp_path), "runners", "check", "--channel", "mian"]) == 2
-    assert "nearest: main" in capsys.readouterr().err
 
 
 def test_what_is_to_be_written_for_github_can_be_read(tmp_path):

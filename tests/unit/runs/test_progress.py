@@ -1,7 +1,7 @@
 """How far a build is, by the events that it left."""
 
 from farm.run.journal.model import Event
-from farm.run.journal.progress import progress
+from farm.run.journal.state import progress
 
 
 def noted(*entries):

@@ -6,8 +6,7 @@ import pytest
 
 from farm.cli.status import summary
 from farm.run.journal import EventKind, Phase, Reason, Request, state_of
-from farm.run.journal.model import Run
-from farm.run.journal.owner import Process
+from farm.run.journal.model import Process, Run
 from farm.site.runs import runs as site_runs
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1", "platform": "linux"}

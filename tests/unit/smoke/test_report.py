@@ -28,7 +28,7 @@ def test_rows():
         Row("version", "passed", "1.0"),
         Row("archs", "failed", "sm_50; expected: also sm_35"),
         Row("driver", "not run", "no NVIDIA driver"),
-        Row("torch on SandyBridge", "failed", "failed: archs"),
+        Row("torch on SandyBridge (emulated)", "failed", "failed: archs"),
     )
 
 
@@ -165,7 +165,7 @@ def test_a_warning_is_of_a_check_that_passed():
     assert report.rows()[-1].name == "torch on this machine"
 
 
-@pytest.mark.parametrize(("emulated", "name"), [(None, "torch"), ("SandyBridge", "torch on SandyBridge")])
+@pytest.mark.parametrize(("emulated", "name"), [(None, "torch"), ("SandyBridge", "torch on SandyBridge (emulated)")])
 @pytest.mark.parametrize("dropped", [(), ("LD_PRELOAD", "MKL_CBWR")])
 def test_junit_says_where_it_ran_and_what_was_dropped(emulated, name, dropped):
     report = SmokeReport(

@@ -99,22 +99,67 @@ def test_names_that_no_disk_or_reader_takes(refused, name):
 
 
 @pytest.mark.parametrize(
-    ("tag", "member", "ok"),
+    ("tag", "members", "found"),
     [
-        ("cp311-cp311", "_C.cpython-311-x86_64-linux-gnu.so", True),
-        ("cp311-cp311", "_C.cpython-39-x86_64-linux-gnu.so", False),
-        ("cp311-cp311", "_C.cpython-311-aarch64-linux-gnu.so", False),
-        ("cp311-cp311", "_C.abi3.so", True),
-        ("cp37-abi3", "_C.abi3.so", True),
-        ("cp37-abi3", "_C.cpython-311-x86_64-linux-gnu.so", False),
-        ("cp313-cp313t", "_C.cpython-313t-x86_64-linux-gnu.so", True),
-        ("cp313-cp313t", "_C.cpython-313-x86_64-linux-gnu.so", False),
-        ("py3-none", "_C.cpython-39-x86_64-linux-gnu.so", True),
-        ("cp311-cp311", "libplain.so", True),
+        ("cp311-cp311", "_C.cpython-311-x86_64-linux-gnu.so", ""),
+        ("cp311-cp311", "_C.cpython-39-x86_64-linux-gnu.so", "its suffix .cpython-39"),
+        ("cp311-cp311", "_C.cpython-311-aarch64-linux-gnu.so", "its suffix .cpython-311-aarch64"),
+        ("cp311-cp311", "_C.cpython-311-x86_64-linux-musl.so", "its suffix .cpython-311-x86_64-linux-musl.so is not"),
+        ("cp311-cp311", "_C.cpython-311.so", "its suffix .cpython-311.so"),
+        ("cp311-cp311", "_C.cp311-win_amd64.pyd", "its suffix .cp311-win_amd64.pyd"),
+        ("cp311-cp311", "_C.pyd", "its suffix .pyd"),
+        ("cp311-cp311", "_C.abi3.so", ""),
+        ("cp36-cp36m", "_C.cpython-36m-x86_64-linux-gnu.so", ""),
+        ("cp37-abi3", "_C.abi3.so", ""),
+        ("cp37-abi3", "_C.cpython-311-x86_64-linux-gnu.so", "its suffix .cpython-311"),
+        ("cp38.cp39-cp38.cp39", "_C.abi3.so", ""),
+        ("cp313-cp313t", "_C.cpython-313t-x86_64-linux-gnu.so", ""),
+        ("cp313-cp313t", "_C.cpython-313-x86_64-linux-gnu.so", "its suffix .cpython-313-"),
+        ("cp313-cp313t", "_C.abi3.so", "its suffix .abi3.so"),
+        ("cp311-cp311m", "_C.cpython-311-x86_64-linux-gnu.so", "no Python has the tag cp311-cp311m"),
+        ("cp311-cp311t", "_C.so", "no Python has the tag cp311-cp311t"),
+        ("cp311-cp310", "_C.so", "no Python has the tag cp311-cp310"),
+        ("py3-abi3", "_C.abi3.so", "no Python has the tag py3-abi3"),
+        ("cp311-none", "_C.cpython-311-x86_64-linux-gnu.so", "a module takes Python's API (canary/_C.cpython-311"),
+        ("py3-none", "_C.cpython-39-x86_64-linux-gnu.so", "a module takes Python's API"),
+        ("py3-none", "_C.abi3.so sub/_C.abi3.so", "2 modules take Python's API"),
+        ("py3-none", "_C.cpython-39-x86_64-linux-gnu.so _C.cpython-311-x86_64-linux-gnu.so", ""),
+        (
+            "cp311-cp311",
+            "_D.cpython-311-x86_64-linux-gnu.so",
+            "has no PyInit__D, which Python calls to import it (it has",
+        ),
+        ("cp311-cp311", "_D.so", "has no PyInit__D"),
+        ("cp311-cp311", "libplain.so", ""),
     ],
 )
-def test_suffixes_against_tags(refused, make_elf, tag, member, ok):
-    found = refused({f"canary/{member}": make_elf(needed=["libc.so.6"])}, tag=f"{tag}-manylinux_2_17_x86_64")
+def test_modules_against_tags(refused, make_elf, tag, members, found):
+    module = make_elf(needed=["libc.so.6"], symbols={"PyInit__C": 0})
+    names = {f"canary/{member}": module for member in members.split()}
+    texts = [what for check, _, what in refused(names, tag=f"{tag}-manylinux_2_17_x86_64") if check == "abi"]
+    assert len(texts) == bool(found)
+    assert all(found in text for text in texts)
+
+
+def test_a_library_with_a_modules_name_that_takes_nothing_of_python_is_no_module(refused, make_elf):
+    """setuptools names libraries for ctypes so."""
+    name = "canary/_C.cpython-311-x86_64-linux-gnu.so"
+    assert refused({name: make_elf(needed=["libc.so.6"])}) == []
+    [(check, _, what)] = refused({name: make_elf(needed=["libc.so.6"], takes=["PyList_New"])})
+    assert (check, what) == ("abi", "has no PyInit__C, which Python calls to import it")
+
+
+@pytest.mark.parametrize(
+    ("tag", "member", "ok"),
+    [
+        ("cp311-cp311", "_C.cpython-311-x86_64-linux-musl.so", True),
+        ("cp311-cp311", "_C.cpython-311-x86_64-linux-gnu.so", False),
+        ("cp310-cp310", "_C.cpython-310-x86_64-linux-gnu.so", True),  # musl had no name of its own before 3.11
+    ],
+)
+def test_modules_for_musl(refused, make_elf, tag, member, ok):
+    module = make_elf(needed=["libc.musl-x86_64.so.1"], symbols={"PyInit__C": 0})
+    found = refused({f"canary/{member}": module}, tag=f"{tag}-musllinux_1_2_x86_64")
     assert [check for check, _, _ in found] == ([] if ok else ["abi"])
 
 
@@ -125,17 +170,23 @@ def test_suffixes_against_tags(refused, make_elf, tag, member, ok):
         ("cp311-cp311", "_C.pyd", "python39.dll", False),
         ("cp311-cp311", "_C.cp311-win_amd64.pyd", "PYTHON39.dll", False),
         ("cp311-cp311", "_C.cp39-win_amd64.pyd", "python311.dll", False),
+        ("cp311-cp311", "_C.cp311-win_arm64.pyd", "python311.dll", False),
+        ("cp311-cp311", "_C.so", "python311.dll", False),
         ("cp37-abi3", "_C.pyd", "python3.dll", True),
+        ("cp37-abi3", "_C.abi3.pyd", "python3.dll", False),
         ("cp37-abi3", "_C.pyd", "python311.dll", False),
         ("cp315-abi3t", "_C.abi3t-win_amd64.pyd", "python3t.dll", True),
         ("cp315-abi3t", "_C.pyd", "python315t.dll", False),
         ("cp311-cp311", "_C.cp311-win32.pyd", "python311.dll", False),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313t.dll", True),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313.dll", False),
+        ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python3.dll", False),
+        ("cp311-cp311", "_D.cp311-win_amd64.pyd", "python311.dll", False),
     ],
 )
-def test_the_python_that_a_dll_loads(refused, make_pe, tag, member, needed, ok):
-    found = refused({f"canary/{member}": make_pe(needed=[needed, "KERNEL32.dll"])}, tag=f"{tag}-win_amd64")
+def test_modules_of_windows(refused, make_pe, tag, member, needed, ok):
+    module = make_pe(needed=[needed, "KERNEL32.dll"], exports=["PyInit__C"])
+    found = refused({f"canary/{member}": module}, tag=f"{tag}-win_amd64")
     assert [check for check, _, _ in found] == ([] if ok else ["abi"])
 
 

@@ -12,6 +12,7 @@ from farm.wheel import isa, isalevels
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import scan_isa
 from farm.wheel.isalevels import level_names
+from farm.wheel.policy import Chosen
 from tests.examples import examples
 
 # Encodings by hand from Intel SDM vol. 2.
@@ -49,13 +50,23 @@ def test_an_avx2_instruction_is_found_for_avx_and_not_for_avx2(make_elf):
     assert scan(raw, "avx2").beyond == ()
 
 
-def test_functions_that_are_chosen_at_run_time_are_left_out_and_no_others(make_elf):
-    """Of a static library behind its own dispatch; its neighbours must keep to the level."""
-    raw = make_elf(text=VPADDD_YMM * 2 + VADDPS_ZMM + RET, symbols={"xnn_kernel": 4, "own": 8})
-    found = {find.feature: find.places for find in scan_isa(raw, read_elf(raw), "avx", ["xnn_*"]).beyond}
-    assert list(found) == ["AVX2", "AVX512F"]
-    assert found["AVX512F"] == ("own+0x0",)
-    assert {find.count for find in scan_isa(raw, read_elf(raw), "avx", ["xnn_*"]).beyond} == {1}
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        (Chosen(), ["uv_run", "xnn_add", "_ZN2atE", "_ZeroState", "mkl_add", "owns", "_Zpl"]),
+        (Chosen(functions=("xnn_*", "_ZN*")), ["uv_run", "_ZeroState", "mkl_add", "owns", "_Zpl"]),
+        # The whole of an archive, to the next function of C++ on both sides.
+        (Chosen(archives=("mkl_*",)), ["uv_run", "xnn_add", "_ZN2atE", "_Zpl"]),
+    ],
+)
+def test_functions_that_are_chosen_at_run_time_are_left_out_and_no_others(make_elf, chosen, found):
+    names = ["uv_run", "xnn_add", "_ZN2atE", "_ZeroState", "mkl_add", "owns", "_Zpl"]
+    places = {name: len(VPADDD_YMM) * index for index, name in enumerate(names)}
+    for name in names:
+        code = b"".join(VPADDD_YMM if each == name else b"\x90" * len(VPADDD_YMM) for each in names)
+        raw = make_elf(text=code + RET, symbols=places)
+        beyond = scan_isa(raw, read_elf(raw), "avx", chosen).beyond
+        assert [place for find in beyond for place in find.places] == [f"{name}+0x0"] * (name in found)
 
 
 @pytest.mark.parametrize(

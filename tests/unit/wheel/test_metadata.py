@@ -17,6 +17,7 @@ from farm.wheel.metadata import (
     read_dist_info,
     same_version,
     with_build,
+    with_description,
     with_platforms,
     with_requirements,
     with_version,
@@ -159,6 +160,14 @@ def test_requirements_are_added_behind_the_headers():
     assert with_requirements(b"Name: x", ["a"]) == b"Name: x\nRequires-Dist: a\n"
     for text in (before, b"Name: x", b"Name: x\n"):
         assert with_requirements(text, []) == text
+
+
+def test_a_paragraph_is_added_to_the_description_once():
+    before = b"Name: x\r\nVersion: 1.0\r\n\r\nAbout it.\r\n"
+    after = b"Name: x\r\nVersion: 1.0\r\n\r\nAbout it.\n\nWithout: y (no z).\n"
+    assert with_description(before, "Without: y (no z).") == after
+    assert with_description(after, "Without: y (no z).") == after
+    assert with_description(before, "") == before
 
 
 @pytest.mark.parametrize("text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 20_000, "(" * 900, "numpy<2\r"])

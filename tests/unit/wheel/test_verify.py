@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.cli.contents import components
+from farm.cli.inspect import components
 from farm.cli.main import main
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import CheckId, Policy
 from farm.wheel.report import Report
 from farm.wheel.verify import verify
 from tests.examples import examples
+from tests.schemas import valid
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 CHECKS = get_args(CheckId)
@@ -484,8 +485,8 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
     extra = make_elf(needed=["libdeep.so.1"], text=VPADDD_YMM, symbols={"f": 0}, fatbin=make_container())
     path = make_wheel(tmp_path, {**parts, "canary/extra.so": extra}, tag=TAG)
     seen = inspect(path)
-    data = seen.to_json()
-    assert json.loads(json.dumps(data)) == data
+    data = valid("inspect", json.dumps(seen.to_json()))
+    assert data == seen.to_json()
     assert (data["name"], data["version"], data["requires_python"], data["tags"]) == ("canary", "1.0", ">=3.8", [TAG])
     libraries = {library["path"]: library for library in data["libraries"]}
     sets = [(s["sass"], s["ptx"], s["containers"]) for s in libraries["canary/_C.so"]["fatbins"]]
@@ -513,7 +514,7 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
 
 
 def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, monkeypatch, capsys):
-    monkeypatch.setattr("farm.wheel.inspect.DECODED", 100)
+    monkeypatch.setattr("farm.cli.inspect.DECODED", 100)
     path = make_wheel(tmp_path, {"canary/extra.so": make_elf(needed=["libc.so.6"], text=VPADDD_YMM)}, tag=TAG)
     for words, seen in [((), "not decoded (--cpu)"), (("--cpu",), "AVX2 1"), (("--tree",), "CPU: not decoded (--cpu)")]:
         assert main(["inspect", str(path), *words]) == 0

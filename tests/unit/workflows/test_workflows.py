@@ -13,10 +13,12 @@ import yaml
 from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
 from farm.engines.github import OUTPUT, WORK, WORKFLOWS
+from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.matrix.workflow import workflow_matrix
 from farm.plan.settings import load_github, load_settings
+from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands
 from tests.unit.workflows.conftest import WORKFLOWS as FILES
 from tools import workflow_plan
@@ -155,12 +157,13 @@ def test_rights_and_limits(workflow):
         allowed = {
             "publish": {"id-token": "write"},
             "upkeep": {"id-token": "write"},
+            "sign": {"id-token": "write"},
             "summary": {"actions": "read"},
             "refresh": {"pull-requests": "write"},  # GitHub's own runner, no pull request's code
         }
         assert rights == allowed.get(name, {}), name
         if "id-token" in rights:
-            assert job["environment"].split()[0] == ("index" if name == "upkeep" else "release")
+            assert job["environment"].split()[0] == ("release" if name == "publish" else "index")
         for step in job["steps"]:
             if "actions/checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
@@ -183,7 +186,7 @@ def test_the_starter_has_limits_fences_and_no_rights(starter):
         assert job["permissions"] == {"contents": "read"}
     (script,) = [step["run"] for _, step in starter.steps() if "farm submit" in step.get("run", "")]
     assert 0 < script.index('echo "::stop-commands::$fence"') < script.index("farm submit")
-    assert starter.text.count("pipx install") == 2 == starter.text.count('pipx install "$FARM"')
+    assert starter.text.count("pipx install") == 3 == starter.text.count('pipx install "$FARM"')
 
 
 def installed(folder, monkeypatch, record):
@@ -269,13 +272,14 @@ def test_strangers_never_reach_a_runner_of_the_farm(workflow):
 
 def test_the_way_of_a_wheel():
     jobs = Workflow(ROOT / ".github/workflows/build-wheels.yml").jobs
-    assert list(jobs) == ["plan", "build", "verify", "publish", "smoke", "summary"]
+    assert list(jobs) == ["plan", "build", "verify", "publish", "smoke", "sign", "summary"]
     assert {name: job.get("needs") for name, job in jobs.items()} == {
         "plan": None,
         "build": "plan",
         "verify": ["plan", "build"],
         "publish": ["plan", "verify"],
         "smoke": ["plan", "publish"],
+        "sign": ["plan", "publish"],
         "summary": ["plan", "build", "verify", "publish", "smoke"],
     }
 
@@ -355,6 +359,23 @@ def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, cod
     if code == 0:
         (line,) = outputs.read_text().splitlines()
         assert {build["package"] for build in json.loads(line.removeprefix("builds="))} == {"hello"}
+
+
+def test_the_starter_workflow_joins_the_indexes_of_its_jobs(tmp_path):
+    names = [f"hello-{number}.0-py3-none-any.whl" for number in (1, 2)]
+    for name in names:
+        publish_wheel(open_store(str(tmp_path / f"indexes/index {name}")), build_wheel(tmp_path / "made", name))
+    shutil.copytree(EXAMPLE / "ci", tmp_path / "ci")
+    steps = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["join"]["steps"]
+    (script,) = [step["run"] for step in steps if "farm publish" in step.get("run", "")]
+    for _ in range(2):
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=tmp_path, env={"PATH": f"{BIN}:/usr/bin:/bin"}, check=False
+        )
+        assert done.returncode == 0
+    joined = tmp_path / "artifacts/index"
+    assert sorted(path.name for path in joined.glob("whl/files/*.whl")) == names
+    assert "hello" in (joined / "index.html").read_text()
 
 
 def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys):

@@ -3,7 +3,4 @@
 Standard library only, Python 3.7 and newer: it runs on whatever Python the toolchain image has. `farm.base.zipapps`
 makes one file of it, which the container gets as a Docker config; a second config, the manifest (JSON, gzip), says what
 to do and holds the signed URLs. It writes nothing to its own output but what went wrong with itself.
-
-The way through: `main` reads the manifest, `store` reads and writes the signed URLs, `folders` unpacks the inputs and
-sends the output, `command` runs the command, `log` sends its output while it runs.
 """

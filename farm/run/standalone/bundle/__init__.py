@@ -8,8 +8,4 @@ Root and ordinary users alike enter the toolchain by `farm.base.processes.enter`
 
 The build runs in the background: a call that ends before it, by Ctrl-C or `--wait-s`, does not end it, and the same
 command finds it again. A machine that was switched off in between goes on with the objects that it had.
-
-The way through: `main` reads the arguments and checks the machine, `work` makes the folder to work in, `unpack` joins
-the parts and verifies what it unpacked before, `build` starts and follows the job, `result` cuts what it made into
-pieces.
 """

@@ -359,7 +359,7 @@ call :step
 for %%f in (C:\farm\cuda-11.4-8.7.0\bin C:\farm\cuda-11.4-8.7.0\bin\x64 C:\farm\cuda-11.4-8.7.0\extras\CUPTI\lib64 C:\farm\cuda-11.4-8.7.0\NvToolsExt\bin\x64 C:\farm\tools\zlib C:\farm\tools\openblas\bin C:\farm\venv\Library\bin) do call :take %%f
 if defined FARM_SHORT goto :failed
 call :stop
-set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, FBGEMM (int8), memory-efficient attention, MAGMA"
+set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, FBGEMM, memory-efficient attention, MAGMA"
 call :say
 set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --plan C:\farm\job\plan.json"
 call :say

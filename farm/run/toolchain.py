@@ -1,0 +1,337 @@
+"""The toolchain of a build: this machine's own, proved; or an image, made, pushed, and unpacked where Docker is not."""
+
+import contextlib
+import hashlib
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import docker
+import docker.errors
+
+from farm import catalog
+from farm.base import processes
+from farm.base import resources as shipped
+from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
+from farm.base.interrupts import held
+from farm.base.retries import retry_while_open
+from farm.base.temporary import temporary_folder
+from farm.engines import base_images, images, machines
+from farm.engines.base import Engine, Job
+from farm.engines.docker import ERRORS, DockerEngine
+from farm.engines.slurm import SlurmEngine
+from farm.plan.file import Plan
+from farm.plan.render import Rendered, render
+from farm.run.backends import Backend, open_backend, this_machine
+from farm.run.sources import fetch
+from farm.run.workspace import Outcomes, Workspace
+from farm.smoke.variables import not_in_build
+
+TAIL_BYTES = 2000
+
+
+def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
+    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`.
+
+    Raises:
+        BuildFailedError: It failed; the text has the end of its log.
+        InfrastructureError: The engine does not answer.
+    """
+    with ExitStack() as stack:
+        with held():
+            handle = engine.submit(job)
+            stack.callback(engine.release, handle)
+        # `logs` ends with the job: nothing else waits for it.
+        log = b"".join(engine.logs(handle))
+        observed = engine.observe(handle)
+        if observed.state != "done" or observed.exit_code:
+            tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
+            raise BuildFailedError(f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}")
+        engine.collect(handle, dest, limit)
+
+
+MAX_TREE = 8 << 30
+PACK_TIMEOUT_S = 3600
+
+
+def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path, *, whole: bool = False) -> Path:
+    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image and script.
+
+    `whole`: with CUDA's big libraries; else stand-ins are packed, to link with.
+
+    Raises:
+        BuildFailedError: The image cannot be packed.
+    """
+    version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+    packed = cache / f"{image.rpartition(':')[2]}-{version}{'-whole' if whole else ''}.tar.xz"
+    if packed.exists():
+        return packed
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"{packed.stem}.job"
+    folder.mkdir(exist_ok=True)
+    (folder / script.name).write_bytes(script.read_bytes())
+    job = Job(
+        name=f"pack {image}",
+        image=image,
+        command=("python3", f"/farm/job/{script.name}", "/farm/out", *(["--whole"] if whole else [])),
+        inputs={"/farm/job": folder},
+        output="/farm/out",
+        environment={},
+        limits=engine.capacity(),
+        timeout_s=PACK_TIMEOUT_S,
+        labels={"farm.pack": packed.stem},
+    )
+    part = cache / f"{packed.stem}.part"
+    # It gets its name when it is whole: a bundle that was interrupted packs it again.
+    run_to_end(engine, job, part, MAX_TREE)
+    retry_while_open((part / "tree.tar.xz").replace, packed)
+    return packed
+
+
+PROVE_S = 300
+LOOK = """
+import importlib.util, sys
+version = "%d.%d" % sys.version_info[:2] + "t" * ("t" in sys.abiflags)
+print(version, *(m for m in ("build", "setuptools", "wheel") if not importlib.util.find_spec(m)))
+"""
+
+
+def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
+    """This machine has the plan's Python and compilers, and they work; a self-contained script looks for its own.
+
+    Raises:
+        NoRunnerError: Something is missing; the message says what.
+        UsageError: The plan is for another platform.
+    """
+    system, _ = this_machine()
+    if plan.platform != system.facts.name:
+        raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")
+    with outcomes.timed("toolchain", workspace.watcher) as step, temporary_folder() as home:
+        environment = processes.environment(str(home), tree=False)  # what the build gets
+        found = f"{system.entry} looks for it" if system.self_contained else _prove(plan, script, environment)
+        unused = not_in_build([*environment, *system.variables])
+        step.result = found + (f"; not passed to the build: {', '.join(unused)}" if unused else "")
+
+
+def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
+    """Returns what was found.
+
+    Raises:
+        NoRunnerError: See prove_host.
+    """
+    wanted = plan.parsed_variant.python_version
+    # The `python3` of the build's own PATH, not this interpreter: it is the one that builds.
+    version, *absent = _output(["python3", "-c", LOOK], environment).split()
+    if version != wanted:
+        raise NoRunnerError(
+            f"the plan is for Python {wanted}; python3 here is {version}",
+            hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, setuptools and wheel",
+        )
+    if absent:
+        names = " ".join(absent)
+        raise NoRunnerError(
+            f"python3 here lacks {', '.join(absent)}",
+            # A distribution's own Python refuses `pip install` (PEP 668); a virtual environment never does.
+            hint=f"python3 -m venv ~/farm-python && ~/farm-python/bin/pip install {names}, then put "
+            "~/farm-python/bin first into PATH; or Debian's packages: apt-get install "
+            + " ".join(f"python3-{name}" for name in absent),
+        )
+    command = ["python3", str(script), "--cxx", plan.env["CXX"]]
+    if plan.toolkit:
+        # The lowest is the first that a newer nvcc no longer knows. The variant's: `device_code: false` promises none.
+        command += ["--sm", str(min(plan.parsed_variant.sms))]
+    _output(command, environment)
+    return f"Python {wanted}, {plan.env['CXX']}" + (f", CUDA {plan.toolkit.cuda}" if plan.toolkit else "")
+
+
+def _output(command: list[str], environment: dict[str, str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROVE_S, env=environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoRunnerError(f"{command[0]} cannot be run here: {error}") from error
+    if done.returncode:
+        raise NoRunnerError(
+            f"this machine's toolchain does not work: {(done.stderr or done.stdout).strip()[-500:]}",
+            hint="install the compilers that `farm plan` names, or build in a container: --on docker",
+        )
+    return done.stdout
+
+
+IMAGE = "image.id"
+"""The file of a run that says in which image it was built."""
+
+
+SCRIPTS = "dockerfiles/scripts"
+
+
+PUSH_ATTEMPTS = 10
+"""For one image: another run may remove the name under which it is pushed."""
+
+
+def short_path(path: Path, project: Path) -> Path:
+    """Relative to the project where it is inside; `artifacts:` may name a folder anywhere."""
+    return path.relative_to(project) if path.is_relative_to(project) else path
+
+
+def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
+    """Renders a plan into `folder/context`."""
+    rendered = render(workspace.project, plan)
+    with outcomes.timed("render", workspace.watcher) as step:
+        files = rendered.write(folder / "context")
+        step.result = f"{len(files)} files in {short_path(folder / 'context', workspace.project)}"
+    return rendered
+
+
+def emulates(backend: Backend, plan: Plan) -> bool:
+    """True if the engine emulates the plan's machine; False if it is its own, or no Docker engine is asked.
+
+    Raises:
+        NoRunnerError: It does not run its programs.
+    """
+    if backend.builder is None or not machines.emulates(backend.builder, plan.machine):
+        return False
+    if backend.swarm is not None:
+        raise NoRunnerError(
+            f"the plan is for {plan.machine}, and so must be the Docker engine that makes images for a swarm",
+            hint="set DOCKER_HOST to such an engine, or submit with --on docker",
+        )
+    return True
+
+
+def toolchain(
+    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes the toolchain image of a plan; returns the name that the runners know, "" where none is made here.
+
+    Raises:
+        InfrastructureError: The image cannot be made or pushed.
+        NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
+    """
+    watcher = workspace.watcher
+    client = backend.builder
+    if backend.engine.traits.gathers:  # `farm build` on the runner makes it
+        return ""
+    if backend.engine.traits.unpacks:
+        return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
+    if client is None:
+        if backend.engine.traits.on_this_machine:
+            prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
+        return ""
+    emulated = emulates(backend, plan)
+    assert plan.base  # submit refuses the others
+    if emulated:
+        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take ten times as long")
+    with outcomes.timed("image", watcher) as step, backend.lock:
+        base = base_images.base_image(
+            client,
+            plan.base,
+            catalog.debian_releases()[plan.base],
+            emulated=plan.machine if emulated else None,
+            pull_timeout_s=workspace.settings.pull_timeout_s,
+            mirror=workspace.settings.debian_mirror,
+            line=watcher.line,
+            note=watcher.note,
+        )
+        wanted = images.Toolchain(
+            repository="farm/toolchain",
+            context=rendered.image,
+            digest=rendered.image_digest,
+            base=base,
+            labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
+            archives=workspace.settings.archives_url,
+            wheels=lambda: _toolkit_wheels(workspace, plan),
+        )
+        image = images.ensure_image(
+            client,
+            wanted,
+            log=folder / "image.log",
+            line=watcher.line,
+            note=watcher.note,
+        )
+        # For the provenance: the journal does not hold it.
+        (folder / IMAGE).write_text(image.id, encoding="utf-8")
+        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}{', emulated' if emulated else ''}"
+        if backend.swarm is None or backend.swarm.registry is None:
+            return image.tag
+        pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
+        step.result += f", {'pushed' if pushed else 'in the registry'}"
+        # Nodes may know the registry under another address than the machine that pushes.
+        return f"{backend.swarm.registry}/{image.tag}"
+
+
+def unpacked_toolchain(
+    workspace: Workspace, engine: Engine, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine.
+
+    Raises:
+        InfrastructureError: The image cannot be made, packed or unpacked.
+        NoRunnerError: There is no Docker engine to make it.
+    """
+    assert isinstance(engine, SlurmEngine)
+    image = f"toolchain-{rendered.image_digest[:24]}"
+    if image_id := engine.toolchain_id(image):
+        with outcomes.timed("image", workspace.watcher) as step:
+            (folder / IMAGE).write_text(image_id, encoding="utf-8")  # for the provenance, as in `toolchain`
+            step.result = f"{image}, in {engine.folder}"
+        return image
+    maker = open_backend(workspace, "docker")
+    try:
+        assert isinstance(maker.engine, DockerEngine)
+        made = toolchain(workspace, maker, plan, rendered, folder, outcomes)
+        with outcomes.timed("unpack", workspace.watcher) as step:
+            script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+            packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
+            image_id = (folder / IMAGE).read_text(encoding="utf-8")
+            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made))
+            step.result = f"{image} into {engine.folder}"
+    finally:
+        maker.close()
+    return image
+
+
+def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
+    """The wheels that the toolkit takes something from, by file name; fetched when they are not here."""
+    cache = workspace.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    wheels = plan.toolkit.wheels if plan.toolkit else []
+    return {str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line) for each in wheels}
+
+
+def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
+    """Pushes an image; False where the registry has it already.
+
+    Raises:
+        InfrastructureError: The registry does not answer, or refuses it.
+    """
+    repository, _, name = tag.partition(":")
+    there = f"{registry}/{repository}"
+    problem: str | None = None
+    try:
+        for _ in range(PUSH_ATTEMPTS):
+            # In the loop: another run that pushes the same image may have removed the name since.
+            client.images.get(tag).tag(there, name)
+            new, problem = _push_once(client, there, name)
+            if problem is None:
+                return new
+            if "does not exist" not in problem:
+                break
+    except ERRORS as error:
+        problem = str(error)
+    raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
+
+
+def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
+    """True if the registry had it not yet, and what went wrong.
+
+    Runs that push the same image at the same time give it the same name, and the first that is done removes it.
+    """
+    new, problem = False, None
+    try:
+        for event in client.images.push(repository, name, stream=True, decode=True):
+            problem = problem or event.get("error")
+            new |= event.get("status") == "Pushed"
+    finally:
+        with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
+            client.images.remove(f"{repository}:{name}")
+    return new, problem
