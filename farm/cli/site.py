@@ -1,7 +1,6 @@
 """`farm site build`: the pages beside the index."""
 
 import argparse
-import json
 from pathlib import Path
 
 from farm.base import outputs
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         check_store(store)
         changed, where = list(build.write(store, made).changed), public_url(workspace, "index.html")
     if args.json:
-        print(json.dumps({"files": len(made), "changed": changed, "where": where}, indent=2))
+        show.json_document({"files": len(made), "changed": changed, "where": where})
     else:
         show.say(f"{len(made)} files, {len(changed)} changed: {where}")
     return 0

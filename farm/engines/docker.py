@@ -24,7 +24,7 @@ import urllib3.exceptions
 from docker.context import ContextAPI
 from docker.context.config import get_current_context_name
 from docker.models.containers import Container
-from docker.types import LogConfig
+from docker.types import DeviceRequest, LogConfig
 
 from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError
@@ -190,6 +190,8 @@ CRASHED = 255
 TERMINATED = 143
 """SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
 IN_USE = 409
+GPU = ["gpu", "compute", "utility"]
+"""Capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -283,6 +285,7 @@ class DockerEngine:
             # An init as process 1 reaps orphans and passes signals on to the command.
             init=True,
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
+            device_requests=[DeviceRequest(count=-1, capabilities=[GPU])] if job.gpus else None,
         )
         try:
             with outputs.temporary_file() as inputs:
@@ -290,8 +293,13 @@ class DockerEngine:
                 inputs.seek(0)
                 container.put_archive("/", inputs)
             container.start()
-        except BaseException:
+        except BaseException as error:
             _remove(container)
+            if job.gpus and "device driver" in str(error):
+                raise NoRunnerError(
+                    f"the Docker engine gives no container a card: {error}",
+                    hint="install NVIDIA's Container Toolkit there until `docker run --gpus all IMAGE nvidia-smi` runs",
+                ) from error
             raise
         return str(container.id)
 

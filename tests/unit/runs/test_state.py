@@ -1,7 +1,5 @@
 """One derivation of a run's state: what the command line and the site print of one journal is the same."""
 
-import json
-
 import pytest
 
 from farm.cli.status import summary
@@ -100,26 +98,3 @@ def test_whose_owner_is_dead_nobody_works_on_it(journal, detached, reason):
     dead = Run(**{**vars(made), "owner": Process(1, "then", "another boot", "")})
     state = state_of(journal, dead)
     assert (state.phase, state.reason, state.text) == (Phase.QUEUED, reason, str(reason))
-
-
-def test_an_older_journal_is_read(tmp_path):
-    """Schema 1 kept the request in a column `selectors`; nothing of its rows is lost."""
-    import sqlite3
-
-    from farm.run.journal import Journal
-
-    path = tmp_path / "old.db"
-    with Journal(path) as made:
-        run = made.create_run("d", Request(variant="sm35-avx-py311", detached=True), PLAN)
-        made.event(run.id, "note", n=1)
-    raw = sqlite3.connect(path, isolation_level=None)
-    raw.execute("DROP INDEX open_runs")
-    raw.execute("DROP INDEX runs_of_plan")
-    raw.execute("UPDATE runs SET plan = ?", (json.dumps(PLAN),))  # nor were plans packed
-    raw.execute("DROP INDEX events_of_kind")
-    raw.execute("ALTER TABLE runs RENAME COLUMN request TO selectors")
-    raw.execute("PRAGMA user_version = 1")
-    raw.close()
-    with Journal(path) as opened:
-        assert opened.run(run.id) == run
-        assert opened.happened(run.id, "note").data == {"n": 1}
