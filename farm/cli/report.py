@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.base.errors import UsageError
 from farm.cli import show
+from farm.platforms.facts import WINDOWS
 
 MAX_BYTES = 256 << 20
 MOST = 10
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         plan: dict[str, Any] = json.loads(texts["plan.json"])
         env, version = dict(plan["env"]), f"{plan['package']} {plan['version']} for {plan['variant']}"
-        windows = dict(plan["windows"])
+        windows = dict(plan[WINDOWS])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{args.zip}: its plan.json is no plan", hint="give the zip that report.cmd wrote") from None
     show.say(version)

@@ -57,12 +57,12 @@ def _toolsets(patient: Patient, path: str, toolset: str) -> list[str]:
     return [folder for folder in folders if patient.site.exists(rf"{folder}\cl.exe")]
 
 
-def _english(patient: Patient, folder: str, todo: str) -> Finding:
+def _english(patient: Patient, folder: str, todo: str, check: str = "English language pack") -> Finding:
     messages = rf"{folder}\{ENGLISH}\clui.dll"
     if patient.site.exists(messages):
-        return ok("English language pack", messages)
+        return ok(check, messages)
     seen = f"{messages} is not there: Ninja and torch.compile read what cl.exe says in English"
-    return missing("English language pack", seen, todo)
+    return missing(check, seen, todo)
 
 
 def _installations(patient: Patient) -> list[dict[str, str]]:
@@ -153,9 +153,8 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
     else:
         yield ok("torch.compile: cl.exe", cl)
     if cl:
-        yield _english(
-            patient, cl.rpartition("\\")[0], "add English under Language packs in the Visual Studio Installer"
-        )
+        todo = "add English under Language packs in the Visual Studio Installer"
+        yield _english(patient, cl.rpartition("\\")[0], todo, "torch.compile: English")
     torch, triton, wanted = patient.site.package("torch"), patient.site.package("triton-windows"), needs()
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")

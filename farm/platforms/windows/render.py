@@ -140,10 +140,10 @@ def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
     tools = windows_tools()
     cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
     hosts = sorted(((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True)
-    built, titles = recipe(plan.recipe), {name: one.title for name, one in catalog.features().items()}
+    titles = {name: one.title for name, one in catalog.features().items()}
     return {
-        "disk_gb": built.disk_gb,
-        "cpu_minutes": round(built.cost.cpu_hours * 60) if built.cost else None,
+        "disk_gb": recipe(plan.recipe).disk_gb,
+        "cpu_minutes": round(tools.cpu_hours.get(plan.package, 0) * 60),
         "lacks": ", ".join(titles[name] for name in plan.without if name in titles),
         "cuda_folder": plan.env["CUDA_HOME"].replace("/", "\\") if plan.toolkit else "",
         "requirements_digest": _digest(files["requirements.txt"]),

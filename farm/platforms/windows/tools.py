@@ -66,6 +66,7 @@ class WindowsTools(Model):
     python: dict[str, Download]
     git: Download
     tools: dict[str, Tool]
+    cpu_hours: dict[str, float]
     frontend: list[str]
     frontend_before_311: list[str]
     wheels: list[Wheel]

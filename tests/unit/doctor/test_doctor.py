@@ -25,7 +25,7 @@ def test_a_fit_machine(k40, findings):
     assert {check: state for check, (state, _, _) in found.items() if state != "ok"} == {}
     assert set(found) == {
         "Visual Studio", "toolset", "Windows SDK", "English language pack", "toolkit", "cuDNN", "rights", "long paths",
-        "antivirus", "torch.compile: cl.exe", "torch.compile: triton", "memory", "jobs", "page file", "disk", "Python",
+        "antivirus", "torch.compile: cl.exe", "torch.compile: English", "torch.compile: triton", "memory", "jobs", "page file", "disk", "Python",
         "Git", "Git long paths", "GPU driver", "nvcc",
     }  # fmt: skip
     assert found["jobs"][1] == "15 compilers at once: 32 cores, 2.2 GB each"
