@@ -18,6 +18,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from farm.base.text import parse_age
+
 if TYPE_CHECKING:
     import docker
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 IMAGES = "farm/toolchain"
 LOGS = (".log", ".json", ".xml")
 """Endings of the logs and reports of a run."""
-UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 CACHES = ("sources", "toolchains", "smoke", "bundles", "host")
 """Folders under `artifacts/` that are made again when they are needed."""
 
@@ -69,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def age(text: str) -> timedelta:
     """The length of time that `30d`, `12h` or `4w` names."""
-    match = re.fullmatch(r"(\d{1,5})([dhw])", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number and d, h or w, such as 30d")
-    return timedelta(**{UNITS[match[2]]: int(match[1])})
+    try:
+        return parse_age(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args: argparse.Namespace) -> int:

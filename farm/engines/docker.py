@@ -156,11 +156,7 @@ def _ssh_without_paramiko() -> None:
 
 
 def _of_context() -> str | None:
-    """The address of the context that the command docker uses; None: it has none of its own.
-
-    Raises:
-        NoRunnerError: There is no such context: docker-py would take this machine's engine.
-    """
+    """The address of the context that the command docker uses; None: it has none of its own."""
     name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
     context = ContextAPI.get_context(name)
     if context is None:
@@ -172,11 +168,7 @@ def _of_context() -> str | None:
 
 
 def _try_socket(url: str, timeout_s: int) -> None:
-    """docker-py never closes a socket that cannot be connected: here it is closed at once.
-
-    Raises:
-        OSError: Nothing listens there, or this user may not use it.
-    """
+    """docker-py never closes a socket that cannot be connected: here it is closed at once."""
     if url.startswith("unix://") and hasattr(socket, "AF_UNIX"):
         with socket.socket(socket.AF_UNIX) as trial:
             trial.settimeout(timeout_s)

@@ -291,11 +291,7 @@ def open_card_machine(workspace: Workspace, name: str) -> Backend:
 
 
 def _docker_builders(workspace: Workspace) -> list[str]:
-    """The names of those that build.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The names of those that build."""
     found = [name for name, runner in docker_runners(workspace).items() if "build" in runner.jobs]
     if not found:
         raise UsageError(
