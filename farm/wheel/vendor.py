@@ -30,7 +30,7 @@ from farm.wheel.metadata import (
     with_requirements,
     with_version,
 )
-from farm.wheel.needs import Answer, Need, is_musl, resolve, system_needs
+from farm.wheel.needs import TWO_OPENMP, Answer, Need, is_musl, resolve, system_needs, two_openmp
 from farm.wheel.record import RECORD_LIMIT, Row, compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tags import platform_machine, windows_machine
@@ -131,6 +131,7 @@ def vendor(
         believed = _listed(record, but=f"{info.folder}/")
         believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)
         contents = read_needs(archive, believed)
+        refuse_two_openmp(contents.libraries)
         machine = _machine(info, contents)
         given = _given(opens, machine, folder, contents)
         found = _collect(contents, machine, folder, options, given)
@@ -154,6 +155,20 @@ def vendor(
         tags=platforms,
         record_corrected=tuple(printable(path) for path, _ in compare_record(record, info.record, contents.files)),
     )
+
+
+def refuse_two_openmp(libraries: Sequence[Library]) -> None:
+    """The wheel is no good, whatever is added to it.
+
+    Raises:
+        VerificationFailedError: A DLL imports two OpenMP runtimes.
+    """
+    for library in libraries:
+        if runtimes := two_openmp(library):
+            raise VerificationFailedError(
+                f"{library.path} imports two OpenMP runtimes: {runtimes}: it computes wrong numbers",
+                hint=f"build it again: {TWO_OPENMP}",
+            )
 
 
 def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
