@@ -84,6 +84,27 @@ def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
     return _wheels(open_store(workspace.index_url), plan, workspace.project)
 
 
+def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:
+    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it.
+
+    Raises:
+        InfrastructureError: The index does not answer.
+    """
+    store, found = open_store(index_url), list[tuple[str, str | None]]()
+    for need in map(Requirement, plan.needs):
+        try:
+            _find(store, plan, need, project)
+            text = None
+        except UsageError:
+            package, how = _how(plan, need, project)
+            channel = load_matrix(project).channels.get(plan.channel)
+            made_by = recipe(channel.text.recipes.get(package, package) if channel else package)
+            hours = made_by.cost_for(plan.parsed_variant.sms)
+            text = f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: farm submit {how}"
+        found.append((str(need), text))
+    return found
+
+
 def _wheels(store: Store, plan: Plan, project: Path) -> dict[str, File]:
     return {need: _find(store, plan, Requirement(need), project) for need in plan.needs}
 
@@ -97,21 +118,21 @@ def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
             return file
     raise UsageError(
         f"{plan.package} is built against {need}, and the index has no such wheel for {plan.variant}",
-        hint=f"build it first: farm submit {_how(plan, need, project)}",
+        hint=f"build it first: farm submit {_how(plan, need, project)[1]}",
     )
 
 
-def _how(plan: Plan, need: Requirement, project: Path) -> str:
-    """The options that make it: by the name of its recipe, from the same channel where that has it."""
+def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
+    """The recipe that makes it, and the options: by the recipe's name, from the same channel where that has it."""
     channel = load_matrix(project).channels.get(plan.channel)
     called = [name for name in names() if recipe(name).package == need.name]
     listed = [name for name in called if channel and name in channel.packages]
     package = (listed or [name for name in called if name == need.name] or called or [need.name])[0]
     chosen = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
     if listed:
-        return f"{chosen} --channel {plan.channel}"
+        return package, f"{chosen} --channel {plan.channel}"
     torch = plan.options.get("torch")
-    return f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
+    return package, f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
 
 
 def _serves(filename: str, plan: Plan, need: Requirement) -> bool:

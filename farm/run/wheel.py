@@ -1,6 +1,5 @@
 """The steps on a wheel that was built: repair as the plan says, then verify."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -11,14 +10,11 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
-from farm.base.errors import BuildFailedError, InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import BuildFailedError, VerificationFailedError
 from farm.plan.features import description
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
 from farm.run.build import the_wheel
-from farm.smoke.emulated import emulate
-from farm.smoke.emulation import find_emulator
-from farm.wheel.host import UNDECIDED
 from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import repair
@@ -100,11 +96,6 @@ def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequ
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
     report = verify(wheel, plan.verify, dependencies=dependencies)
-    [cpu] = [check for check in report.checks if check.id == "cpu"]
-    # Where this machine cannot emulate, the static check is all that there is, and its note says what it left open.
-    if UNDECIDED in cpu.note and find_emulator().program:
-        with contextlib.suppress(UsageError, InfrastructureError):
-            report = emulate(report, wheel)
     # Written before it is judged: a wheel that is refused needs its report most.
     report_file.write_text(report_text(report), encoding="utf-8")
     if not report.passed:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ from farm.wheel.needs import installed_path
 from farm.wheel.report import Check, Finding, Report
 from farm.wheel.tags import platform_machine
 
-_LIMIT_S = 1800
-_MAX_CRASHES = 20  # each is another start of the interpreter
+_LIMIT_S = 600  # of one process, which loads all libraries unless one kills it
+_MAX_STARTS = 20
 _NUMBER = re.compile(r"(\d+) (\S.*)")
 # Prints the number of each library before it is loaded, so that the last one is what killed the process. A module is
 # imported as its users do; where its package cannot be imported (a dependency is not there), by itself.
@@ -28,7 +29,7 @@ _PROGRAM = r"""
 import ctypes, importlib, importlib.machinery, importlib.util, os, sys
 root, start = sys.argv[1], int(sys.argv[2])
 sys.path.insert(0, root)
-out = os.fdopen(int(sys.argv[3]), "w", buffering=1)
+out = open(sys.argv[3], "w", buffering=1)
 for number, path in enumerate(sys.argv[4:]):
     if number < start:
         continue
@@ -46,6 +47,7 @@ for number, path in enumerate(sys.argv[4:]):
                 loader = importlib.machinery.ExtensionFileLoader(dotted, os.path.join(root, path))
                 module = importlib.util.module_from_spec(importlib.util.spec_from_loader(dotted, loader))
                 loader.exec_module(module)
+        print(number, "loaded", file=out)
     except BaseException as error:
         print(number, "error", type(error).__name__, str(error).split("\n")[0][:200], file=out)
 os._exit(0)
@@ -74,21 +76,21 @@ def emulate(report: Report, wheel: Path) -> Report:
         for library in inspect(wheel, decoded=0).libraries
         if library.format == "elf" and library.is_loadable and library.kind == "shared" and not library.interpreter
     ]
-    died: dict[str, int] = {}
-    failed: dict[str, str] = {}
+    outcomes: dict[str, str | int] = {}
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
+        command = [emulator.program, "-cpu", model.name, str(python)]
         start = 0
-        while start < len(libraries) and len(died) < _MAX_CRASHES:
-            command = [emulator.program, "-cpu", model.name, str(python)]
-            last, errors, signal = _load(command, root, libraries, start, folder)
-            failed |= {libraries[number]: text for number, text in errors.items()}
-            if signal is None:
+        for _ in range(_MAX_STARTS):
+            seen, end = _load(command, root, libraries, start, folder)
+            outcomes |= {libraries[number]: text for number, text in seen.items()}
+            if end is None:
                 break
-            died[libraries[last]] = signal
+            last = max(seen, default=start)
+            outcomes[libraries[last]] = end
             start = last + 1
-    return _with(report, model.name, len(libraries), died, failed)
+    return _with(report, model.name, libraries, outcomes)
 
 
 def _python(wheel: Path) -> Path:
@@ -124,49 +126,55 @@ def _unpack(wheel: Path, root: Path) -> None:
 
 def _load(
     command: list[str], root: Path, libraries: list[str], start: int, folder: Path
-) -> tuple[int, dict[int, str], int | None]:
-    """Load the libraries from `start` on in one process: the last, errors by number, and the signal that ended it."""
+) -> tuple[dict[int, str], str | int | None]:
+    """Load the libraries from `start` on in one process.
+
+    Returns:
+        By number, what became of each that was begun; and the signal or the reason that ended the process at the last
+        of them, None where it came to its end.
+    """
     environment, _ = for_probe(folder, ())
-    reading, writing = os.pipe()
-    with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
-        arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(writing), *libraries]
+    output = folder / "loaded"
+    output.write_bytes(b"")
+    arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(output), *libraries]
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as child:
         try:
-            child = subprocess.Popen(
-                [*command, *arguments],
-                cwd=folder,
-                env=environment,
-                pass_fds=[writing],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        finally:
-            os.close(writing)
-        try:
-            seen = [match for line in lines if (match := _NUMBER.match(line))]
-            code = child.wait(_LIMIT_S)
-        finally:
-            child.kill()
-    errors = {int(match[1]): match[2] for match in seen if match[2].startswith("error")}
+            code: int | None = child.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(child.pid, signal.SIGKILL)
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+    if code is None:
+        return seen, f"not loaded within {_LIMIT_S} s"
     # qemu ends itself by the signal that ended the program.
-    return int(seen[-1][1]) if seen else start, errors, -code if code < 0 else None
+    return seen, -code if code < 0 else None
 
 
-def _with(report: Report, model: str, count: int, died: dict[str, int], failed: dict[str, str]) -> Report:
+def _with(report: Report, model: str, libraries: list[str], outcomes: dict[str, str | int]) -> Report:
+    died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
+    others = [path for path in libraries if path not in died and outcomes.get(path) != "loaded"]
     findings = tuple(
         Finding(
             check="cpu",
             where=path,
-            what=f"loading it on {model} ends the process by signal {signal}" + (" (SIGILL)" if signal == 4 else ""),
+            what=f"loading it on {model} ends the process by {signal.Signals(number).name}",
             why=f"on a CPU of level {report.policy.cpu} the import dies so",
             fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, PyInit functions",
         )
-        for path, signal in died.items()
+        for path, number in died.items()
     )
-    seen = f"{count - len(died) - len(failed)} of {count} libraries loaded on {model}"
-    if failed:
-        seen += f"; not loaded, so not decided: {next(iter(failed))} ({next(iter(failed.values()))})"
+    seen = f"{len(libraries) - len(died) - len(others)} of {len(libraries)} libraries loaded on {model}"
+    if others:
+        seen += f"; not loaded, so not decided: {others[0]} ({outcomes.get(others[0], 'not begun')})"
     checks = []
     for check in report.checks:
         if check.id == "cpu":

@@ -10,12 +10,11 @@ from farm.platforms.facts import Facts, split_platform, unread
 from farm.wheel.dependencies import brings
 from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.library import Contents, Library
-from farm.wheel.needs import Answer, Need, resolve, system_needs
+from farm.wheel.needs import TWO_OPENMP, Answer, Need, resolve, system_needs, two_openmp
 from farm.wheel.pe import DllSymbols
 from farm.wheel.policy import CheckId, Policy, defaults
 from farm.wheel.report import Check, Finding
 from farm.wheel.tags import SystemNeed, earned_policy, for_musl, needs_glibc, policy_of_tag, unmet_needs
-from farm.wheel.windows import openmp_runtimes
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
@@ -161,7 +160,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
                     fix="build it for the variant's machine, or leave it out of the wheel",
                 )
             )
-        if library.format == "pe" and len(runtimes := openmp_runtimes((*library.needed, *library.delay_needed))) > 1:
+        if runtimes := two_openmp(library):
             findings.append(_two_openmp(library.path, runtimes))
     if not contents.libraries and (reason := unread(tags)):
         return Check(id="imports", status="not_run", note=reason)
@@ -224,14 +223,13 @@ def _by_requirement(names: Iterable[str], requires: Sequence[str]) -> dict[str, 
     return found
 
 
-def _two_openmp(path: str, runtimes: list[str]) -> Finding:
+def _two_openmp(path: str, runtimes: str) -> Finding:
     return Finding(
         check="imports",
         where=path,
-        what=f"imports {len(runtimes)} OpenMP runtimes: {', '.join(runtimes)}",
+        what=f"imports two OpenMP runtimes: {runtimes}",
         why="one runs its parallel regions and the other answers for threads and locks: wrong numbers without an error",
-        fix="link one: Microsoft's vcomp140 (/openmp), or another with /NODEFAULTLIB:vcomp; CMake takes whichever "
-        "libomp.lib it finds first (OpenMP_libomp_LIBRARY)",
+        fix=TWO_OPENMP,
     )
 
 

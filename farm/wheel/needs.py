@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from farm.wheel.library import Library
 from farm.wheel.tags import SystemNeed, for_musl, is_system_library, needs_glibc
-from farm.wheel.windows import added_folders, fits, owner
+from farm.wheel.windows import added_folders, fits, openmp_runtimes, owner
 
 
 class Answer(StrEnum):
@@ -49,6 +49,18 @@ class Need(NamedTuple):
     answer: Answer
     by: str | None = None
     when: str = "load"
+
+
+TWO_OPENMP = (
+    "link one: Microsoft's vcomp140 (/openmp), or another with /NODEFAULTLIB:vcomp; CMake takes whichever libomp.lib "
+    "it finds first (OpenMP_libomp_LIBRARY)"
+)
+
+
+def two_openmp(library: Library) -> str | None:
+    """The OpenMP runtimes that a DLL imports, where there is more than one."""
+    found = openmp_runtimes((*library.needed, *library.delay_needed)) if library.format == "pe" else []
+    return ", ".join(found) if len(found) > 1 else None
 
 
 def installed_path(member: str) -> str:

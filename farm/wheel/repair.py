@@ -26,7 +26,7 @@ from farm.wheel.metadata import parse_wheel_name, read_dist_info
 from farm.wheel.needs import DRIVER
 from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.tags import LOADER, check_supported, platform_machine, windows_machine
-from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, opened, vendor
+from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, opened, refuse_two_openmp, vendor
 from farm.wheel.windows import of_the_machine
 
 
@@ -89,6 +89,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         windows = windows_machine(tags) is not None
         before = frozenset(archive.members)
         libraries = read_needs(archive, hashed=False).libraries
+        refuse_two_openmp(libraries)
         inside = {} if windows else neighbours(libraries)
     libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.

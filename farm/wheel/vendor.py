@@ -31,7 +31,7 @@ from farm.wheel.metadata import (
     with_tags,
     with_version,
 )
-from farm.wheel.needs import Answer, Need, is_musl, resolve, system_needs
+from farm.wheel.needs import TWO_OPENMP, Answer, Need, is_musl, resolve, system_needs, two_openmp
 from farm.wheel.record import compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tags import platform_machine, windows_machine
@@ -130,6 +130,7 @@ def vendor(
         with suppress(VerificationFailedError):  # it is written anew whatever it is
             record = read_record(archive, info.record)[1]
         contents = read_needs(archive)
+        refuse_two_openmp(contents.libraries)
         machine = _machine(info, contents)
         changed: list[NewMember] = []
         if paths and platform_machine(info.tags) is not None:
@@ -165,6 +166,20 @@ def _read_again(libraries: Sequence[Library], changed: Sequence[NewMember]) -> t
     """The libraries, with the facts of those that were changed as they are now."""
     new = {each.name: _read_file(each.content, each.name) for each in changed if isinstance(each.content, Path)}
     return tuple(new.get(library.path, library) for library in libraries)
+
+
+def refuse_two_openmp(libraries: Sequence[Library]) -> None:
+    """The wheel is no good, whatever is added to it.
+
+    Raises:
+        VerificationFailedError: A DLL imports two OpenMP runtimes.
+    """
+    for library in libraries:
+        if runtimes := two_openmp(library):
+            raise VerificationFailedError(
+                f"{library.path} imports two OpenMP runtimes: {runtimes}: it computes wrong numbers",
+                hint=f"build it again: {TWO_OPENMP}",
+            )
 
 
 def _machine(info: DistInfo, contents: Contents) -> str | None:
