@@ -276,6 +276,18 @@ def fetch(url: str, target: Path, limit: int) -> None:
             out.write(block)
 
 
+def reach(url: str) -> str:
+    """Asks a server for the first byte of a file; empty, or why it does not come."""
+    if CURL:
+        code, said = _curl(url, Path(os.devnull), sys.maxsize, "--range", "0-0", "--max-time", "60", "--retry", "0")
+        return said if code else ""
+    try:
+        with _opener().open(_request(url, 0), timeout=TIMEOUT_S):
+            return ""
+    except OSError as error:  # urllib's errors are among them
+        return str(error)
+
+
 def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
     """Takes the file of that name from FARM_ARCHIVES; False: it is not there, or is not what is pinned."""
     own = os.environ.get("FARM_ARCHIVES", "")

@@ -12,6 +12,7 @@ keeps the exit code of the program before.
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,16 +21,56 @@ import time
 from pathlib import Path
 
 BUSY_S = 10.0
+EVERY_S = 60.0
+STEP = re.compile(rb"\[(\d{1,6})/(\d{1,6})\]")
+
+
+class Ninja:
+    """Progress of a build in the window, from Ninja's lines: `[120/6000] …`."""
+
+    def __init__(self) -> None:
+        self.first: tuple[float, int] | None = None
+        self.next = 0.0
+
+    def read(self, text: bytes, now: float) -> None:
+        """Says how far it is, at most once a minute. Ninja begins to count again with each part of a build."""
+        steps = STEP.findall(text)
+        if not steps:
+            return
+        done, of = map(int, steps[-1])
+        if self.first is None or done < self.first[1]:
+            self.first = (now, done)
+        if now < self.next:
+            return
+        self.next = now + EVERY_S
+        said = f"[{done}/{of}]{left(of - done, done - self.first[1], now - self.first[0])}"
+        print(f"{time.strftime('%H:%M')} farm: {said}", flush=True)
+        if sys.platform == "win32":
+            ctypes.windll.kernel32.SetConsoleTitleW(f"farm {said}")
+
+
+def left(steps: int, done: int, seconds: float) -> str:
+    """The time for the other steps, if they take as long as those before; empty before the first is done."""
+    if done <= 0:
+        return ""
+    minutes = int(steps * seconds / done / 60)
+    return f", about {minutes // 60} h {minutes % 60} min left"
 
 
 class Log:
     """The log: one that cannot be written any more does not stop the build."""
 
     def __init__(self, path: str) -> None:
+        self.show, self.ninja = os.environ.get("FARM_SHOW"), Ninja()
         self.stream = Path(path).open("ab", buffering=0)  # noqa: SIM115 - closed when this program ends
         self.broken = False
 
     def write(self, text: bytes) -> None:
+        if self.show == "all":
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+        elif self.show:
+            self.ninja.read(text, time.monotonic())
         try:
             self.stream.write(text)
         except OSError as error:

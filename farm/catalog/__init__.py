@@ -290,13 +290,15 @@ def toolkit_components() -> list[str]:
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:
-    """The key of `known` that `version` means: itself, or the last one that it begins (`2.9` for `2.9.1`).
+    """The key of `known` that `version` means; None: there is none.
 
-    Keys are in ascending order in every file. None: there is none.
+    Itself, the last one that it begins (`2.9` for `2.9.1`), or the one that begins it: patch releases of CUDA and cuDNN
+    count as one (`12.4.1`, `8.7.0.84`). Keys are in ascending order in every file.
     """
     if version in known:
         return version
-    return next((key for key in reversed(list(known)) if key.startswith(version + ".")), None)
+    longer = (key for key in reversed(list(known)) if key.startswith(version + "."))
+    return next(longer, None) or next((key for key in known if version.startswith(key + ".")), None)
 
 
 def known(versions: Mapping[str, object], asked: str) -> str:

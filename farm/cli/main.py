@@ -50,6 +50,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Machines": {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
+        "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what CMake found",
         "runners": "list the machines of ci/runners.yaml, check that they are online, or add one",
         "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
         "cache": "report hits and misses of the compiler cache",
@@ -66,7 +67,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch", "recipe")
+TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch", "recipe", "report")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
 EPILOG = "\n".join(

@@ -130,15 +130,16 @@ def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | No
         raise UsageError("a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}")
     known = catalog.toolkits()
     for text in spelled:
-        if text not in known:
+        if catalog.find(known, text) is None:
             raise UsageError(f"CUDA {text!r} is not in the catalogue", hint=catalog.known(known, text))
-    if len(set(spelled)) > 1:
+    cudas = {catalog.find(known, text) for text in spelled}
+    if len(cudas) > 1:
         raise UsageError(f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them")
     releases = catalog.torch_releases()
     found = catalog.find(releases, release) if release else None
     if release and found is None:
         raise UsageError(f"torch {release} is not in the catalogue", hint=catalog.known(releases, release))
-    return found, next(iter(spelled), None)
+    return found, next(iter(cudas), None)
 
 
 def _python(name: str | None) -> str | None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from farm.plan.evidence import Evidence
     from farm.plan.file import Plan
+    from farm.plan.settings import Settings
 
 Row = tuple[str, str, str]
 
@@ -26,13 +27,14 @@ def run(args: argparse.Namespace) -> int:
     from farm.plan import features
     from farm.plan.evidence import load_evidence
 
-    project, _, plan = plan_of(args)
+    project, settings, plan = plan_of(args)
     if args.json:
         print(plan.to_json(), end="")
         return 0
     evidence = load_evidence(project)
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
     for what, text in [
+        *first(project, settings, plan),
         *features.rows(plan.features, plan.without),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
@@ -65,8 +67,30 @@ def values(plan: "Plan") -> list[Row]:
         )
     if plan.python:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
+    if plan.windows:
+        rows.append(("openmp", plan.windows.openmp, f"blas {plan.options.get('blas')}"))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
+
+
+def first(project: "Path", settings: "Settings", plan: "Plan") -> Iterator[tuple[str, str]]:
+    """What must be built before, and the hours that it takes; or that the index has it, or PyTorch's own is fetched."""
+    yield from (
+        ("torch", f"PyTorch's own: {wheel.file}, from {wheel.url or 'the Python index'}")
+        for wheel in plan.build_requires
+        if wheel.package == "torch"
+    )
+    if not plan.needs:
+        return
+    from farm.base.errors import FarmError
+    from farm.run.inputs import standing
+
+    try:
+        index = settings.index if "://" in settings.index else str(project / settings.index)
+        for need, missing in standing(index, plan, project):
+            yield "first", f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}"
+    except FarmError as error:
+        yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
 
 
 def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tuple[str, str]]:

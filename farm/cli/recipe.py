@@ -72,9 +72,12 @@ def run(args: argparse.Namespace) -> int:
     load(target, Recipe)  # a name that no recipe can have is said now
     matrix = project / "ci" / "matrix.yaml"
     torch = _torch_for(channels, channel) if found.torch else None
-    if found.torch:
+    if found.torch and not channel.text.official:
         release = torch or channel.text.options["torch"]
-        found.notes.append(f"it is built against torch {release} of this farm, which is built or adopted first")
+        found.notes.append(
+            f"it is built against torch {release} of this farm, which takes hours; against PyTorch's own wheel with "
+            "`official:` in the channel (docs/your-package.md)"
+        )
     changed = _with_package(matrix.read_text(encoding="utf-8"), channel.name, found.folder, torch)
     if changed is None:
         found.notes.append(f"add {found.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml")
@@ -104,6 +107,7 @@ class Found:
     kernels: bool
     imports: list[str]
     cmake: bool = False
+    no_native: list[str] = field(default_factory=list)
     torch: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -114,6 +118,7 @@ class Found:
     def recipe(self, wheels: list[dict[str, str]]) -> str:
         """The text of `recipe.yaml`."""
         env = {"CMAKE_GENERATOR": "Ninja"} if self.cmake else {}  # the image has no make
+        env |= dict.fromkeys(self.no_native, "1")
         env |= {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
         env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"} if self.cuda and self.torch else {}
         lines = [
@@ -276,6 +281,8 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
         kernels=kernels,
         imports=imports,
         cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in tree.names),
+        # Its own variable against -march=native, which verify refuses: HNSWLIB_NO_NATIVE.
+        no_native=re.findall(r"environ\S*[\"'](\w*NO_NATIVE\w*)[\"']", tree.text("setup.py")),
         torch=torch,
         notes=notes,
     )

@@ -68,8 +68,12 @@ def run(args: argparse.Namespace) -> int:
             with contextlib.suppress(OSError):  # someone put something into it
                 args.output.rmdir()
         raise
+    from farm.wheel.policy import Policy
+    from farm.wheel.verify import verify
+
+    left = [finding.text for finding in verify(result.wheel, Policy()).findings]
     if args.json:
-        show.json_document(result.to_json())
+        show.json_document({**result.to_json(), "not_mended": left})
         return 0
     for item in result.vendored:
         show.say(f"added {item.path} from {item.source}")
@@ -84,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
         if reason := unread(tags):
             advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
             show.say(f"{reason}: none was added, and what they need is not known{advice}")
+    for text in left:
+        show.say(f"not mended: {text}")
     show.say(str(result.wheel))
     gc.freeze()  # nor is there anything to be found at the end
     return 0

@@ -16,6 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy", type=Path, metavar="FILE", help="what the wheel must keep, as YAML, instead of a variant"
     )
     add_selectors(parser, required=False, of_wheel=True)
+    parser.add_argument(
+        "--emulate",
+        action="store_true",
+        help="load its libraries on an emulated CPU of the promised level (qemu)",
+    )
     add_waivers(parser)
     add_dependencies(parser)
 
@@ -44,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
     """Check a wheel, and print what was found."""
     policy, waivers = policy_of(args)
     report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
+    if args.emulate:
+        from farm.smoke.emulated import emulate
+
+        report = emulate(report, args.wheel)
     if args.json:
         show.json_document(report.to_json())
     else:

@@ -81,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
         can = "can be built" if judged.buildable else "cannot be built"
         if judged.buildable and any(reason.severity == "unpinned" for reason in found):
             can = "goes together, but the farm has no pinned file for a part of it"
+        elif judged.buildable and any(reason.rule.endswith("-reported") for reason in found):
+            can = "may not build: who tried it says so"
         show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
         for reason in found:
             without = f" (without it: {reason.nearest})" if reason.nearest else ""
@@ -89,6 +91,10 @@ def run(args: argparse.Namespace) -> int:
                 show.prose(f"    {reason.fact} ({reason.source})")
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
+        if plan and plan.windows:
+            show.say(
+                f"openmp: {plan.windows.openmp} alone; two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
+            )
         for text in floating:
             show.prose(f"not pinned: {text}")
         tested = [row for row in evidence if row[0] == "tested"]

@@ -170,8 +170,8 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
 
 
 def _build_requires(wanted: Candidate) -> list[SourcePlan]:
-    """Wheels that a standalone Python needs for the build, then those of the recipe that are not among them."""
-    own = wheels(wanted.stack)
+    """Wheels that a standalone Python needs for the build and PyTorch's own, then those of the recipe beside them."""
+    own = [*wheels(wanted.stack), *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack)]
     there = {wheel.package for wheel in own}
     named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
     return [*own, *(wheel for wheel in named if wheel.package not in there)]

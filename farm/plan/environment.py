@@ -60,7 +60,7 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
     base = source_version(candidate.recipe, stack.torch)
     return {
         "version": wheel_version(base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)),
-        "torch_version": wheel_version(stack.torch, stack.cuda, stack.variant, 0) if stack.torch else "",
+        "torch_version": _torch_version(candidate),
         "numpy_end": _numpy_end(candidate),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
@@ -70,6 +70,14 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "cmake_architectures": cmake_architectures(stack.variant, ptx=stack.ptx) if stack.cuda else "",
         "gencode": gencode(stack.variant, ptx=stack.ptx) if stack.cuda else "",
     }
+
+
+def _torch_version(candidate: Candidate) -> str:
+    """The release of PyTorch's own wheel; the version of the farm's."""
+    stack = candidate.stack
+    if stack.torch and not inputs.official_torch(candidate.pins.official, candidate.recipe, stack):
+        return wheel_version(stack.torch, stack.cuda, stack.variant, 0)
+    return stack.torch or ""
 
 
 def _numpy_end(candidate: Candidate) -> str:
@@ -110,6 +118,8 @@ def needs(candidate: Candidate) -> list[str]:
                 hint=f"nearest: {', '.join(others)}" if others else None,
             )
         other = recipe(_recipe_of(candidate, name))
+        if other.package == "torch" and inputs.official_torch(candidate.pins.official, candidate.recipe, stack):
+            continue  # it is fetched, not built
         # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch as well.
         base = stack.torch if other.package == "torch" and stack.torch else source_version(other, stack.torch)
         # Rebuild 0: what is needed is the wheel as it was first published.

@@ -49,7 +49,7 @@ def _setting(
     for other in feature.needs:
         if other in before and not before[other].on:
             return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
-    if name in wanted.recipe.without:
+    if name in wanted.recipe.without and not (feature.blas and feature.blas == wanted.stack.blas):
         reason = wanted.recipe.without[name]
         origin = f"recipe {wanted.recipe.package}: {reason}"
         return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)

@@ -148,6 +148,7 @@ class WindowsPlan(Model):
 
     visual_studio: str = Field(pattern=r"^20\d\d$")
     toolset: str = Field(pattern=r"^14\.\d\d$")
+    openmp: str = Field(pattern=r"^[A-Za-z0-9_./:-]{1,100}$", description="the OpenMP library that CMake links")
     tools: list[ToolPin]
     wheels: list[WheelPin]
 

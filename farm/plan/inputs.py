@@ -1,6 +1,6 @@
 """The inputs of a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,10 +11,21 @@ from farm.base.tags import serves
 from farm.base.yamlfile import where
 from farm.catalog import redist
 from farm.catalog.models import TorchRelease
-from farm.plan.compat import Stack
+from farm.plan.compat import Stack, official
 from farm.plan.compat.host import platform_of, redist_platform
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
-from farm.plan.recipe import AnySource, GitSource, NcclSource, Part, PathSource, Recipe, WheelSource, folder, recipe
+from farm.plan.recipe import (
+    AnySource,
+    BuildWheel,
+    GitSource,
+    NcclSource,
+    Part,
+    PathSource,
+    Recipe,
+    WheelSource,
+    folder,
+    recipe,
+)
 from farm.platforms.facts import facts
 
 
@@ -85,7 +96,7 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
 
 
 def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:
-    """The wheels of the Python index that the build imports. A machine that is not an image has what `wheels` names.
+    """The wheels that the build imports. A machine that is not an image has what `wheels` names.
 
     Raises:
         UsageError: The recipe `name` has some, and says nothing of such a machine; or one is for another Python.
@@ -100,25 +111,64 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
             f"{folder(name) / 'recipe.yaml'}: build_requires: are installed in Linux images only, not on {system.name}",
             hint="name what a Windows machine installs in `wheels`, or build for --platform linux",
         )
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 slow to import
-
     wanted = [(n, wheel) for n, wheel in enumerate(recipe_.build_requires) if not wheel.bases or base in wheel.bases]
     for index, wheel in wanted:
-        try:
-            tags = parse_wheel_filename(wheel.file)[3]
-        except InvalidWheelFilename:
-            tags = frozenset()
-        if not any(
-            serves(tag.interpreter, tag.abi, stack.variant.python)
-            and (tag.platform == "any" or system.fits(tag.platform, stack.variant.machine))
-            for tag in tags
-        ):
+        if not _serves(wheel, stack):
             line = where(folder(name) / "recipe.yaml", "build_requires", index, "file")
             raise UsageError(
                 f"{line}: build_requires.{index}.file: {wheel.file} is not for Python {stack.variant.python_version} "
                 f"on {stack.platform} {stack.variant.machine}"
             )
-    return [SourcePlan(kind="wheel", **wheel.model_dump(exclude={"bases"})) for _, wheel in wanted]
+    return [_of_build(wheel) for _, wheel in wanted]
+
+
+def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
+    """PyTorch's own wheel that a channel names, and what it imports; none where the build must not be against it.
+
+    That is where no wheel of the release is for this Python and machine, or it has no code for a card of the variant.
+    """
+    fitting = [wheel for wheel in listed if "torch" in recipe_.needs and _serves(wheel, stack)]
+    torch = next((wheel for wheel in fitting if wheel.package == "torch" and _knows_cards(wheel, stack)), None)
+    return [_of_build(wheel) for wheel in fitting if wheel is torch or wheel.package != "torch"] if torch else []
+
+
+def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
+    from packaging.utils import parse_wheel_filename  # noqa: PLC0415 slow to import
+
+    version = parse_wheel_filename(wheel.file)[1]
+    if version.public != stack.torch:
+        return False
+    if stack.cuda is None:
+        return True
+    place = f"{stack.platform}-{stack.variant.machine}"
+    known = [one for one in official.wheels() if (one.torch, one.platform) == (stack.torch, place)]
+    label = version.local or ""
+    named = [one for one in known if (label == f"cu{one.cuda.replace('.', '')}" if label else one.index == "pypi")]
+    # An extension refuses to be built with another major version of CUDA than its torch (torch.utils.cpp_extension).
+    return any(
+        one.cuda.split(".")[0] == stack.cuda.split(".")[0]
+        and all(official.has_code(one, sm) for sm in stack.variant.sms)
+        for one in named
+    )
+
+
+def _serves(wheel: BuildWheel, stack: Stack) -> bool:
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 slow to import
+
+    try:
+        tags = parse_wheel_filename(wheel.file)[3]
+    except InvalidWheelFilename:
+        return False
+    system = facts(stack.platform)
+    return any(
+        serves(tag.interpreter, tag.abi, stack.variant.python)
+        and (tag.platform == "any" or system.fits(tag.platform, stack.variant.machine))
+        for tag in tags
+    )
+
+
+def _of_build(wheel: BuildWheel) -> SourcePlan:
+    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256, url=wheel.index)
 
 
 def _fixed(origin: AnySource | WheelSource) -> SourcePlan:

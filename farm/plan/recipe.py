@@ -125,12 +125,16 @@ class WheelSource(Model):
 
 
 class BuildWheel(Model):
-    """A wheel of the Python index that is installed for the build, such as its build backend; `bases` as in `Part`."""
+    """A wheel that is installed for the build, such as its build backend; `bases` as in `Part`.
+
+    `index`: the simple index that has it; None: the Python index, as pip is set to.
+    """
 
     bases: list[str] = []
     package: PackageName
     file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
     sha256: Sha256
+    index: Address | None = None
 
 
 AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]

@@ -38,6 +38,9 @@ from farm.run.journal import Journal, OpenRun
 from farm.run.sources import fetch, gather
 from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
+from farm.wheel.archive import Archive
+from farm.wheel.dependencies import required
+from farm.wheel.metadata import read_dist_info
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""
@@ -81,6 +84,27 @@ def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
     return _wheels(open_store(workspace.index_url), plan, workspace.project)
 
 
+def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:
+    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it.
+
+    Raises:
+        InfrastructureError: The index does not answer.
+    """
+    store, found = open_store(index_url), list[tuple[str, str | None]]()
+    for need in map(Requirement, plan.needs):
+        try:
+            _find(store, plan, need, project)
+            text = None
+        except UsageError:
+            package, how = _how(plan, need, project)
+            channel = load_matrix(project).channels.get(plan.channel)
+            made_by = recipe(channel.text.recipes.get(package, package) if channel else package)
+            hours = made_by.cost_for(plan.parsed_variant.sms)
+            text = f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: farm submit {how}"
+        found.append((str(need), text))
+    return found
+
+
 def _wheels(store: Store, plan: Plan, project: Path) -> dict[str, File]:
     return {need: _find(store, plan, Requirement(need), project) for need in plan.needs}
 
@@ -94,21 +118,21 @@ def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
             return file
     raise UsageError(
         f"{plan.package} is built against {need}, and the index has no such wheel for {plan.variant}",
-        hint=f"build it first: farm submit {_how(plan, need, project)}",
+        hint=f"build it first: farm submit {_how(plan, need, project)[1]}",
     )
 
 
-def _how(plan: Plan, need: Requirement, project: Path) -> str:
-    """The options that make it: by the name of its recipe, from the same channel where that has it."""
+def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
+    """The recipe that makes it, and the options: by the recipe's name, from the same channel where that has it."""
     channel = load_matrix(project).channels.get(plan.channel)
     called = [name for name in names() if recipe(name).package == need.name]
     listed = [name for name in called if channel and name in channel.packages]
     package = (listed or [name for name in called if name == need.name] or called or [need.name])[0]
     chosen = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
     if listed:
-        return f"{chosen} --channel {plan.channel}"
+        return package, f"{chosen} --channel {plan.channel}"
     torch = plan.options.get("torch")
-    return f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
+    return package, f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
 
 
 def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
@@ -156,10 +180,10 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     return {file.filename: file.hashes.sha256 for file in wheels.values()}
 
 
-def library_wheels(workspace: Workspace, plan: Plan, folder: Path) -> list[Path]:
-    """The plan's wheels of libraries in `folder` under their own names; fetched into the cache of sources once a host.
+def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) -> list[Path]:
+    """Those of the plan's wheels of libraries that `wheel` requires, in `folder`; fetched once a host.
 
-    Returns `[folder]` for `verify`, which reads those that the wheel requires; nothing where the plan has none.
+    Returns `[folder]` for `verify`; nothing where the plan has none.
 
     Raises:
         InfrastructureError: One cannot be fetched.
@@ -168,14 +192,18 @@ def library_wheels(workspace: Workspace, plan: Plan, folder: Path) -> list[Path]
     if not plan.library_wheels:
         return []
     cache = workspace.artifacts / "sources"
+    with Archive(wheel) as archive:
+        wanted = required(read_dist_info(archive))
     cache.mkdir(parents=True, exist_ok=True)
     # Made anew: verify reads every wheel that it holds.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for wheel in plan.library_wheels:
-        source = SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
+    for each in plan.library_wheels:
+        if canonicalize_name(each.package) not in wanted:
+            continue
+        source = SourcePlan(kind="wheel", package=each.package, file=each.file, sha256=each.sha256)
         found = fetch(source, cache, mirror=None, line=workspace.watcher.line)
-        target = folder / wheel.file
+        target = folder / each.file
         try:
             target.hardlink_to(found)
         except OSError:  # another file system

@@ -57,7 +57,7 @@ class MainJob(RunContext):
             step.result = f"added {vendored}; {result.tags[0] if result.tags else 'its tag is kept'}"
             self.outcomes.wheel = str(result.wheel)
         with self.outcomes.timed("verify", watcher) as step:
-            others = library_wheels(self.workspace, plan, self.folder / "dependencies")
+            others = library_wheels(self.workspace, plan, result.wheel, self.folder / "dependencies")
             try:
                 report = check_wheel(result.wheel, plan, self.folder / "verify.json", others)
             except VerificationFailedError as error:

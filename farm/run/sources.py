@@ -329,7 +329,7 @@ def _address(source: SourcePlan, mirror: str | None) -> str:
         name = str(source.package)
         initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
         return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
-    return index_address(str(source.package), str(source.file))
+    return index_address(str(source.package), str(source.file), source.url)
 
 
 def apt_mirror() -> str:
@@ -353,21 +353,21 @@ def apt_mirror() -> str:
     )
 
 
-def index_address(package: str, file: str) -> str:
-    """Where the Python index that pip is set to has a file.
+def index_address(package: str, file: str, index: str | None = None) -> str:
+    """Where an index has a file; without one the Python index that pip is set to.
 
     Raises:
         InfrastructureError: The index cannot be read.
         BuildFailedError: It has no such file.
     """
-    page, addresses = _index_page(package)
+    page, addresses = _index_page(package, index)
     plain = [address.partition("#")[0] for address, _ in addresses]
     by_name = {unquote(address.rpartition("/")[2]): address for address in plain}
     if file in by_name:
         return by_name[file]
     near = nearest(file, list(by_name)) or list(by_name)[-3:]
     raise BuildFailedError(
-        f"the Python index has no {file}",
+        f"{index or 'the Python index'} has no {file}",
         hint=f"correct the recipe; {page} has {', '.join(map(short, near)) or 'no files'}",
     )
 
@@ -386,9 +386,9 @@ def index_files(package: str, python: str) -> dict[str, str]:
     return found
 
 
-def _index_page(package: str) -> tuple[str, list[tuple[str, str]]]:
+def _index_page(package: str, index: str | None = None) -> tuple[str, list[tuple[str, str]]]:
     """The page of a project, and the address of each file with the Pythons that it is for."""
-    page = f"{pip_index().rstrip('/')}/{canonicalize_name(package)}/"
+    page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
     pythons = re.compile(r'data-requires-python="([^"]*)"')
     return page, [

@@ -4,11 +4,14 @@ pip unpacks them beside it, so its RUNPATHs lead from one into the other (`$ORIG
 are files on this machine: what the wheel imports from them is looked up in them, and what they hold is judged with it.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_of
@@ -16,6 +19,7 @@ from farm.base.requirement import read_requirement
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
+from farm.wheel.policy import defaults
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,26 @@ def read_dependencies(
     return tuple(_read(file, limits) for _, file in sorted(found.items()))
 
 
-def absent(info: DistInfo, given: Iterable[DependencyWheel]) -> list[str]:
-    """The requirements for which no wheel was given."""
-    names = [each.name for each in given]
-    return [str(each) for each in _requirements(info) if not any(same_name(each.name, name) for name in names)]
+def required(info: DistInfo) -> set[str]:
+    """The names, in normal form, of what METADATA requires."""
+    return {canonicalize_name(each.name) for each in _requirements(info)}
+
+
+def brings(library: str, requires: Iterable[str]) -> str | None:
+    """The requirement whose wheel has a library, by their names: `nvidia-cublas-cu12` has `libcublasLt.so.12`."""
+    stem = re.sub(r"[^a-z0-9]", "", re.sub(r"^lib|\.(so|dll)\b.*", "", library.lower()))
+    owner = next((line.split()[0] for line in defaults("brought_by") if fnmatchcase(library, line.split()[1])), None)
+    best: tuple[int, str] | None = None
+    for line in requires:
+        text = line.partition(";")[0].strip()
+        name = canonicalize_name(re.split(r"[^\w.-]", text, maxsplit=1)[0])
+        if name == owner:
+            return text
+        words = [word.removeprefix("py") for word in name.split("-") if word != "nvidia"]
+        length = max((len(word) for word in words if len(word) > 2 and stem.startswith(word)), default=0)
+        if length > (best[0] if best else 0):
+            best = length, text
+    return best[1] if best else None
 
 
 def _requirements(info: DistInfo) -> list[Requirement]:

@@ -37,11 +37,15 @@ MACHINES = {
 _BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 # Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
-_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_TLS, _PT_GNU_STACK = 1, 2, 3, 7, 0x6474E551
 _PF_X, _PF_W = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _DT_FILTER = 0x7FFFFFFF
+_DT_FLAGS, _DT_RELR, _DF_STATIC_TLS = 30, 36, 0x10
+_ABI_RELR = "libc.so.6", "GLIBC_ABI_DT_RELR"  # what GNU ld asks for where it writes DT_RELR, and LLVM's does not
+# Without PT_GNU_STACK the stack is what the ABI has it to be (glibc, sysdeps/*/stackinfo.h: DEFAULT_STACK_PERMS).
+_STACKS_FOR_CODE = ("i686", "x86_64", "armv7l", "ppc64", "ppc64le")
 _SHT_NOBITS = 8
 SHF_EXECINSTR = 4
 _MAX_SECTIONS = 0xFF00  # more need the escape in e_shnum, which linkers of libraries never use
@@ -94,7 +98,9 @@ class Elf:
         segments: What is loaded (PT_LOAD).
         dynamic: The dynamic section: (tag, value).
         version_names: Index of a required version, as symbols name it, to (library, version).
-        executable_stack: Asked for by PT_GNU_STACK.
+        executable_stack: Asked for by PT_GNU_STACK, or by none of it.
+        interpreter: The loader that a program names (PT_INTERP).
+        static_tls: Bytes of thread-local variables that must lie where the first libraries have theirs.
     """
 
     machine: str
@@ -111,6 +117,8 @@ class Elf:
     dynamic: tuple[tuple[int, int], ...] = ()
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     executable_stack: bool = False
+    interpreter: str | None = None
+    static_tls: int = 0
 
     def file_offset(self, address: int) -> int:
         """Where in the file a loaded address lies.
@@ -193,7 +201,9 @@ class _Reader:
         self.bits = 64 if data[4] == 2 else 32
         self.order = "<" if data[5] == 1 else ">"
         self.loads: list[Segment] = []
-        self.executable_stack = False
+        self.stack: int | None = None
+        self.tls = 0
+        self.interpreter: str | None = None
         self.version_names: dict[int, tuple[str, str]] = {}
         self.names = _MAX_NAMES
 
@@ -213,9 +223,16 @@ class _Reader:
             if strings is not None and tag in (_DT_NEEDED, _DT_FILTER, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
         ]
         # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the current folder.
+        versions = self._versions(dict(tags), strings)
+        if any(tag == _DT_RELR for tag, _ in tags):
+            file, version = _ABI_RELR
+            versions[file] = tuple(dict.fromkeys([*versions.get(file, ()), version]))
+        static_tls = any(tag == _DT_FLAGS and value & _DF_STATIC_TLS for tag, value in tags)
+        name = self._machine(machine)
+        by_default = name in _STACKS_FOR_CODE and kind == 3
         paths = {tag: tuple(text.split(":")) if text else () for tag, text in texts}
         return Elf(
-            machine=self._machine(machine),
+            machine=name,
             bits=self.bits,
             little=self.order == "<",
             kind=_KINDS.get(kind, "other"),
@@ -223,12 +240,14 @@ class _Reader:
             needed=tuple(text for tag, text in texts if tag in (_DT_NEEDED, _DT_FILTER)),
             rpath=paths.get(_DT_RPATH, ()),
             runpath=paths.get(_DT_RUNPATH),
-            versions=self._versions(dict(tags), strings),
+            versions=versions,
             sections=self._sections(sh, sh_size, sh_count, names),
             segments=tuple(self.loads),
             dynamic=tuple(tags),
             version_names=self.version_names,
-            executable_stack=self.executable_stack,
+            executable_stack=by_default if self.stack is None else bool(self.stack & _PF_X),
+            interpreter=self.interpreter,
+            static_tls=self.tls if static_tls else 0,
         )
 
     def _machine(self, number: int) -> str:
@@ -267,13 +286,17 @@ class _Reader:
         for index in range(count):
             if self.bits == 64:
                 # p_flags comes second in 64-bit files and last in 32-bit ones.
-                kind, flags, offset, address, _, length = self._at("IIQQQQ", table + index * size)
+                kind, flags, offset, address, _, length, in_memory = self._at("IIQQQQQ", table + index * size)
             else:
-                kind, offset, address, _, length, _, flags = self._at("IIIIIII", table + index * size)
+                kind, offset, address, _, length, in_memory, flags = self._at("IIIIIII", table + index * size)
             if kind == _PT_LOAD:
                 self.loads.append(Segment(address, offset, length, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
-                self.executable_stack = bool(flags & _PF_X)
+                self.stack = flags
+            elif kind == _PT_TLS:
+                self.tls = in_memory
+            elif kind == _PT_INTERP:
+                self.interpreter = self._string(offset)
             elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only
                 dynamic = (offset, length)
         return dynamic

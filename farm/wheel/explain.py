@@ -275,8 +275,7 @@ def _walk(libraries: list[Library], needs: list[Need]) -> tuple[str | None, dict
 
 def _of_wheel(path: Path) -> list[Library]:
     with Archive(path) as archive:
-        known = {name: ("", entry.size) for name, entry in archive.members.items()}  # no hash is wanted
-        return [library for library in read_needs(archive, known).libraries if library.format == "pe"]
+        return [library for library in read_needs(archive, hashed=False).libraries if library.format == "pe"]
 
 
 def _of_folder(path: Path) -> list[Library]:

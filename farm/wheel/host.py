@@ -2,18 +2,19 @@
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
+from itertools import groupby
 
 from farm.platforms.facts import Facts, split_platform, unread
+from farm.wheel.dependencies import brings
 from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.library import Contents, Library
-from farm.wheel.needs import Answer, is_musl, resolve, system_needs
+from farm.wheel.needs import TWO_OPENMP, Answer, Need, resolve, system_needs, two_openmp
 from farm.wheel.pe import DllSymbols
 from farm.wheel.policy import CheckId, Policy, defaults
 from farm.wheel.report import Check, Finding
-from farm.wheel.tags import SystemNeed, earned_policy, policy_of_tag, unmet_needs
-from farm.wheel.windows import openmp_runtimes
+from farm.wheel.tags import SystemNeed, earned_policy, for_musl, needs_glibc, policy_of_tag, unmet_needs
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
@@ -28,6 +29,8 @@ _FIX_KNOWN = (
 # What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
 # stands the version.
 _CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
+UNDECIDED = "not decided"
+"""Of a check that could not look at all: `farm verify --emulate` does."""
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
@@ -41,14 +44,12 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     loadable = [library for library in contents.libraries if library.is_loadable]
-    any_libc = not any(library.needed for library in loadable)  # programs that are linked whole
-    musl = None if any_libc else is_musl(contents.libraries)
     findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
         if tag == "any" and not loadable:
             findings.append(_not_built())
         else:
-            findings += _unearned(tag, machine, asked, musl)
+            findings += _unearned(tag, machine, asked, loadable)
     note = "" if findings else f"earned: {earned_policy(asked, machine).name}"
     return _check("platform", findings, note)
 
@@ -64,9 +65,13 @@ def _not_built() -> Finding:
     )
 
 
-def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None) -> Iterator[Finding]:
-    """Promises of a platform tag that the libraries do not keep. `musl`: they are for that libc; None: for any."""
+def _unearned(tag: str, machine: str, asked: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
+    """Promises of a platform tag that the libraries do not keep."""
     known = policy_of_tag(tag)
+    # Programs that are linked whole are for either.
+    musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
+    glibc = [library.path for library in libraries if needs_glibc(library.needed)]
+    of_the_other = glibc if tag.startswith("musllinux") else musl
     if known is None or known[1] != machine:
         yield Finding(
             check="platform",
@@ -75,13 +80,17 @@ def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None
             why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
             fix="repair the wheel: that gives it the tag that its libraries earn",
         )
-    elif musl is not None and musl != tag.startswith("musllinux"):
-        yield Finding(
-            check="platform",
-            where="",
-            what=f"platform tag {tag}: its libraries are for {'musl (Alpine Linux)' if musl else 'glibc'}",
-            why="pip installs the wheel where it cannot be imported",
-            fix="repair the wheel: that gives it the tag that its libraries earn",
+    elif of_the_other:
+        libc = "glibc" if of_the_other is glibc else "musl (Alpine Linux)"
+        yield from (
+            Finding(
+                check="platform",
+                where=path,
+                what=f"is for {libc}, and the platform tag is {tag}",
+                why="pip installs the wheel where this file cannot be loaded or started",
+                fix="repair the wheel, which gives it the tag of its libraries, or build this file for the tag's libc",
+            )
+            for path in of_the_other
         )
     else:
         for need in asked:
@@ -120,11 +129,6 @@ def _machine(policy: Policy) -> str | None:
     return platform.tag_of(machine)
 
 
-def _elsewhere(policy: Policy) -> str:
-    windows = policy.platform is not None and split_platform(policy.platform)[0].compiler == "msvc"
-    return "where Windows does not look" if windows else "where its RUNPATH does not lead"
-
-
 def _check_tags(platform: Facts, machine: str, tags: frozenset[str]) -> Check:
     found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
     findings = [
@@ -156,46 +160,76 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
                     fix="build it for the variant's machine, or leave it out of the wheel",
                 )
             )
-        if library.format == "pe" and len(runtimes := openmp_runtimes((*library.needed, *library.delay_needed))) > 1:
+        if runtimes := two_openmp(library):
             findings.append(_two_openmp(library.path, runtimes))
     if not contents.libraries and (reason := unread(tags)):
         return Check(id="imports", status="not_run", note=reason)
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
     for need in needs:
-        if need.answer is Answer.MISSING:
-            findings.append(
-                Finding(
-                    check="imports",
-                    where=need.who,
-                    what=f"needs {need.name}, which is neither in the wheel nor a system library",
-                    why="importing fails wherever that library does not happen to be installed",
-                    fix="repair the wheel with the folder that holds it, give the dependency that brings it "
-                    "(--dependency), or exclude it on purpose",
-                )
-            )
-        elif need.answer is Answer.UNREACHABLE:
-            findings.append(
-                Finding(
-                    check="imports",
-                    where=need.who,
-                    what=f"needs {need.name}, which is at {need.by}, {_elsewhere(policy)}",
-                    why="it loads only if something else has loaded that library before",
-                    fix="link it with an $ORIGIN-relative RUNPATH to that folder; a DLL belongs beside what needs it",
-                )
-            )
+        if need.answer is Answer.UNREACHABLE:
+            findings.append(_not_reached(need))
+    missing = [need for need in needs if need.answer is Answer.MISSING]
+    findings += _missing(missing, contents)
     beside = sum(need.answer is Answer.DEPENDENCY for need in needs)
     note = f"{len(needs)} imports of {len(contents.libraries)} libraries"
     return _check("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
 
 
-def _two_openmp(path: str, runtimes: list[str]) -> Finding:
+def _not_reached(need: Need) -> Finding:
+    """A library that is there, where the loader does not find it: by its folder, or by its name."""
+    there = str(need.by)
+    windows = need.who.lower().endswith((".pyd", ".dll"))
+    where = "where Windows does not look" if windows else "where its RUNPATH does not lead"
+    what, fix = f"needs {need.name}, which is at {there}, {where}", "farm repair --tools writes such a RUNPATH"
+    if windows:
+        fix = "put it beside the file that needs it, or into a folder that the package adds (os.add_dll_directory)"
+    elif posixpath.basename(there) != posixpath.basename(need.name):
+        what = f"needs {need.name}, and no file has this name: {there} calls itself so (SONAME)"
+        fix = "give the file that name, or the other one to what needs it (patchelf --replace-needed); a tool that "
+        fix += "unpacks links as files loses such names"
+    why = "it loads only if something else has loaded that library before"
+    return Finding(check="imports", where=need.who, what=what, why=why, fix=fix)
+
+
+def _missing(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
+    """Libraries that the wheel does not have, by the file that needs them and the requirement that brings them."""
+    known = {library.path for library in contents.libraries}
+    fakes = {posixpath.basename(path): path for path in contents.files if path not in known}
+    for who, group in groupby(needs, key=lambda need: need.who):
+        for requirement, names in _by_requirement([need.name for need in group], contents.requires).items():
+            what = f"needs {', '.join(names)}, which is neither in the wheel nor a system library"
+            fix = (
+                "repair the wheel with the folder that holds it, give the dependency that brings it (--dependency), or "
+            )
+            fix += "exclude it on purpose"
+            if requirement.strip():
+                what = f"needs {', '.join(names)} of another wheel: by its Requires-Dist {requirement}"
+                fix = f"give that wheel, too: pip download --no-deps '{requirement}'; farm verify --dependency FILE"
+            elif fake := fakes.get(posixpath.basename(names[0])):
+                what = f"needs {names[0]}, and {fake} is no library ({contents.files[fake][1]} bytes)"
+                fix = "build the wheel again with a tool that follows links: unpacked as a file, a link is its own text"
+            why = "importing fails wherever that library does not happen to be installed"
+            yield Finding(check="imports", where=who, what=what, why=why, fix=fix)
+
+
+def _by_requirement(names: Iterable[str], requires: Sequence[str]) -> dict[str, list[str]]:
+    """Names of libraries by the requirement that brings them; of others each by itself, under a key without words."""
+    found: dict[str, list[str]] = {}
+    alone = 0
+    for name in names:
+        requirement = brings(name, requires)
+        alone += not requirement
+        found.setdefault(requirement or " " * alone, []).append(name)
+    return found
+
+
+def _two_openmp(path: str, runtimes: str) -> Finding:
     return Finding(
         check="imports",
         where=path,
-        what=f"imports {len(runtimes)} OpenMP runtimes: {', '.join(runtimes)}",
+        what=f"imports two OpenMP runtimes: {runtimes}",
         why="one runs its parallel regions and the other answers for threads and locks: wrong numbers without an error",
-        fix="link one: Microsoft's vcomp140 (/openmp), or another with /NODEFAULTLIB:vcomp; CMake takes whichever "
-        "libomp.lib it finds first (OpenMP_libomp_LIBRARY)",
+        fix=TWO_OPENMP,
     )
 
 
@@ -230,6 +264,9 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
     if not checked and not findings:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
+    ends = [library.path for library in contents.libraries if library.instructions and library.instructions.open_ends]
+    if ends:
+        skipped.append(f"{UNDECIDED} in {len(ends)} of them (first {ends[0]}): what runs on loading calls by pointers")
     return _check("cpu", findings, f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped))
 
 

@@ -14,8 +14,9 @@ All jumps are followed, and direct calls (also through the PLT, where the librar
 levels. Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader gives
 it; and those of a function that takes the address of a table of pointers, or is called by an initialiser that does. All
 functions in the table count as called. Tables of virtual functions are left out: their objects decide what is called.
-What else pointers reach is not seen. A branch is followed whether or not it asks the CPU first, so a find is a place
-to look at.
+What else pointers reach is not seen: such ends, and calls below `depth`, are counted (`InitScan.open_ends`) and leave
+what runs undecided; emulation decides it (`farm.smoke.emulated`). A branch is followed whether or not it asks the CPU
+first, so a find is a place to look at.
 
 Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4
 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and `Include/moduleobject.h` of
@@ -65,11 +66,15 @@ _MAX_INSTRUCTIONS = 20_000_000
 
 @dataclass(frozen=True)
 class InitScan:
-    """Needs of the code that runs on loading; `starts` functions were entered, `instructions` decoded."""
+    """Needs of the code that runs on loading.
+
+    `starts` functions were entered, `instructions` decoded; `open_ends` calls were not followed.
+    """
 
     result: IsaResult
     starts: int = 0
     instructions: int = 0
+    open_ends: int = 0
 
 
 def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitScan:
@@ -97,9 +102,8 @@ def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitS
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
     walk.descend([*entries, *slots], depth)
-    return InitScan(
-        sweep.result(data, function_symbols(data, elf)), len({*starts, *entries, *slots}), walk.instructions
-    )
+    result = sweep.result(data, function_symbols(data, elf))
+    return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends)
 
 
 def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
@@ -337,6 +341,7 @@ class Walk:
         self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
         self.data, self.image, self.sweep, self.addresses, self.tables = data, image, sweep, addresses, tables
         self.instructions = 0
+        self.open_ends = 0
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
         self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
         self.taken: set[int] = set()  # addresses that the function which is decoded takes, or those who call it
@@ -460,6 +465,8 @@ class Walk:
         if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
             if calls is not None and target is not None:
                 calls[target] = None
+            elif target is not None:
+                self.open_ends += self.image.offset(target) is not None and not self._was_seen(target)
         elif target is not None:
             waiting.append(target)
         return code != self.sweep.invalid and flow not in (
@@ -468,6 +475,15 @@ class Walk:
             self.flow.RETURN,
             self.flow.EXCEPTION,
         )
+
+    def _was_seen(self, address: int) -> bool:
+        page, at = divmod(address, _PAGE)
+        return page in self.seen and bool(self.seen[page][at >> 3] & 1 << (at & 7))
+
+    def _leads_elsewhere(self, instruction: "iced_x86.Instruction") -> bool:
+        if not instruction.is_ip_rel_memory_operand:
+            return False
+        return self.tables is None or instruction.ip_rel_memory_address in self.tables.elsewhere
 
     def _target(self, instruction: "iced_x86.Instruction") -> int | None:
         flow = instruction.flow_control
@@ -479,6 +495,8 @@ class Walk:
                 if target is None and self.tables is not None:
                     target = self.tables.pointer(address)
             self.through_pointer |= target is None and flow == self.flow.INDIRECT_CALL
+            # A slot of another library's function is no open end: that library is looked at by itself.
+            self.open_ends += target is None and not self._leads_elsewhere(instruction)
             return target
         direct = (self.flow.UNCONDITIONAL_BRANCH, self.flow.CONDITIONAL_BRANCH, self.flow.CALL)
         return instruction.near_branch_target if flow in direct else None

@@ -40,7 +40,9 @@ def check_install(info: DistInfo, policy: Policy, metadata: bytes) -> Check:
             where=where,
             what=what,
             why="pip, uv or the Python index refuses the wheel, or installs it without what it needs",
-            fix="correct the package's build configuration (pyproject.toml, setup.cfg) and build the wheel again",
+            fix="farm repair writes this file anew"
+            if where.endswith("/WHEEL")
+            else "correct the package's build configuration (pyproject.toml, setup.cfg) and build the wheel again",
         )
         for where, what in found
     )
@@ -55,6 +57,8 @@ def _wheel_file(info: DistInfo) -> Iterator[str]:
     # Installers take a missing one for false.
     if len(pure) > 1 or any(each.strip().lower() not in ("true", "false") for each in pure):
         yield f"Root-Is-Purelib is {', '.join(pure)[:80]}; there must be one, true or false"
+    for line in info.no_tags:
+        yield f"Tag is {line[:80]!r}, which is none (python-abi-platform)"
 
 
 def _core_metadata(content: bytes) -> Iterator[str]:

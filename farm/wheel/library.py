@@ -1,5 +1,6 @@
 """The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every file."""
 
+import posixpath
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,8 @@ class FatbinSet(NamedTuple):
 class Instructions(NamedTuple):
     """Features that the machine code needs beyond `level`: instructions that need it, and the first places.
 
-    `starts`: None where all code was decoded; else how many functions run on loading, and only those were.
+    `starts`: None where all code was decoded; else how many functions run on loading, and only those were; then
+    `open_ends` calls were not followed.
     """
 
     level: str
@@ -56,6 +58,7 @@ class Instructions(NamedTuple):
     undecodable: int
     not_checked: str | None
     starts: int | None = None
+    open_ends: int = 0
 
 
 class Library(NamedTuple):
@@ -73,6 +76,8 @@ class Library(NamedTuple):
         has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
         versions: Library name to symbol versions required of it.
         executable_stack: It asks for a stack that code may run on (ELF).
+        interpreter: The loader that a program names (ELF); its name is among `needed`.
+        static_tls: See `farm.wheel.elf.Elf`.
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
         error: Why the file could not be read; then the facts are empty.
@@ -93,6 +98,8 @@ class Library(NamedTuple):
     has_runpath: bool = False
     versions: Mapping[str, tuple[str, ...]] = {}
     executable_stack: bool = False
+    interpreter: str | None = None
+    static_tls: int = 0
     fatbins: tuple[FatbinSet, ...] = ()
     empty_fatbins: int = 0
     instructions: Instructions | None = None
@@ -154,11 +161,13 @@ def _read_elf(
         machine=elf.machine,
         kind=elf.kind,
         soname=elf.soname,
-        needed=elf.needed,
+        needed=tuple(dict.fromkeys([*elf.needed, *([posixpath.basename(elf.interpreter)] if elf.interpreter else [])])),
         search_path=elf.search_path,
         has_runpath=elf.runpath is not None,
         versions=dict(elf.versions),
         executable_stack=elf.executable_stack,
+        interpreter=elf.interpreter,
+        static_tls=elf.static_tls,
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,
@@ -249,11 +258,11 @@ def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Ch
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
     if level in arm_level_names():
-        return _found(level, _arm_instructions(data, elf, level, on_load), None)
+        return _found(level, _arm_instructions(data, elf, level, on_load))
     if on_load:
         scan = scan_starts(data, elf, level)
-        return _found(level, scan.result, scan.starts)
-    return _found(level, scan_isa(data, elf, level, chosen), None)
+        return _found(level, scan.result, scan.starts, scan.open_ends)
+    return _found(level, scan_isa(data, elf, level, chosen))
 
 
 def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> "IsaResult":
@@ -271,16 +280,17 @@ def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instru
     from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
 
     scan = scan_dll(data, pe, level, on_load=on_load)
-    return _found(level, scan.result, scan.starts if on_load else None)
+    return _found(level, scan.result, scan.starts, scan.open_ends) if on_load else _found(level, scan.result)
 
 
-def _found(level: str, result: "IsaResult", starts: int | None) -> Instructions:
+def _found(level: str, result: "IsaResult", starts: int | None = None, open_ends: int = 0) -> Instructions:
     return Instructions(
         level=level,
         beyond={find.feature: (find.count, find.places) for find in result.beyond},
         undecodable=result.undecodable,
         not_checked=result.not_checked,
         starts=starts,
+        open_ends=open_ends,
     )
 
 
@@ -293,12 +303,14 @@ class Contents(NamedTuple):
     """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
 
     `symbols`: by member, where they were asked for; a library that cannot be read has none.
-    `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given.
+    `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given; `requires`
+    is the Requires-Dist of METADATA.
     """
 
     files: dict[str, tuple[str, int]]
     libraries: tuple[Library, ...]
     dependencies: tuple[Library, ...] = ()
+    requires: tuple[str, ...] = ()
     symbols: Mapping[str, Symbols | DllSymbols] = {}
 
 
@@ -353,11 +365,11 @@ def read_contents(
     return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
 
 
-def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Contents:
+def read_needs(archive: Archive, *, hashed: bool = True) -> Contents:
     """Facts for repair: the hash of every file, and the libraries' needs of one another.
 
-    Where `hashes` (by member) give the true length, the hash is believed and the file not read. Libraries are not
-    searched for device code; `Library.fatbins` and `instructions` are empty.
+    Libraries are not searched for device code; `Library.fatbins` and `instructions` are empty. Without `hashed` only
+    libraries are read.
 
     Raises:
         As `read_contents`, as far as damage is met.
@@ -367,16 +379,14 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Conte
     for name, entry in archive.members.items():
         if entry.is_dir:
             continue
-        known = hashes.get(name)
-        believed = known is not None and known[1] == entry.size
         wanted = () if name.endswith(_NO_LIBRARIES) else magics(name)
-        if known is not None and believed and not (wanted and archive.starts_with(name, wanted)):
-            files[name] = known
+        if not hashed and not (wanted and archive.starts_with(name, wanted)):
+            files[name] = "", entry.size
             continue
-        with _disk(archive, name), archive.content(name, wanted, hashed=not believed) as (sha256, data):
-            files[name] = known if known is not None and believed else (sha256, entry.size)
+        with _disk(archive, name), archive.content(name, wanted, hashed=hashed) as (sha256, data):
+            files[name] = sha256, entry.size
             if data is not None:
-                libraries.append(read_library(name, files[name][0], data, None, device=False))
+                libraries.append(read_library(name, sha256, data, None, device=False))
                 _check_count(libraries)
     return Contents(files=files, libraries=tuple(libraries))
 

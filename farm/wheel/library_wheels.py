@@ -15,13 +15,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
-from farm.base.temporary import temporary_folder
 from farm.base.text import plain
 from farm.wheel.archive import Archive
-from farm.wheel.library import Library, read_needs
-from farm.wheel.metadata import read_dist_info
+from farm.wheel.library import Library
 from farm.wheel.needs import Answer, foreign, installed_path, resolve
-from farm.wheel.rewrite import NewMember, rewrite
+from farm.wheel.rewrite import NewMember
 
 _TIMEOUT_S = 600
 
@@ -88,39 +86,32 @@ def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
     return found
 
 
-def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
-    """Write `wheel` to `dest` with RPATHs into the folders of the wheels that it needs; returns these.
+def point(
+    archive: Archive, libraries: Sequence[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str], folder: Path
+) -> tuple[list[LibraryWheel], list[NewMember]]:
+    """The wheels of `wheels` that libraries of an archive need; and the libraries with other RPATHs, in `folder`.
 
-    Every library in a folder where one needs such a library gets them: none records which other it opens by name
-    by any. The libraries that were vendored (`<name>.libs`) keep their own. `neighbours` get the folders of theirs.
+    Every library in a folder where one needs such a wheel gets RPATHs into it: none records which other it opens by
+    name. The libraries that were vendored (`<name>.libs`) keep their own. `neighbours` get the folders of theirs.
     Entries that lead out of site-packages are gone afterwards: CMake writes the folder of the toolkit's stubs into what
-    links with the driver, and auditwheel corrects only the files whose libraries it vendored. Nothing is written where
-    nothing changes.
+    links with the driver, and auditwheel corrects only the files whose libraries it vendored.
 
     Raises:
-        VerificationFailedError: The wheel is damaged, or patchelf refuses a library.
+        VerificationFailedError: patchelf refuses a library.
         InfrastructureError: There is no patchelf.
     """
-    with Archive(wheel) as archive, temporary_folder(parent=dest.parent) as folder:
-        info = read_dist_info(archive)
-        contents = read_needs(archive, {})
-        own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
-        found = needed(own, wheels, opens)
-        beside = {library.path for library in _beside(own, found)}
-        # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel alone.
-        inside = {who: list(names.values()) for who, names in neighbours(contents.libraries).items()}
-        members = [
-            _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)
-            for library in own
-            if library.path in beside
-            or library.path in inside
-            or any(foreign(library.path, entry) for entry in library.search_path)
-        ]
-        if not members:
-            return found
-        drop = frozenset({info.record, *(member.name for member in members)})
-        rewrite(archive, dest, record=info.record, hashes=contents.files, drop=drop, new=members)
-    return found
+    own = [each for each in libraries if each.is_loadable and ".libs/" not in each.path]
+    found = needed(own, wheels, opens)
+    beside = {library.path for library in _beside(own, found)}
+    # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel alone.
+    inside = {who: list(names.values()) for who, names in neighbours(libraries).items()}
+    return found, [
+        _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)
+        for library in own
+        if library.path in beside
+        or library.path in inside
+        or any(foreign(library.path, entry) for entry in library.search_path)
+    ]
 
 
 def _beside(own: Sequence[Library], found: Sequence[LibraryWheel]) -> list[Library]:

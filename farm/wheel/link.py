@@ -162,6 +162,8 @@ _SYSTEM_ELF = re.compile(
     rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
+_STATIC_TLS = 1664  # glibc, elf/dl-tls.c: TLS_STATIC_SURPLUS with the default tunables
+_INTERPRETER = re.compile(rf"/lib(32|64|x32)?/({LOADER}|ld-musl-\w+\.so\.1)")
 _PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
 _MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker scripts
@@ -182,7 +184,7 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
     ]
     for library in contents.libraries:
         if library.is_loadable:
-            findings += [*_paths(library), *_stack(library), *_shadows(library)]
+            findings += [*_paths(library), *_refused(library), *_shadows(library)]
     findings += _no_libraries(contents, policy)
     if not findings and not contents.libraries and (reason := unread(tags)):
         return Check(id="link", status="not_run", note=reason)
@@ -220,18 +222,33 @@ def _paths(library: Library) -> list[Finding]:
     ]
 
 
-def _stack(library: Library) -> list[Finding]:
-    if not library.executable_stack:
-        return []
-    return [
-        Finding(
+def _refused(library: Library) -> Iterator[Finding]:
+    """What the file asks for and loaders refuse."""
+    if library.executable_stack:
+        yield Finding(
             check="link",
             where=library.path,
-            what="asks for an executable stack",
+            what="asks for an executable stack (by PT_GNU_STACK, or without one)",
             why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
             fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
         )
-    ]
+    if library.static_tls > _STATIC_TLS:
+        yield Finding(
+            check="link",
+            where=library.path,
+            what=f"has {library.static_tls} bytes of thread-local variables in the initial-exec model",
+            why="glibc keeps 1664 bytes for all libraries that are loaded later: 'cannot allocate memory in static TLS "
+            "block'",
+            fix="compile it with -ftls-model=global-dynamic, or keep large buffers in allocated memory",
+        )
+    if library.interpreter and not _INTERPRETER.fullmatch(library.interpreter):
+        yield Finding(
+            check="link",
+            where=library.path,
+            what=f"is a program for the loader {library.interpreter}, which other machines do not have",
+            why="starting it fails: 'No such file or directory'",
+            fix="link it on a system whose loader has its usual place, or patchelf --set-interpreter",
+        )
 
 
 def _shadows(library: Library) -> list[Finding]:

@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
@@ -52,6 +53,7 @@ class DistInfo(NamedTuple):
     Attributes:
         folder: The `.dist-info` folder.
         tags: Expanded (`cp311-cp311-linux_x86_64`).
+        no_tags: Tag headers that are none, which installers pass over.
         headers: All of METADATA, by name in lower case.
         wheel_headers: All of WHEEL.
     """
@@ -62,6 +64,7 @@ class DistInfo(NamedTuple):
     requires_python: str | None
     requires_dist: tuple[str, ...]
     tags: frozenset[str]
+    no_tags: tuple[str, ...] = ()
     headers: Mapping[str, list[str]] = {}
     wheel_headers: Mapping[str, list[str]] = {}
 
@@ -114,13 +117,17 @@ def read_dist_info(archive: Archive) -> DistInfo:
     archive.entry(f"{folder}/RECORD")
     metadata = _headers(archive, f"{folder}/METADATA")
     wheel = _headers(archive, f"{folder}/WHEEL")
+    lines = [line.strip() for line in wheel.get("tag", ())]
+    if sum(map(_count, lines)) > _MAX_TAGS:
+        raise VerificationFailedError(f"{folder}: more than {_MAX_TAGS} tags")
     return DistInfo(
         folder=folder,
         name=_one(metadata, "Name", f"{folder}/METADATA"),
         version=_one(metadata, "Version", f"{folder}/METADATA"),
         requires_python=next(iter(metadata.get("requires-python", ())), None),
         requires_dist=tuple(metadata.get("requires-dist", ())),
-        tags=_all_tags(wheel, folder),
+        tags=frozenset("-".join(tag) for line in lines for tag in _expanded(line)),
+        no_tags=tuple(line for line in lines if not _expanded(line)),
         headers=metadata,
         wheel_headers=wheel,
     )
@@ -200,22 +207,15 @@ def with_build(wheel: bytes, build: str) -> bytes:
     return end.join(lines) + (end if head.endswith((b"\r", b"\n")) else b"") + gap + body
 
 
-def with_platforms(wheel: bytes, platforms: tuple[str, ...]) -> bytes:
-    """WHEEL with the platform of its Tag headers replaced: one header a tag, sorted."""
+def with_tags(wheel: bytes, tags: Sequence[str]) -> bytes:
+    """WHEEL with these Tag headers, and of each other header the first: installers read that one."""
     head, _, _ = _split(wheel)
-    try:
-        lines = head.decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise VerificationFailedError("WHEEL: not UTF-8") from error
-    tags = {
-        (python, abi)
-        for line in lines
-        if line.lower().startswith("tag:")
-        for python, abi, _ in _tags(line[4:].strip(), "WHEEL")
-    }
-    kept = [line for line in lines if line and not line.lower().startswith("tag:")]
-    kept += [f"Tag: {python}-{abi}-{platform}" for python, abi in sorted(tags) for platform in platforms]
-    return ("\n".join(kept) + "\n").encode()
+    kept: dict[str, str] = {}
+    for line in head.decode("utf-8").splitlines():
+        name = line.partition(":")[0].lower()
+        if line and name != "tag":
+            kept.setdefault(name, line)
+    return "".join(f"{line}\n" for line in (*kept.values(), *(f"Tag: {tag}" for tag in tags))).encode()
 
 
 def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
@@ -270,31 +270,17 @@ def _one(headers: dict[str, list[str]], key: str, member: str) -> str:
     return values[0].strip()
 
 
-def _all_tags(wheel: dict[str, list[str]], folder: str) -> frozenset[str]:
-    tags: set[str] = set()
-    for line in wheel.get("tag", ()):
-        tags.update(map("-".join, _tags(line, folder)))
-        if len(tags) > _MAX_TAGS:
-            raise VerificationFailedError(f"{folder}: more than {_MAX_TAGS} tags")
-    return frozenset(tags)
-
-
-def _tags(line: str, where: str) -> set[tuple[str, ...]]:
-    parts = line.strip().split("-")
-    if len(parts) != 3:
-        raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag")
-    # Counted before it is expanded: a short line can stand for millions of tags.
-    if (parts[0].count(".") + 1) * (parts[1].count(".") + 1) * (parts[2].count(".") + 1) > _MAX_TAGS:
-        raise VerificationFailedError(f"{where}: more than {_MAX_TAGS} tags in one line")
-    tags = _expanded(line.strip())
-    if not tags:
-        raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag (an empty part, or no name of a Python)")
-    return tags
+def _count(tag: str) -> int:
+    """How many tags a line stands for, counted before it is expanded: a short one can stand for millions."""
+    return prod(part.count(".") + 1 for part in tag.split("-"))
 
 
 def _expanded(tag: str) -> set[tuple[str, ...]]:
     """(python, abi, platform) of each tag that one of the form `cp38.cp39-abi3-linux_x86_64` stands for; or none."""
-    pythons, abis, platforms = (part.split(".") for part in tag.lower().split("-"))
+    parts = [part.split(".") for part in tag.lower().split("-")]
+    if len(parts) != 3:
+        return set()
+    pythons, abis, platforms = parts
     if not all(map(str.isidentifier, pythons)) or "" in abis or "" in platforms:
         return set()
     return set(product(pythons, abis, platforms))

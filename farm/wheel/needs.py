@@ -20,8 +20,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from farm.wheel.library import Library
-from farm.wheel.tags import SystemNeed, for_musl, is_system_library
-from farm.wheel.windows import added_folders, fits, owner
+from farm.wheel.tags import SystemNeed, for_musl, is_system_library, needs_glibc
+from farm.wheel.windows import added_folders, fits, openmp_runtimes, owner
 
 
 class Answer(StrEnum):
@@ -49,6 +49,18 @@ class Need(NamedTuple):
     answer: Answer
     by: str | None = None
     when: str = "load"
+
+
+TWO_OPENMP = (
+    "link one: Microsoft's vcomp140 (/openmp), or another with /NODEFAULTLIB:vcomp; CMake takes whichever libomp.lib "
+    "it finds first (OpenMP_libomp_LIBRARY)"
+)
+
+
+def two_openmp(library: Library) -> str | None:
+    """The OpenMP runtimes that a DLL imports, where there is more than one."""
+    found = openmp_runtimes((*library.needed, *library.delay_needed)) if library.format == "pe" else []
+    return ", ".join(found) if len(found) > 1 else None
 
 
 def installed_path(member: str) -> str:
@@ -139,7 +151,8 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
         folders = [*search_folders(library), *inherited.get(library.path, ())]
         for name in library.needed:
             paths = _paths(library, name, folders)
-            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=musl))
+            libc = musl and not needs_glibc(library.needed)
+            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=libc))
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 

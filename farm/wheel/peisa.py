@@ -56,7 +56,7 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
             sweep.piece(data, low, high, image.address_of(low))
     if on_load or not sweep.counts:
         walk.descend(starts, DEPTH)
-    return InitScan(sweep.result(data, image.exports()), len(starts), walk.instructions)
+    return InitScan(sweep.result(data, image.exports()), len(starts), walk.instructions, walk.open_ends)
 
 
 class _Image:

@@ -1,11 +1,11 @@
 """Repair: a wheel as built becomes one that carries its libraries and says truly where it runs.
 
 Two ways lead there, and `RepairOptions.into` chooses: `farm.wheel.vendor` puts libraries where the package looks
-already and changes none (torch's libraries look for others in their own folder, and its `__init__` adds `torch/lib` to
-Windows' search). Other packages need new RUNPATHs on Linux, and load code on Windows: auditwheel with patchelf, and
-delvewheel, write both and put the libraries into `<name>.libs` under names of their own; `vendor` has the last word on
-RECORD, METADATA, tags and the file name. A tool that fails may leave a wheel behind all the same: each works in a
-folder of its own, which goes away with it.
+already, and of these changes RPATHs alone that lead nowhere (torch's libraries look for others in their own folder, and
+its `__init__` adds `torch/lib` to Windows' search). Other packages need new RUNPATHs on Linux, and load code on
+Windows: auditwheel with patchelf, and delvewheel, write both and put the libraries into `<name>.libs` under names of
+their own; `vendor` has the last word on RECORD, METADATA, tags and the file name. A tool that fails may leave a wheel
+behind all the same: each works in a folder of its own, which goes away with it.
 """
 
 import os
@@ -21,12 +21,12 @@ from farm.base.temporary import temporary_folder
 from farm.base.text import plain
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.library import read_needs
-from farm.wheel.library_wheels import neighbours, point_at, without_wheel_libraries
+from farm.wheel.library_wheels import neighbours, without_wheel_libraries
 from farm.wheel.metadata import parse_wheel_name, read_dist_info
 from farm.wheel.needs import DRIVER
 from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.tags import LOADER, check_supported, platform_machine, windows_machine
-from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, opened, vendor
+from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, opened, refuse_two_openmp, vendor
 from farm.wheel.windows import of_the_machine
 
 
@@ -53,6 +53,8 @@ def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | 
     if options.library_wheels:
         patterns = without_wheel_libraries(patterns, options.library_wheels)
     opens = opened(options.lib_dirs, patterns)
+    theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
+    options = options._replace(exclude=[*options.exclude, *theirs])
     if options.into is not None:
         return vendor(wheel, dest, options, options.into, opens, limits=limits)
     return repair_by_tools(wheel, dest, options, opens)
@@ -86,18 +88,16 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         tags = name.tags  # pip goes by these, whatever WHEEL says
         windows = windows_machine(tags) is not None
         before = frozenset(archive.members)
-        libraries = read_needs(archive, {}).libraries
+        libraries = read_needs(archive, hashed=False).libraries
+        refuse_two_openmp(libraries)
         inside = {} if windows else neighbours(libraries)
-    theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
-    options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
     nothing = not (opens or any(each.needed for each in libraries))
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         if not windows and (nothing or platform_machine(tags) is None):
-            pointed = folder / wheel.name
-            point_at(wheel, pointed, (), ())  # out go the ways to the machine that built it
-            return vendor(pointed if pointed.exists() else wheel, dest, options, libs, opens)
+            return vendor(wheel, dest, options, libs, opens)
+        source = wheel
         made = folder / "made"
         made.mkdir()
         if windows:
@@ -105,25 +105,17 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         else:
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
-                wheel = vendor(wheel, folder, alone, libs, opens).wheel
+                wheel = vendor(wheel, folder, alone, libs, opens, paths=False).wheel
             found_in = _beside_the_systems(options.lib_dirs, folder / "libraries")
-            # `point_at` leads to these; auditwheel refuses what it cannot find.
+            # `vendor` leads to these; auditwheel refuses what it cannot find.
             own = {name for names in inside.values() for name in names}
             left = [path.name for path in opens] + sorted(own - {path.name for path in found_in.iterdir()})
             command, environ = _auditwheel(wheel, made, options, found_in, left)
         _run(command, environ)
-        found = sorted(made.glob("*.whl"))
-        if not found:  # auditwheel says so, and succeeds, when there is nothing to do
-            found = [wheel]
-        if not windows:
-            pointed = folder / "pointed" / found[0].name
-            pointed.parent.mkdir()
-            needed = point_at(found[0], pointed, options.library_wheels, options.opens)
-            if pointed.exists():
-                found = [pointed]
-            options = options._replace(requires=[*options.requires, *(each.requirement for each in needed)])
+        # auditwheel says so, and succeeds, when there is nothing to do.
+        found = [*sorted(made.glob("*.whl")), wheel]
         # No library is missing any more: this writes version, requirements, tags and RECORD as for every other wheel.
-        result = vendor(found[0], dest, options._replace(lib_dirs=()), libs, opens)
+        result = vendor(found[0], dest, options._replace(lib_dirs=()), libs, opens, source=source)
         return result._replace(vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel"))
 
 

@@ -188,7 +188,12 @@ def for_musl(member: str, needed: Iterable[str]) -> bool:
     names = list(needed)
     if any(map(is_musl_library, names)):
         return True
-    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)
+    return re.search(_MUSL_MODULE, member) is not None and not needs_glibc(names)
+
+
+def needs_glibc(needed: Iterable[str]) -> bool:
+    """True if a library needs glibc, or its loader."""
+    return any(re.fullmatch(_GLIBC, name) for name in needed)
 
 
 def check_supported(filename: str) -> None:

@@ -1,24 +1,25 @@
 """A wheel as built becomes a wheel that carries its libraries and says truly where it runs.
 
 Libraries go into a folder that the wheel's own libraries already look in (`$ORIGIN` in their RUNPATH), under
-their own names; DLLs into one that the package adds to Windows' search (torch/lib). So no library is changed: patching
-costs minutes and twice the memory on libraries of PyTorch's size, and has broken fat binaries before. What is not
-changed is copied compressed.
+their own names; DLLs into one that the package adds to Windows' search (torch/lib). So libraries stay as they are but
+for RPATHs that lead nowhere on other machines, or have to lead into other wheels: patching costs minutes and twice the
+memory on libraries of PyTorch's size, and has broken fat binaries before. What is not changed is copied compressed.
 """
 
-import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.temporary import temporary_folder
 from farm.base.text import printable
 from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.library import Contents, Library, magics, read_library, read_needs
+from farm.wheel.library_wheels import LibraryWheel, point
 from farm.wheel.metadata import (
     DistInfo,
     normal_requirement,
@@ -26,17 +27,14 @@ from farm.wheel.metadata import (
     parse_wheel_name,
     read_dist_info,
     with_description,
-    with_platforms,
     with_requirements,
+    with_tags,
     with_version,
 )
-from farm.wheel.needs import Answer, Need, is_musl, resolve, system_needs
-from farm.wheel.record import RECORD_LIMIT, Row, compare_record, read_record
+from farm.wheel.needs import TWO_OPENMP, Answer, Need, is_musl, resolve, system_needs, two_openmp
+from farm.wheel.record import compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tags import platform_machine, windows_machine
-
-if TYPE_CHECKING:
-    from farm.wheel.library_wheels import LibraryWheel
 
 _MAX_ROUNDS = 100
 
@@ -54,7 +52,7 @@ class RepairOptions(NamedTuple):
         opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
             by name at run time. Each must fit a file.
         description: A paragraph for the end of METADATA's description.
-        library_wheels: Wheels of which libraries are needed instead of being vendored (Linux, with `into` None).
+        library_wheels: Wheels of which libraries are needed instead of being vendored (Linux).
     """
 
     lib_dirs: Sequence[Path] = ()
@@ -64,7 +62,7 @@ class RepairOptions(NamedTuple):
     requires: Sequence[str] = ()
     description: str = ""
     opens: Sequence[str] = ()
-    library_wheels: "Sequence[LibraryWheel]" = ()
+    library_wheels: Sequence[LibraryWheel] = ()
 
 
 class Vendored(NamedTuple):
@@ -83,8 +81,7 @@ class RepairResult(NamedTuple):
         wheel: The new file.
         vendored: The libraries that were added.
         tags: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
-        record_corrected: Members whose row in the old RECORD was seen to be wrong; the new one is right. Rows with
-            the true length are believed and copied, but for the `.dist-info` folder: `verify` recomputes them all.
+        record_corrected: Members whose row in the old RECORD was wrong; the new one is right.
     """
 
     wheel: Path
@@ -109,9 +106,14 @@ def vendor(
     into: str,
     opens: Sequence[Path],
     *,
+    source: Path | None = None,
     limits: Limits | None = None,
+    paths: bool = True,
 ) -> RepairResult:
-    """Repair with the libraries in the folder `into`; `opens` go in besides."""
+    """Repair with the libraries in the folder `into`; `opens` go in besides.
+
+    `source`: the user's own file, of which `wheel` is a later state. Without `paths` all RPATHs stay as they are.
+    """
     if not dest.is_dir():
         raise UsageError(f"{dest}: no such folder")
     folder = into.strip("/")
@@ -122,24 +124,28 @@ def vendor(
     new_version = None if options.version is None else normal_version(options.version)
     wanted = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
-    with Archive(wheel, limits) as archive:
+    with Archive(wheel, limits) as archive, temporary_folder(".repair-", dest) as patched:
         info = read_dist_info(archive)._replace(tags=name.tags)  # pip goes by these, whatever WHEEL says
-        try:
-            raw_record, record = read_record(archive, info.record)
-        except VerificationFailedError:
-            raw_record, record = archive.read(info.record, RECORD_LIMIT), []  # nothing to believe: all is hashed
-        believed = _listed(record, but=f"{info.folder}/")
-        believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)
-        contents = read_needs(archive, believed)
+        record = []
+        with suppress(VerificationFailedError):  # it is written anew whatever it is
+            record = read_record(archive, info.record)[1]
+        contents = read_needs(archive)
+        refuse_two_openmp(contents.libraries)
         machine = _machine(info, contents)
+        changed: list[NewMember] = []
+        if paths and platform_machine(info.tags) is not None:
+            needed, changed = point(archive, contents.libraries, options.library_wheels, options.opens, patched)
+            contents = contents._replace(libraries=_read_again(contents.libraries, changed))
+            wanted += [normal_requirement(each.requirement) for each in needed]
         given = _given(opens, machine, folder, contents)
         found = _collect(contents, machine, folder, options, given)
         platforms = _platforms(info, contents, found, machine, options.exclude)
         target = dest / name.renamed(version=new_version, platforms=platforms)
-        if target.exists() and target.samefile(wheel):
+        if target.exists() and target.samefile(source or wheel):
             raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
         lacking = [each for each in wanted if each not in _declared(info)] if wanted else []
-        written = _write(archive, info, contents, found, target, new_version, platforms, lacking, options.description)
+        new = [*changed, *(NewMember(item.library.path, item.source, 0o755) for item in found)]
+        written = _write(archive, info, contents, new, target, new_version, platforms, lacking, options.description)
     return RepairResult(
         wheel=target,
         vendored=tuple(
@@ -156,13 +162,24 @@ def vendor(
     )
 
 
-def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
-    """(sha256, length) by path, of the rows that have both: these files need not be read. Without the folder `but`."""
-    return {
-        path: (sha256, size)
-        for path, sha256, size in record
-        if sha256 is not None and size is not None and not path.startswith(but)
-    }
+def _read_again(libraries: Sequence[Library], changed: Sequence[NewMember]) -> tuple[Library, ...]:
+    """The libraries, with the facts of those that were changed as they are now."""
+    new = {each.name: _read_file(each.content, each.name) for each in changed if isinstance(each.content, Path)}
+    return tuple(new.get(library.path, library) for library in libraries)
+
+
+def refuse_two_openmp(libraries: Sequence[Library]) -> None:
+    """The wheel is no good, whatever is added to it.
+
+    Raises:
+        VerificationFailedError: A DLL imports two OpenMP runtimes.
+    """
+    for library in libraries:
+        if runtimes := two_openmp(library):
+            raise VerificationFailedError(
+                f"{library.path} imports two OpenMP runtimes: {runtimes}: it computes wrong numbers",
+                hint=f"build it again: {TWO_OPENMP}",
+            )
 
 
 def _machine(info: DistInfo, contents: Contents) -> str | None:
@@ -326,7 +343,7 @@ def _write(
     archive: Archive,
     info: DistInfo,
     contents: Contents,
-    found: list[_Found],
+    new: list[NewMember],
     target: Path,
     version: str | None,
     platforms: tuple[str, ...],
@@ -336,17 +353,21 @@ def _write(
     folder = info.folder
     rename = _renames(archive, info, version)
     new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
-    new = [NewMember(item.library.path, item.source, 0o755) for item in found]
     # Signatures of the old RECORD go with it: they would be false.
-    drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s"}
+    drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s", *(member.name for member in new)}
     if version is not None or requires or description:
         drop.add(f"{folder}/METADATA")
         metadata = with_requirements(archive.read(f"{folder}/METADATA"), requires)
         metadata = with_description(metadata, description)
         new.append(NewMember(f"{new_folder}/METADATA", with_version(metadata, version or info.version)))
-    if platforms:
+    old = archive.read(f"{folder}/WHEEL")
+    pairs = sorted({tuple(tag.split("-")[:2]) for tag in info.tags})
+    platforms = platforms or tuple(sorted({tag.split("-")[2] for tag in info.tags}))
+    wheel = with_tags(old, [f"{python}-{abi}-{platform}" for python, abi in pairs for platform in platforms])
+    # The order of its lines is no reason to change it.
+    if sorted(wheel.split()) != sorted(old.split()):
         drop.add(f"{folder}/WHEEL")
-        new.append(NewMember(f"{new_folder}/WHEEL", with_platforms(archive.read(f"{folder}/WHEEL"), platforms)))
+        new.append(NewMember(f"{new_folder}/WHEEL", wheel))
     return rewrite(
         archive,
         target,

@@ -96,7 +96,8 @@ def _checks(
     except VerificationFailedError as error:
         return _unreadable(error), ()
     others = read_dependencies(dependencies, info, limits)
-    contents = contents._replace(dependencies=tuple(library for other in others for library in other.libraries))
+    theirs = tuple(library for other in others for library in other.libraries)
+    contents = contents._replace(dependencies=theirs, requires=info.requires_dist)
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy, contents)),

@@ -11,7 +11,9 @@ from farm.plan.compat.stack import number
 from farm.platforms.windows.tools import windows_tools
 
 VSWHERE = r"C:\Program Files (x86)\Microsoft Visual Studio\Installer\vswhere.exe"
-CPP = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
+SETUP = VSWHERE.replace("vswhere.exe", "setup.exe")
+SDK = r"C:\Program Files (x86)\Windows Kits\10\Include"
+SDK_COMPONENT = "Microsoft.VisualStudio.Component.Windows10SDK.19041"
 ENGLISH = "1033"
 """The language id of English (United States): the folder that a compiler's English messages are in."""
 ADMINISTRATOR = ("S-1-16-12288", "S-1-16-16384")
@@ -20,57 +22,52 @@ MAX_INSTALLATIONS = 32
 
 
 def visual_studio(patient: Patient) -> Iterator[Finding]:
-    """Each installation with its C++ tools; the pinned toolset; English messages; vcvarsall.bat."""
-    toolset = patient.plan.windows.toolset if patient.plan and patient.plan.windows else "14.29"
+    """Each installation; the plan's toolset, by the files that build.cmd uses; Windows SDK; English messages."""
     product = patient.plan.windows.visual_studio if patient.plan and patient.plan.windows else "2019"
-    todo = (
-        f"install Visual Studio {product} Build Tools: {', '.join(windows_tools().visual_studio[product].components)}"
-    )
+    wanted = windows_tools().visual_studio[product]
+    added = " ".join(f"--add {name}" for name in wanted.components)
     if not patient.site.exists(VSWHERE):
+        todo = f"{wanted.url} (sha256 {wanted.sha256}), then vs_BuildTools.exe --passive --wait --norestart {added}"
         yield missing("Visual Studio", "vswhere.exe is not there: none is installed", todo)
         return
-    all_of_them = _installations(patient)
-    # Asked a second time: vswhere does not say which components an installation has.
-    with_cpp = {item["installationPath"] for item in _installations(patient, "-requires", CPP)}
-    if not all_of_them:
-        yield missing("Visual Studio", "vswhere names none", todo)
+    installed = _installations(patient)
+    for item in installed:
+        yield ok("Visual Studio", f"{item['displayName']} {item['installationVersion']}: {item['installationPath']}")
+    paths = [item["installationPath"] for item in installed]
+    setup = f'"{SETUP}" modify --passive --norestart --installPath "{paths[-1] if paths else "FOLDER"}"'
+    found = [tools for path in paths for tools in _toolsets(patient, path, wanted.toolset)]
+    if not found:
+        seen = f"no Visual Studio here has the C++ toolset {wanted.toolset} with cl.exe and vcvarsall.bat"
+        yield missing("toolset", seen, f"{setup} --add {wanted.component}")
         return
-    found = None
-    for item in all_of_them:
-        path = item["installationPath"]
-        if path not in with_cpp:
-            yield warning("Visual Studio", f"{item['displayName']}: no C++ tools", f"add the component {CPP}")
-            continue
-        yield ok("Visual Studio", f"{item['displayName']} {item['installationVersion']}: {path}")
-        for name in _folders(patient, rf"{path}\VC\Tools\MSVC"):
-            # The folder is called 14.29.30133; two numbers are what is pinned.
-            if name.startswith(toolset + "."):
-                found = (path, name)
-    if found is None:
-        yield missing(
-            "toolset", f"no Visual Studio here has the C++ toolset {toolset}", f"add it in the installer, or {todo}"
-        )
-        return
-    path, name = found
-    yield ok("toolset", rf"{path}\VC\Tools\MSVC\{name}")
-    script = rf"{path}\VC\Auxiliary\Build\vcvarsall.bat"
-    if patient.site.exists(script):
-        yield ok("vcvars", script)
+    yield ok("toolset", found[-1])
+    if any(patient.site.exists(rf"{SDK}\{name}\um\windows.h") for name in _folders(patient, SDK)):
+        yield ok("Windows SDK", SDK)
     else:
-        yield missing("vcvars", f"{script} is not there", "repair the installation in the Visual Studio Installer")
-    messages = rf"{path}\VC\Tools\MSVC\{name}\bin\Hostx64\x64\{ENGLISH}\clui.dll"
+        yield missing("Windows SDK", rf"no {SDK}\*\um\windows.h", f"{setup} --add {SDK_COMPONENT}")
+    yield _english(patient, found[-1], f"{setup} --addProductLang en-US")
+
+
+def _toolsets(patient: Patient, path: str, toolset: str) -> list[str]:
+    """Folders with cl.exe of a toolset (14.29 of 14.29.30133) in an installation that can set them up."""
+    if not patient.site.exists(rf"{path}\VC\Auxiliary\Build\vcvarsall.bat"):
+        return []
+    named = [name for name in _folders(patient, rf"{path}\VC\Tools\MSVC") if name.startswith(toolset + ".")]
+    folders = [rf"{path}\VC\Tools\MSVC\{name}\bin\Hostx64\x64" for name in named]
+    return [folder for folder in folders if patient.site.exists(rf"{folder}\cl.exe")]
+
+
+def _english(patient: Patient, folder: str, todo: str, check: str = "English language pack") -> Finding:
+    messages = rf"{folder}\{ENGLISH}\clui.dll"
     if patient.site.exists(messages):
-        yield ok("English language pack", messages)
-    else:
-        todo = (
-            "add English under Language packs in the installer: other messages break ninja's and torch's reading of cl"
-        )
-        yield missing("English language pack", f"{messages} is not there", todo)
+        return ok(check, messages)
+    seen = f"{messages} is not there: Ninja and torch.compile read what cl.exe says in English"
+    return missing(check, seen, todo)
 
 
-def _installations(patient: Patient, *more: str) -> list[dict[str, str]]:
+def _installations(patient: Patient) -> list[dict[str, str]]:
     # UTF-8, else it prints in the code page of the console.
-    answer = patient.site.run(VSWHERE, "-utf8", "-nologo", "-products", "*", *more, "-format", "json")
+    answer = patient.site.run(VSWHERE, "-utf8", "-nologo", "-products", "*", "-format", "json")
     try:
         listed: Any = json.loads(answer.text)
     except (ValueError, RecursionError):
@@ -147,14 +144,17 @@ def scanner(patient: Patient) -> Iterator[Finding]:
 def torch_compile(patient: Patient) -> Iterator[Finding]:
     """Needs of torch.compile and notebooks: cl.exe on PATH, a triton-windows that fits the torch here."""
     cl = patient.site.which("cl.exe")
-    if cl:
-        yield ok("torch.compile: cl.exe", cl)
+    unset = [name for name in ("INCLUDE", "LIB") if not patient.site.variable(name)]
+    prompt = "start Python, or the notebook server, from the x64 Native Tools Command Prompt, which sets all of it"
+    if not cl:
+        yield warning("torch.compile: cl.exe", "cl.exe is not on PATH", prompt)
+    elif unset:
+        yield warning("torch.compile: cl.exe", f"{cl}, but {' and '.join(unset)} is not set", prompt)
     else:
-        todo = (
-            "start Python, or the notebook server, from the x64 Native Tools Command Prompt: "
-            "cl.exe is found by programs that were started there alone"
-        )
-        yield warning("torch.compile: cl.exe", "cl.exe is not on PATH", todo)
+        yield ok("torch.compile: cl.exe", cl)
+    if cl:
+        todo = "add English under Language packs in the Visual Studio Installer"
+        yield _english(patient, cl.rpartition("\\")[0], todo, "torch.compile: English")
     torch, triton, wanted = patient.site.package("torch"), patient.site.package("triton-windows"), needs()
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")

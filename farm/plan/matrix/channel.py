@@ -1,6 +1,6 @@
 """A channel after inheritance: its builds, and the options that each build gets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -9,7 +9,7 @@ from farm import catalog
 from farm.plan.matrix.possible import problems
 from farm.plan.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.plan.options import Value
-from farm.plan.recipe import VerifyRules, is_replaced, recipe
+from farm.plan.recipe import BuildWheel, VerifyRules, is_replaced, recipe
 from farm.plan.variant import SPECIAL_GPUS, Variant
 from farm.platforms.facts import facts
 
@@ -41,6 +41,7 @@ class Pins:
     switches: dict[str, bool]
     recipe: str
     verify: VerifyRules | None
+    official: Sequence[BuildWheel] = ()
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ class Channel:
             switches=self.text.switches,
             recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
             verify=self.text.verify,
+            official=self.text.official,
         )
 
     @cached_property

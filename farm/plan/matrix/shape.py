@@ -10,7 +10,7 @@ from farm import catalog
 from farm.base.yamlfile import Model, pattern, word_of
 from farm.catalog import gpus as cards
 from farm.plan.options import OPTIONS, Option, Value
-from farm.plan.recipe import VerifyRules
+from farm.plan.recipe import BuildWheel, VerifyRules
 from farm.plan.variant import PYTHONS, cpus, gpus
 from farm.platforms.shape import PlatformName
 
@@ -128,6 +128,13 @@ class ChannelText(Axes):
     base: Annotated[Base | None, Field(description="the base image of Linux builds; without it, by their Python")] = (
         None
     )
+    official: Annotated[
+        list[BuildWheel],
+        Field(
+            description="PyTorch's own wheels of the release `torch`, one a Python, and what they import: packages "
+            "that need torch are built against them, for the CPU and for cards that they have code for"
+        ),
+    ] = []
     recipes: Annotated[dict[Package, str], Field(description="packages that are built by another recipe")] = {}
     switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
     verify: Annotated[

@@ -14,6 +14,7 @@ from farm.base.source_tree import read_tree
 from farm.catalog import redist
 from farm.plan.file import Plan, ToolkitPlan, WindowsPlan
 from farm.plan.inputs import source_folder
+from farm.plan.recipe import recipe
 from farm.platforms.base import Files
 from farm.platforms.templates import Templates
 from farm.platforms.windows.tools import windows_tools
@@ -22,7 +23,7 @@ JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tie
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py", "logged.py")
 TOOLKIT_SCRIPTS = ("import_libraries.py",)
-JOB_SCRIPTS = ("count_jobs.py", "long_paths.py", "report.py")
+JOB_SCRIPTS = ("check_machine.py", "count_jobs.py", "long_paths.py", "report.py")
 
 
 def cmd_text(value: str) -> str:
@@ -139,7 +140,11 @@ def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
     tools = windows_tools()
     cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
     hosts = sorted(((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True)
+    titles = {name: one.title for name, one in catalog.features().items()}
     return {
+        "disk_gb": recipe(plan.recipe).disk_gb,
+        "cpu_minutes": round(tools.cpu_hours.get(plan.package, 0) * 60),
+        "lacks": ", ".join(titles[name] for name in plan.without if name in titles),
         "cuda_folder": plan.env["CUDA_HOME"].replace("/", "\\") if plan.toolkit else "",
         "requirements_digest": _digest(files["requirements.txt"]),
         "toolkit_folders": _toolkit_folders(plan.toolkit),

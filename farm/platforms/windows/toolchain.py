@@ -97,6 +97,11 @@ def environment(stack: Stack) -> Variables:
     return parts
 
 
+def openmp(stack: Stack) -> str:
+    """The one OpenMP library to link: that of MKL, or MSVC's own."""
+    return f"{ROOT}/venv/Library/lib/libiomp5md.lib" if stack.blas == "mkl" else "vcomp"
+
+
 def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
     """Compiler, tools and Python packages.
 
@@ -118,6 +123,7 @@ def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
     return WindowsPlan(
         visual_studio=name,
         toolset=product.toolset,
+        openmp=openmp(stack),
         tools=[ToolPin(name=tool, **dict(known.tools[tool])) for tool in tools],
         wheels=pins,
     )

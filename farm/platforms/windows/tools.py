@@ -31,10 +31,10 @@ class Tool(Download):
 
 
 class BuildTools(Model):
-    """A Visual Studio product: the toolset that vcvars is asked for, vswhere's range, the pinned bootstrapper."""
+    """A Visual Studio product: the toolset that vcvars is asked for, what adds it, the pinned bootstrapper."""
 
     toolset: str = Field(pattern=r"^14\.\d\d$")
-    version_range: str = Field(pattern=r"^\[\d+\.\d,\d+\.\d\)$")
+    component: str = Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")
     url: Url
     sha256: Sha256
     components: list[Annotated[str, Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")]]
@@ -66,6 +66,7 @@ class WindowsTools(Model):
     python: dict[str, Download]
     git: Download
     tools: dict[str, Tool]
+    cpu_hours: dict[str, float]
     frontend: list[str]
     frontend_before_311: list[str]
     wheels: list[Wheel]

@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.wheel.inspect import inspect
     from farm.wheel.install import check_metadata
     from farm.wheel.isa import scan_isa
-    from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_platforms, with_version
+    from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_tags, with_version
     from farm.wheel.pe import read_dll_symbols, read_pe
     from farm.wheel.peisa import scan_dll
     from farm.wheel.policy import Policy
@@ -105,7 +105,7 @@ def metadata(data: bytes) -> None:
     with Archive(path) as opened:
         check_metadata(read_dist_info(opened), POLICY)
     with_version(first, "2.0")
-    with_platforms(second, ("manylinux_2_17_x86_64",))
+    with_tags(second, ["cp311-cp311-manylinux_2_17_x86_64"])
 
 
 def names(data: bytes) -> None:

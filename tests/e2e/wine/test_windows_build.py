@@ -128,7 +128,7 @@ class Machine:
 
     def visual_studio(self, toolset=None, code=0):
         toolset = toolset or self.plan.windows.toolset
-        (self.c / INSTALLED / "VC/Tools/MSVC" / f"{toolset}.30133").mkdir(parents=True, exist_ok=True)
+        self.tool(f"{INSTALLED}/VC/Tools/MSVC/{toolset}.30133/bin/Hostx64/x64/cl.exe")
         build = self.c / INSTALLED / "VC/Auxiliary/Build"
         build.mkdir(parents=True, exist_ok=True)
         (build / "vcvarsall.bat").write_text(VCVARS.format(toolset=toolset, code=code).replace("\n", "\r\n"))
@@ -229,19 +229,27 @@ def test_the_wheel_its_libraries_and_the_log_are_where_the_last_line_says(machin
     assert (build["path"], build["cwd"]) == (r"C:\farm\venv\Scripts\python.exe", r"C:\farm\src")
 
 
-def test_a_second_run_takes_up_what_is_there_and_cleans_the_tree(machine):
+def forget(machine):
+    """The tree is no longer known as that of this plan."""
+    for path in (machine.c / "farm/src/.git").glob("*.tree"):
+        path.unlink()
+
+
+def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine):
     assert machine.run()[0] == 0
-    (machine.c / "farm/src/build/CMakeFiles").mkdir(parents=True)
-    code, out = machine.run()
-    assert code == 0, out
-    assert not (machine.c / "farm/src/build").exists()
-    commands = [call["command"] for call in machine.calls()]
-    assert not [
-        command for command in commands if " clone " in command or "-m venv" in command or "--require-hashes" in command
-    ]
-    assert [part for part in ("reset --quiet --hard", "clean -ffdxq", "submodule") if any(part in c for c in commands)] == [
-        "reset --quiet --hard", "clean -ffdxq", "submodule",
-    ]  # fmt: skip
+    built = machine.c / "farm/src/build/CMakeFiles"
+    cleaning = ("reset --quiet --hard", "clean -ffdxq", "submodule", "patches.py")
+    for toolset, again in (("14.29.30133", ()), ("14.29.30200", cleaning), ("14.29.30200", ())):
+        built.mkdir(parents=True, exist_ok=True)
+        script = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
+        script.write_text(re.sub(r"14\.29\.30\d+", toolset, script.read_text()))
+        code, out = machine.run()
+        assert code == 0, out
+        assert (built.exists(), "is kept" in out) == (not again, not again)
+        commands = [call["command"] for call in machine.calls()]
+        first = (" clone ", "-m venv", "--require-hashes")
+        assert not [command for command in commands if any(part in command for part in first)]
+        assert tuple(part for part in cleaning if any(part in command for command in commands)) == again
 
 
 @pytest.mark.parametrize(
@@ -249,7 +257,9 @@ def test_a_second_run_takes_up_what_is_there_and_cleans_the_tree(machine):
     [
         ("python.exe", "sys.exit(sys.version_info", ("exit=1",), 3, "tools", "another Python: 64-bit 3.11 is needed"),
         ("vswhere.exe", "installationPath", ("exit=87",), 3, "visual studio", "Visual Studio is missing"),
-        ("vswhere.exe", "installationPath", ("print=C:\\nowhere",), 3, "visual studio", "no Visual Studio here has the C++ toolset 14.29"),
+        ("vswhere.exe", "installationPath", ("print=C:\\nowhere",), 3, "visual studio", "Visual Studio is missing"),
+        ("python.exe", "check_machine.py", ("exit=3",), 3, "checks", "the lines above say what is missing"),
+        ("python.exe", "check_machine.py", ("exit=9",), 9, "checks", "the lines above say what is missing"),
         ("python.exe", "install_toolkit.py", ("exit=6",), 9, "toolkit", "the last lines of the log name the archive"),
         ("python.exe", "fetch_tools.py", ("exit=9",), 9, "archives", "the last lines of the log name the archive"),
         ("python.exe", "-m venv", ("exit=1",), 9, "python packages", "does pip reach its index?"),
@@ -285,6 +295,7 @@ def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, acti
 def test_a_used_tree_that_cannot_be_cleaned_is_cloned_again(machine, part):
     """A git that was killed leaves index.lock, which stops every later one."""
     assert machine.run()[0] == 0
+    forget(machine)
     (machine.c / "farm/src/old.txt").touch()
     machine.change("git.exe", part, "exit=128")
     code, out = machine.run()
@@ -317,7 +328,7 @@ def test_a_used_tree_of_another_commit_is_cloned_again(machine):
 
 
 def test_a_machine_without_the_tools_is_told_what_to_install(machine):
-    for missing, told in (("vc/bin/cl.exe", "put no cl.exe on PATH"), ("tools/git.exe", "install Git for Windows")):
+    for missing, told in (("vc/bin/cl.exe", "put no cl.exe on PATH"), ("tools/git.exe", "winget install --id Git.Git")):
         (machine.c / missing).unlink()
         code, out = machine.run()
         assert code == 3, out
@@ -328,10 +339,10 @@ def test_a_machine_without_the_tools_is_told_what_to_install(machine):
     assert (code, "repair the installation of Visual Studio" in out) == (3, True)
     (machine.c / VS / "Installer" / "vswhere.exe").unlink()
     code, out = machine.run()
-    assert (code, "install Build Tools 2019 with the C++ build tools" in out) == (3, True)
+    assert (code, "vs_BuildTools.exe --passive --wait --norestart --add Microsoft" in out) == (3, True)
     (machine.c / "tools/py.exe").unlink()
     code, out = machine.run()
-    assert (code, "Python 3.11 is missing" in out) == (3, True)
+    assert (code, "Python 3.11 is missing: https://www.python.org/ftp/python/3.11.9/" in out) == (3, True)
 
 
 def test_a_kit_or_disk_that_cannot_be_used_stops_it_at_once(machine):
@@ -351,10 +362,27 @@ def test_a_visual_studio_that_is_not_whole_is_refused(machine):
     build.write_text(build.read_text().replace('set "VCToolsVersion=', 'set "SomethingElse='))
     code, out = machine.run()
     assert (code, "set up another toolset than 14.29" in out) == (3, True), out
-    build.unlink()
-    code, out = machine.run()
-    assert (code, "step visual studio FAILED" in out, "14.29: add it" in out) == (3, True, True), out
+    said = r'setup.exe" modify --passive --norestart --installPath "C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools" --add '
+    for gone in (build, machine.c / INSTALLED / "VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe"):
+        machine.visual_studio()
+        gone.unlink()
+        code, out = machine.run()
+        assert (code, "step visual studio FAILED (exit code 3)" in out, said in out) == (3, True, True), out
     assert not machine.calls("cl.exe")
+
+
+def test_a_left_over_toolset_does_not_hide_a_whole_one(machine):
+    """The last Visual Studio that vswhere names has a folder of the toolset, and no compiler in it."""
+    rest = machine.c / VS / "2022/Community"
+    (rest / "VC/Tools/MSVC/14.29.30133").mkdir(parents=True)
+    machine.change(
+        "vswhere.exe",
+        "installationPath",
+        "print=C:\\" + INSTALLED.replace("/", "\\"),
+        rf"print=C:\{VS}\2022\Community".replace("/", "\\"),
+    )
+    code, out = machine.run()
+    assert code == 0, out
 
 
 def test_the_python_may_be_given(machine):
@@ -407,6 +435,14 @@ def with_real_logged(machine, windows_python):
         assert f'"%FARM_PYTHON%" {name}' in text
         text = text.replace(f'"%FARM_PYTHON%" {name}', f"{real} {name}")
     script.write_text(text)
+
+
+def without_checks(machine):
+    """The kit, whose real Python finds neither Windows' SDK nor NVIDIA's server here."""
+    script = machine.kit / "build.cmd"
+    line = '"%FARM_PYTHON%" check_machine.py'
+    assert line in script.read_text()
+    script.write_text(script.read_text().replace(line, r"C:\tools\pythonhome\python.exe check_machine.py"))
 
 
 def test_a_second_build_leaves_the_first_alone(machine, windows_python):
@@ -463,7 +499,7 @@ def test_the_stub_of_microsofts_store_is_no_python(machine):
     machine.change("python.exe", "sys.exit(sys.version_info", "exit=9009")
     code, out = machine.run(WINEPATH=r"C:\tools;C:\tools\WindowsApps")
     assert (code, r"C:\tools\WindowsApps\python.exe is no Python" in out) == (3, True), out
-    assert "install Python 3.11 from python.org" in out
+    assert "python-3.11.9-amd64.exe /passive; or winget install --id Python.Python.3.11" in out
 
 
 def test_a_python_given_by_name_is_found_after_path_is_made_anew(machine):
@@ -481,6 +517,7 @@ def test_no_build_leaves_the_server_of_its_compiler_cache(machine):
     """It holds the folder of the build, and ends neither by itself nor with a build that fails or is killed."""
     assert machine.run()[0] == 0
     assert len(stops(machine)) == 1
+    forget(machine)
     machine.change("python.exe", "-m build", "run=cl.exe /c a.cpp", "exit=1")
     assert machine.run(SCCACHE_SERVER_PORT="4226")[0] == 5
     first, last = stops(machine)
@@ -561,6 +598,7 @@ def test_a_program_that_outlives_the_build_does_not_keep_the_log(machine, linger
 
 def test_a_held_file_is_waited_for_then_named(machine):
     assert machine.run()[0] == 0
+    forget(machine)
     path = machine.c / "farm/src/build/held.obj"
     path.parent.mkdir()
     path.touch()
@@ -613,9 +651,11 @@ def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
         ("nvidia-smi.exe", "", "print=Tesla K40c, driver 474.14"),
         ("git.exe", "--version", "print=git version 2.45.2"),
     ]
+    machine.tool("tools/powershell.exe")
     machine.change("python.exe", "-m build", "exit=1")
-    code, out = machine.run("report.cmd")
+    code, out = machine.run("report.cmd", CMDCMDLINE='cmd /c ""C:\\my kit\\report.cmd" "')
     assert code == 5, out
+    assert "ress any key" in out, "started by a double click, its window stays"
     report = (machine.kit / "farm-report.txt").read_text()
     for part in (
         machine.plan.digest,
@@ -625,7 +665,13 @@ def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
         "step build FAILED",
     ):
         assert part in report
-    assert "farm-report.txt" in out.strip().splitlines()[-1]
+    assert "farm-report.txt (no Python" in out
+    [cleaned] = machine.calls("powershell.exe")
+    assert "$env:USERNAME" in cleaned["command"]
+    # What cannot be cleaned is not kept.
+    machine.rules.append(("powershell.exe", "", "exit=1"))
+    code, out = machine.run("report.cmd")
+    assert (code, "no report was kept" in out, (machine.kit / "farm-report.txt").exists()) == (5, True, False), out
 
 
 def test_the_report_is_one_zip_without_secrets(machine, windows_python):
@@ -639,9 +685,10 @@ def test_the_report_is_one_zip_without_secrets(machine, windows_python):
         assert [each for each in machine.rules if each[1] == rule]
     prepare = machine.kit / "prepare.cmd"
     prepare.write_text(prepare.read_text().replace("%FARM_PYTHON%", r"C:\tools\pythonhome\python.exe"))
+    without_checks(machine)
     code, out = machine.run("report.cmd", **environment)
     assert code == 9, out
-    assert out.strip().splitlines()[-1].endswith("farm-report.zip")
+    assert "farm-report.zip" in out
     assert not (machine.kit / "farm-report.txt").exists()
     with zipfile.ZipFile(machine.kit / "farm-report.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
@@ -671,6 +718,7 @@ def image(machine, tmp_path):
         shutil.copy(machine.folder / "standin.exe", machine.kit / f"{name}.exe")
     machine.rules += [
         ("docker.exe", "info", "print=windows"),
+        ("docker.exe", "container inspect", "exit=1"),
         ("reg.exe", "CurrentBuildNumber", "print=    CurrentBuildNumber    REG_SZ    20348"),
     ]
     return folder
@@ -720,6 +768,7 @@ def test_an_engine_for_linux_containers_is_refused(machine, image):
 
 
 def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_log(machine, image):
+    machine.change("docker.exe", "cp .", r"run=cmd /c copy jobs.txt C:\tools\jobs.txt")
     code, out = machine.run("container.cmd", FARM_MEMORY_GB="4", FARM_ARCHIVES="https://mirror.example.org/a?b&c")
     assert code == 0, out
     commands = [call["command"] for call in machine.calls("docker.exe")]
@@ -729,7 +778,7 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
         "--storage-opt size=150GB",
         "--memory 4g",
         "--cpu-count",
-        "--env FARM_JOBS=1 --env FARM_ARCHIVES ",
+        "--env FARM_ARCHIVES ",
     ):
         assert part in create["command"]
     assert create["env"]["FARM_ARCHIVES"] == "https://mirror.example.org/a?b&c"
@@ -738,12 +787,31 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
         for word in ("ulimit", "memory-swap", "pids-limit", "cpuset", "--volume", "--mount")
         if word in create["command"]
     ]
-    steps = ["info", "build", "inspect", "rm --force", "create", "cp .", "start --attach", "cp farm-", "rm farm-"]
+    assert (machine.c / "tools/jobs.txt").read_text().strip() == "1"
+    assert not (machine.kit / "jobs.txt").exists()
+    steps = [
+        "info",
+        "build",
+        "inspect",
+        "container inspect",
+        "create",
+        "cp .",
+        "start --attach",
+        "cp farm-",
+        "rm farm-",
+    ]
     assert [step for command, step in zip(commands, steps, strict=True) if step in command] == steps
     machine.change("docker.exe", "start --attach", "exit=5")
     code, out = machine.run("container.cmd")
     assert (code, "the build ended with 5; log: ..\\out\\build.log" in out) == (5, True)
-    assert not [call for call in machine.calls("docker.exe") if call["command"].startswith("docker  rm farm-")]
+    assert not [call for call in machine.calls("docker.exe") if "rm farm-" in call["command"]]
+    # What it compiled is in it: the next run takes it up.
+    machine.change("docker.exe", "container inspect")
+    machine.change("docker.exe", "start --attach")
+    code, out = machine.run("container.cmd", FARM_JOBS="3")
+    assert (code, "goes on in the container farm-" in out) == (0, True), out
+    assert not [call for call in machine.calls("docker.exe") if " create " in call["command"]]
+    assert (machine.c / "tools/jobs.txt").read_text().strip() == "3"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,11 @@ def test_tiers_above_the_level_are_left_out(trees):
         assert plan.env["CMAKE_PROJECT_INCLUDE"] == "C:/farm/job/tiers.cmake"
         off = set(re.findall(r"set\(CXX_(\w+)_FOUND OFF CACHE", text))
         assert off == set(cpu_levels()[cpu].without)
+        library = re.search(r"set\((OpenMP_libomp_LIBRARY) (\S+) CACHE", text)
+        assert library[2].endswith("libiomp5md.lib" if plan.options["blas"] == "mkl" else "vcomp")
         for version, tree in trees.items():
+            assert f"find_library({library[1]}" in (tree / "cmake/Modules/FindOpenMP.cmake").read_text().replace(
+                "\n", ""
+            )
             codegen = (tree / "cmake/Codegen.cmake").read_text()
             assert {tier for tier in off if f"CXX_{tier}_FOUND" in codegen} == off, (cpu, version)

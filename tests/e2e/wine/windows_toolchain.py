@@ -34,6 +34,7 @@ BUILD = "30133"
 VCVARS = r"""@echo off
 set "VCToolsVersion={toolset}"
 set "VCINSTALLDIR=%~dp0..\.."
+set "INCLUDE=C:\vc\sdk"
 set "NVCC_APPEND_FLAGS=--use-local-env"
 set "PATH=C:\vc\bin;%PATH%"
 """
@@ -150,7 +151,9 @@ class Toolchain:
         self._launcher("vc/bin/lib", r"C:\clang\zig.exe lib")
         self._launcher(f"{VS}/Installer/vswhere", "=C:\\" + self.vs.replace("/", "\\"))
         toolset = f"{self.pins.toolset}.{BUILD}"
-        (self.c / self.vs / "VC/Tools/MSVC" / toolset).mkdir(parents=True)
+        self._launcher(f"{self.vs}/VC/Tools/MSVC/{toolset}/bin/Hostx64/x64/cl", r"C:\vc\bin\cl.exe")
+        (self.c / "vc/sdk").mkdir()
+        (self.c / "vc/sdk/windows.h").touch()
         script = self.c / self.vs / "VC/Auxiliary/Build/vcvarsall.bat"
         script.parent.mkdir(parents=True)
         script.write_text(VCVARS.format(toolset=toolset).replace("\n", "\r\n"))

@@ -4,25 +4,31 @@ import pytest
 
 from farm.wheel.archive import Archive
 from farm.wheel.library import read_needs
-from farm.wheel.library_wheels import LibraryWheel, point_at, without_wheel_libraries
+from farm.wheel.library_wheels import LibraryWheel, without_wheel_libraries
+from farm.wheel.metadata import read_dist_info
+from farm.wheel.vendor import RepairOptions, vendor
 
 BLAS = LibraryWheel("nvidia-cublas-cu11==11.11.3.6", "nvidia/cublas/lib", ("libcublas.so.11", "libcublasLt.so.11"))
 FFT = LibraryWheel("nvidia-cufft-cu11==10.9.0.58", "nvidia/cufft/lib", ("libcufft.so.10",))
 NVRTC = LibraryWheel("nvidia-cuda-nvrtc-cu11==11.8.89", "nvidia/cuda_nvrtc/lib", ("libnvrtc.so.11.2",))
+JIT = LibraryWheel("nvidia-nvjitlink-cu12==12.4.127", "nvidia/nvjitlink/lib", ("libnvJitLink.so.12",))
+SPARSE = LibraryWheel("nvidia-cublas-cu11==1", "nvidia/cusparse/lib", BLAS.libraries, (JIT.package,))
+SPARSE_ALONE = LibraryWheel("nvidia-cusparse-cu12==1", "nvidia/cusparse/lib", ("libcusparse.so.12",), (JIT.package,))
+THEIRS = ("$ORIGIN/../../nvidia/nvjitlink/lib", "$ORIGIN/../../nvidia/cusparse/lib")
 
 
 @pytest.fixture
-def pointed(tmp_path, compiled):
-    """Writes a wheel with these libraries, points it at `wheels`; returns (wheels that it needs, search paths)."""
+def repaired(tmp_path):
+    """Repairs a wheel with these wheels of libraries; returns (Requires-Dist, (search path, is RUNPATH) by path)."""
 
-    def run(wheels, opens=()):
-        source = compiled
-        dest = tmp_path / "out" / source.name
-        dest.parent.mkdir()
-        found = point_at(source, dest, wheels, opens)
-        with Archive(dest) as archive:
-            libraries = read_needs(archive, {}).libraries
-        return found, {library.path: library.search_path for library in libraries}
+    def run(wheel, wheels, opens=()):
+        (tmp_path / "out").mkdir()
+        options = RepairOptions(library_wheels=wheels, opens=opens, exclude=["*"])
+        result = vendor(wheel, tmp_path / "out", options, "torch/lib", ())
+        with Archive(result.wheel) as archive:
+            libraries = read_needs(archive).libraries
+            found = read_dist_info(archive).requires_dist
+        return list(found), {each.path: (each.search_path, each.has_runpath) for each in libraries}
 
     return run
 
@@ -37,24 +43,30 @@ def compiled(tmp_path, make_wheel, make_elf):
     return make_wheel(tmp_path / "in", files, name="torch", version="2.6.0", tag="cp311-cp311-manylinux_2_17_x86_64")
 
 
-def test_wheels_that_no_library_needs_are_left_out(pointed):
-    found, _ = pointed([BLAS, FFT, NVRTC])
-    assert found == [BLAS]
+@pytest.mark.parametrize(
+    ("wheels", "opens", "needed"),
+    [
+        ([BLAS, FFT, NVRTC], [], [BLAS]),
+        ([FFT, BLAS, NVRTC], ["libnvrtc.so.*"], [BLAS, NVRTC]),  # opened by name
+        # NVIDIA's wheel of cuSPARSE requires nvJitLink's without a version: pip would take the newest.
+        ([FFT, JIT, SPARSE], [], [JIT, SPARSE]),
+        ([BLAS, SPARSE_ALONE, JIT], [], [BLAS]),
+        ([FFT], [], []),
+    ],
+)
+def test_the_wheels_that_libraries_need_are_required(repaired, compiled, wheels, opens, needed):
+    assert repaired(compiled, wheels, opens)[0] == [wheel.requirement for wheel in needed]
 
 
-def test_a_wheel_whose_library_is_opened_by_name_is_needed(pointed):
-    found, _ = pointed([FFT, BLAS, NVRTC], opens=["libnvrtc.so.*"])
-    assert found == [BLAS, NVRTC]
+def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_keep_theirs(repaired, compiled):
+    assert repaired(compiled, [JIT, SPARSE])[1] == {
+        "torch/lib/libtorch_cuda.so": (("$ORIGIN", *THEIRS), False),
+        "torch/lib/libtorch.so": (("$ORIGIN", *THEIRS), False),
+        "torch.libs/libsleef.so.3": (("$ORIGIN",), True),
+    }
 
 
-def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_keep_theirs(pointed):
-    _, search = pointed([BLAS, FFT])
-    assert search["torch/lib/libtorch_cuda.so"] == ("$ORIGIN", "$ORIGIN/../../nvidia/cublas/lib")
-    assert search["torch/lib/libtorch.so"] == ("$ORIGIN", "$ORIGIN/../../nvidia/cublas/lib")
-    assert search["torch.libs/libsleef.so.3"] == ("$ORIGIN",)
-
-
-def test_folders_of_the_machine_that_built_a_library_are_taken_out(tmp_path, make_wheel, make_elf):
+def test_folders_of_the_machine_that_built_a_library_are_taken_out(repaired, tmp_path, make_wheel, make_elf):
     """CMake's RUNPATH of libcaffe2_nvrtc.so names the folder of libcuda's stub; seen in torch 2.6.0 for sm_35."""
     stubs = "/usr/lib/x86_64-linux-gnu/stubs"
     files = {
@@ -64,11 +76,7 @@ def test_folders_of_the_machine_that_built_a_library_are_taken_out(tmp_path, mak
         "torch/right.so": make_elf(needed=["libc.so.6"], runpath="$ORIGIN/lib"),
     }
     source = make_wheel(tmp_path / "in", files, name="torch", version="2.6.0", tag="cp311-cp311-manylinux_2_17_x86_64")
-    (tmp_path / "out").mkdir()
-    point_at(source, tmp_path / "out" / source.name, [BLAS], ())
-    with Archive(tmp_path / "out" / source.name) as archive:
-        found = {each.path: (each.search_path, each.has_runpath) for each in read_needs(archive, {}).libraries}
-    assert found == {
+    assert repaired(source, [BLAS])[1] == {
         "torch/lib/libcaffe2_nvrtc.so": (("$ORIGIN", "$ORIGIN/../../nvidia/cublas/lib"), False),
         "torch/_C.so": (("$ORIGIN/lib",), True),
         "torch/bin/alone.so": ((), False),
@@ -76,27 +84,7 @@ def test_folders_of_the_machine_that_built_a_library_are_taken_out(tmp_path, mak
     }
 
 
-def test_a_wheel_with_nothing_to_change_is_not_written(tmp_path, compiled):
-    assert point_at(compiled, tmp_path / "out.whl", [FFT], ()) == []
-    assert not (tmp_path / "out.whl").exists()
-
-
 def test_what_other_wheels_hold_is_not_looked_for_here():
     assert without_wheel_libraries(["libnvrtc.so.*", "libcublasLt.so.*", "libgomp.so.*"], [BLAS, NVRTC]) == [
         "libgomp.so.*"
     ]
-
-
-def test_what_a_needed_wheel_needs_in_turn_is_needed_and_pinned_too(pointed):
-    """NVIDIA's wheel of cuSPARSE requires nvJitLink's without a version: pip would take the newest."""
-    sparse = LibraryWheel("nvidia-cublas-cu11==1", "nvidia/cusparse/lib", BLAS.libraries, ("nvidia-nvjitlink-cu12",))
-    jit = LibraryWheel("nvidia-nvjitlink-cu12==12.4.127", "nvidia/nvjitlink/lib", ("libnvJitLink.so.12",))
-    found, search = pointed([FFT, jit, sparse])
-    assert found == [jit, sparse]
-    assert "$ORIGIN/../../nvidia/nvjitlink/lib" in search["torch/lib/libtorch_cuda.so"]
-
-
-def test_what_an_unneeded_wheel_needs_is_left_out(pointed):
-    jit = LibraryWheel("nvidia-nvjitlink-cu12==12.4.127", "nvidia/nvjitlink/lib", ("libnvJitLink.so.12",))
-    sparse = LibraryWheel("nvidia-cusparse-cu12==1", "nvidia/cusparse/lib", ("libcusparse.so.12",), (jit.package,))
-    assert pointed([BLAS, sparse, jit])[0] == [BLAS]

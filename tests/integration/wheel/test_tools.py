@@ -129,7 +129,7 @@ def test_linux(tmp_path, make_wheel):
     assert "manylinux" in result.wheel.name
     assert list(out.iterdir()) == [result.wheel]
     with Archive(result.wheel) as archive:
-        libraries = {library.path: library for library in read_needs(archive, {}).libraries}
+        libraries = {library.path: library for library in read_needs(archive).libraries}
     [added] = [path for path in libraries if path.startswith("canary.libs/libdeep-")]
     assert libraries[name].needed == (libraries[added].soname,)
     assert any("canary.libs" in folder for folder in libraries[name].search_path)
@@ -184,7 +184,7 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
     (tmp_path / "plain").mkdir()
     assert result.tags == repair(wheel, tmp_path / "plain", RepairOptions(lib_dirs=[libs])).tags
     with Archive(result.wheel) as archive:
-        libraries = {library.path: library for library in read_needs(archive, {}).libraries}
+        libraries = {library.path: library for library in read_needs(archive).libraries}
     [blas] = [Path(path).name for path in libraries if path.startswith("canary.libs/libblas-")]
     assert sorted(libraries) == [f"canary.libs/{blas}", "canary.libs/libcnn.so.8", "canary.libs/libops.so.8", name]
     needed = {Path(path).name: library.needed for path, library in libraries.items()}
@@ -230,7 +230,7 @@ def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tm
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("2\n", "")
     with Archive(result.wheel) as archive:
-        paths = {each.path: each.search_path for each in read_needs(archive, {}).libraries}
+        paths = {each.path: each.search_path for each in read_needs(archive).libraries}
     assert paths == {"canary/ext/_C.so": ("$ORIGIN/../lib",), "canary/lib/libown.so": (), "canary/lib/libfar.so": ()}
 
 
@@ -256,7 +256,7 @@ def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tm
     files = {"canary/__init__.py": b"", name: module}
     result = repair(make_wheel(tmp_path / "in", files), tmp_path, RepairOptions(lib_dirs=[libs]))
     with Archive(result.wheel) as archive:
-        paths = {each.path: each.search_path for each in read_needs(archive, {}).libraries}
+        paths = {each.path: each.search_path for each in read_needs(archive).libraries}
     assert paths[name] == ("$ORIGIN/../canary.libs",)
 
 
@@ -315,5 +315,5 @@ def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_i
     files = {member: alone("void *PyInit__C(void) { return 0; }", "-Wl,-rpath,/home/user/python/lib:$ORIGIN/more")}
     wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-linux_x86_64")
     with Archive(repair(wheel, tmp_path, RepairOptions()).wheel) as archive:
-        (library,) = read_needs(archive, {}).libraries
+        (library,) = read_needs(archive).libraries
     assert list(library.search_path) == ["$ORIGIN/more"]

@@ -154,3 +154,25 @@ def test_a_free_threaded_python_has_no_limited_api(free_threaded, tag):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [tag is not None, tag]
+
+
+def test_max_jobs():
+    assert helpers.job_arguments({"MAX_JOBS": "4"}) == ["-j", "4"]
+    assert helpers.job_arguments({}) == []
+    assert helpers.job_arguments({"MAX_JOBS": ""}) == []
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "4;rm", "99999", "٤"])
+def test_wrong_max_jobs(value):
+    with pytest.raises(helpers.EnvironmentValueError, match=r"^MAX_JOBS: "):
+        helpers.job_arguments({"MAX_JOBS": value})
+
+
+@pytest.mark.parametrize(("version", "good"), [("3.17.5", False), ("3.18.0", True), ("4.3.4", True), ("5.0.0", False)])
+def test_cmake_version(version, good):
+    text = f"cmake version {version}\n\nCMake suite maintained and supported by Kitware\n"
+    if good:
+        helpers.check_cmake_version(text)
+    else:
+        with pytest.raises(helpers.EnvironmentValueError, match=r"wanted: 3\.18"):
+            helpers.check_cmake_version(text)

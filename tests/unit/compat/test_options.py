@@ -101,6 +101,7 @@ def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
         (("--gpu", "GTX 1080", "--torch", "3.0"), 2, "newer ones: tools/refresh-catalogue"),
         (("--gpu", "GTX 1080", "--torch", "2.8.0+cpu"), 2, "+cpu runs on no card"),
         (("--gpu", "GTX 1080", "--torch", "2.8.0+cu128", "--cuda", "12.6"), 2, "name two CUDAs"),
+        (("--gpu", "V100", "--cuda", "12.4.1"), 0, "with CUDA 12.4 runs on"),
         (("--gpu", "V100", "--gpu", "RTX 5090"), 0, "torch 2.10.0 with CUDA 12.8 runs on V100 (sm_70) and RTX 5090"),
         (("--gpu", "K40", "--gpu", "RTX 5090"), 3, "leaves out sm_35"),
         (("--gpu", "V100", "--gpu", "GH200"), 2, "no machine has all of"),

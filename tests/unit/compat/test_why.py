@@ -1,9 +1,11 @@
 """`farm why` from the command line to its answer, with this project's own channels."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from farm.cli.main import main
 from tests.schemas import valid
@@ -18,6 +20,17 @@ def why(capsys):
         return code, capsys.readouterr()
 
     return ask
+
+
+def test_questions_of_public_threads(why):
+    """`questions.yaml`: 100 questions of 60 threads, each with its source."""
+    codes, wrong = {True: 0, False: 3, "refused": 2}, []
+    for thread, rows in yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text()).items():
+        for answer, words, says in rows:
+            code, said = why("--official", "--gpu", *shlex.split(words))
+            if (code, str(says) in " ".join((said.out + said.err).split())) != (codes[answer], True):
+                wrong.append((thread, words, said))
+    assert wrong == []
 
 
 def rules(out):

@@ -419,6 +419,42 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
     assert f"{made.package}=={made.version}" == plan.needs[0]
 
 
+OFFICIAL = """
+    official:
+      - {package: torch, file: torch-2.6.0+cpu-cp311-cp311-linux_x86_64.whl, sha256: AA, index: "https://w.example/cpu"}
+      - {package: torch, file: torch-2.6.0-cp310-cp310-manylinux1_x86_64.whl, sha256: BB}
+      - {package: torch, file: torch-2.6.0+cu118-cp311-cp311-linux_x86_64.whl, sha256: CC}
+      - {package: filelock, file: filelock-3.0-py3-none-any.whl, sha256: DD}
+"""
+
+
+@pytest.mark.parametrize(
+    ("variant", "digits"),
+    [
+        ("cpu-avx-py311", "AD"),
+        ("sm80-avx-py311", "CD"),  # PyTorch's wheel of CUDA 11.8 has code for it
+        ("sm35-avx-py311", ""),  # none has
+    ],
+)
+def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card(own, capsys, variant, digits):
+    needing(own, "torch")
+    file = own / "ci" / "matrix.yaml"
+    hashes = re.sub(r"\b([A-D])\1\b", lambda match: 32 * match[0].lower(), OFFICIAL)
+    gpus = "    gpus: [cpu, sm35, sm80]"
+    text = re.sub(r"^    gpus: .*$", gpus, file.read_text(), count=1, flags=re.MULTILINE)
+    file.write_text(text.replace('cuda: "11.8"', f'cuda: "11.8"\n    torch: "2.6.0"{hashes.rstrip()}'))
+    recipe_file = own / "recipes" / "hello" / "recipe.yaml"
+    recipe_file.write_text(recipe_file.read_text() + 'requires: ["torch=={torch_version}"]\n')
+    plan = plan_of(own, variant)
+    assert [wheel.sha256[0].upper() for wheel in plan.build_requires] == list(digits)
+    farms = f"torch==2.6.0+{'cpu' if variant.startswith('cpu') else 'cu118.' + variant.split('-')[0]}.avx"
+    assert (plan.needs, plan.requires) == (([], ["torch==2.6.0"]) if digits else ([farms], [farms]))
+    assert main(["--project", str(own), "plan", "--variant", variant, "--package", "hello"]) == 0
+    said = capsys.readouterr().out.splitlines()[1].split(maxsplit=1)
+    assert said[0] == ("torch" if digits else "first")
+    assert (": not in the index; " in said[1], "PyTorch's own" in said[1]) == (not digits, bool(digits))
+
+
 @pytest.mark.parametrize(("needed", "fault"), [("heloo", "no recipe for package 'heloo'"), ("hello", "need itself")])
 def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
     needing(own, needed)

@@ -56,7 +56,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
             "src/a.c": '#include <fftw3.h>\n#include "own.h"\n#include <zlib.h>\n',
             "src/zlib.h": "",
             "src/b.pyx": "cdef extern from 'lz4.h':\n    pass\n",
-            "setup.py": "check_header('png.h')\n",
+            "setup.py": "check_header('png.h')\nif not os.environ.get('FAST_NO_NATIVE'): flags.append('-march')\n",
             "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\n",
         }
     )
@@ -66,7 +66,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
     assert out.splitlines()[-1] == "next: farm submit --variant cpu-avx-py311 --package fast-thing"
     made = written(project)
     assert (made["package"], made["version"], made["env"], made["smoke"]) == (
-        "Fast.Thing", "1.2", {"CMAKE_GENERATOR": "Ninja"}, {"imports": ["fast_thing"]},
+        "Fast.Thing", "1.2", {"CMAKE_GENERATOR": "Ninja", "FAST_NO_NATIVE": "1"}, {"imports": ["fast_thing"]},
     )  # fmt: skip
     assert made["summary"] == 'Fast: "very" env: {A: b}'
     assert set(made["apt"]) - set(recipe.APT) == {

@@ -170,3 +170,11 @@ def test_machines_cards_and_labels_that_are_right():
         github.runs_on("build", Variant.parse("sm35-avx-py311"), "windows")
     assert "there are labels for: linux-x86_64" in caught.value.hint
     assert len(Github.model_validate({"build": {"linux-x86_64": ["x"] * 16}, "smoke": {}}).build["linux-x86_64"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("archives", "url"),
+    [("https://a/b", "https://a/b"), ("http://a", "http://a"), ("/srv/archives", None), (None, None)],
+)
+def test_an_image_takes_archives_from_an_address_alone(archives, url):
+    assert Settings(archives=archives).archives_url == url

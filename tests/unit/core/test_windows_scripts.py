@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one case a line
 """The scripts that a Windows build copies beside it: tools fetched and checked, jobs counted; values in batch files."""
 
 import hashlib
@@ -183,13 +184,99 @@ def test_the_archives_of_the_catalogue_give_what_builds_ask_for():
     ("cores", "total", "per_job", "jobs"),
     [(32, 33_378_976 << 10, 2.2, 15), (4, 256 << 30, 2.2, 4), (8, 1 << 30, 2.2, 1), (64, 5 << 40, 2.2, 64)],
 )
-def test_jobs_by_cores_and_memory(root, cores, total, per_job, jobs):
+def test_jobs_by_cores_and_memory(root, monkeypatch, cores, total, per_job, jobs):
     """33,378,976 KB is the machine whose memory a 32-bit division took for too little."""
-    spec = importlib.util.spec_from_file_location("count_jobs", root / "dockerfiles/scripts/count_jobs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script(root, "count_jobs", monkeypatch)
     assert module.jobs(cores, total, per_job) == jobs
     assert module.memory() > 1 << 28
+
+
+def script(root, name, monkeypatch):
+    """A script of a build, imported as it lies beside the others."""
+    monkeypatch.syspath_prepend(str(root / "dockerfiles/scripts"))
+    spec = importlib.util.spec_from_file_location(name, root / f"dockerfiles/scripts/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_progress_of_ninja(root, capsys, monkeypatch):
+    """Once a minute, however many lines there are; a part of the build that begins to count again is noticed."""
+    ninja = script(root, "logged", monkeypatch).Ninja()
+    for now, text in (
+        (0, b"-- Configuring done\n"), (10, b"[1/101] Building CXX object a.obj\n[2/101] b\n"), (20, b"[3/101] c\n"),
+        (130, b"[12/101] d\n"), (200, b"[1/50] e\n"), (300, b"[11/50] f\n"),
+    ):  # fmt: skip
+        ninja.read(text, now)
+    said = [line.partition("farm: ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert said == [
+        "[2/101]", "[12/101], about 0 h 17 min left", "[1/50]", "[11/50], about 0 h 6 min left",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def checked(root, tmp_path, monkeypatch, capsys, served):
+    """check_machine.py on a machine that lacks nothing, whose one archive a server has; what it says, and its code."""
+    module = script(root, "check_machine", monkeypatch)
+    url, files, _ = served
+    files["/zlib.zip"] = files["/nvcc.zip"] = b"x"
+    for name in ("sdk", "bin", "bin/1033", "farm"):
+        (tmp_path / name).mkdir()
+    for name in ("sdk/windows.h", "bin/cl.exe", "bin/1033/clui.dll"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setattr(module, "FARM", tmp_path / "farm")
+    monkeypatch.setenv("INCLUDE", str(tmp_path / "sdk"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("FARM_ARCHIVES", raising=False)
+    plan = {
+        "windows": {"tools": [{"name": "zlib", "url": f"{url}/zlib.zip", "sha256": "a" * 64}]},
+        "toolkit": {"archives": [{"url": f"{url}/nvcc.zip", "sha256": "b" * 64, "size": 1}]},
+        "env": {"CUDA_HOME": str(tmp_path / "farm/cuda")}, "memory_per_job_gb": 0.1,
+    }  # fmt: skip
+
+    def run(disk_gb=0.001, **changes):
+        (tmp_path / "plan.json").write_text(json.dumps(plan | changes))
+        code = module.main([str(tmp_path / "plan.json"), str(disk_gb)])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_a_machine_that_lacks_nothing_is_built_on(checked):
+    assert checked() == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "options", "code", "said", "cure"),
+    [
+        (lambda here, _: (here / "sdk/windows.h").unlink(), {}, 3, "no Windows SDK", "--add Microsoft.VisualStudio.Component.Windows10SDK"),
+        (lambda here, _: (here / "bin/1033/clui.dll").unlink(), {}, 0, "no English messages", "--addProductLang en-US"),
+        (lambda *_: None, {"disk_gb": 10**9}, 3, "are free on the disk", "mklink /J"),
+        (lambda *_: None, {"memory_per_job_gb": 10**9}, 0, "one compiler takes up to", "page file"),
+        (lambda _, files: files.pop("/zlib.zip"), {}, 9, "/zlib.zip cannot be reached", f"put zlib.zip (sha256 {'a' * 64}) into a folder"),
+        (lambda _, files: files.pop("/nvcc.zip"), {}, 9, "/nvcc.zip cannot be reached", "set FARM_ARCHIVES="),
+    ],
+)  # fmt: skip
+def test_what_a_machine_lacks_is_said_before_the_first_download(
+    checked, served, tmp_path, break_it, options, code, said, cure
+):
+    break_it(tmp_path, served[1])
+    found, text = checked(**options)
+    assert (found, text.count("\n")) == (code, 2), text
+    assert said in text
+    assert cure in text
+
+
+def test_an_archive_that_is_there_needs_no_server(checked, served, tmp_path, monkeypatch):
+    for name in ("/zlib.zip", "/nvcc.zip"):
+        served[1].pop(name)
+    (tmp_path / "farm/tools").mkdir()
+    (tmp_path / "farm/tools/zlib.ok").write_text("a" * 64)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "nvcc.zip").touch()
+    monkeypatch.setenv("FARM_ARCHIVES", str(own))
+    assert checked() == (0, "")
 
 
 def test_values_of_batch_files():
@@ -234,6 +321,10 @@ def test_the_channels_of_the_guide(root, variant, channel, tools):
     text = render(root, plan).job["tiers.cmake"]
     assert "set(CXX_AVX2_FOUND OFF" in text
     assert "set(CXX_AVX512_FOUND OFF" in text
+    # FindOpenMP looks for a library only where this says none, and takes vcomp away where it ends in libiomp5md.lib.
+    library = "C:/farm/venv/Library/lib/libiomp5md.lib" if plan.options["blas"] == "mkl" else "vcomp"
+    assert f'set(OpenMP_libomp_LIBRARY {library} CACHE STRING "" FORCE)' in text
+    assert ("intel-openmp" in names) is ("libiomp5" in library)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +342,9 @@ def test_a_container_gets_what_the_build_asks_for(root):
     for package, names in (("torch", {"FARM_JOBS", "FARM_ARCHIVES"}), ("torchvision", {"FARM_INDEX_URL"})):
         plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, "windows", "kepler-2.0.1"))
         job = render(root, plan).job
-        assert {name for name in names if f"--env {name}" not in job["container.cmd"]} == set()
+        # A container that is taken up again keeps its variables: the number of jobs goes in as a file.
+        passed = {name: "> jobs.txt echo %FARM_JOBS%" if name == "FARM_JOBS" else f"--env {name}" for name in names}
+        assert {name for name in names if passed[name] not in job["container.cmd"]} == set()
         assert {name for name in names if name not in job["build.cmd"]} == set()
 
 

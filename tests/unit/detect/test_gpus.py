@@ -79,6 +79,24 @@ def test_spellings(spelling, name):
     assert {card.name for card in find(spelling)} == {name}
 
 
+@pytest.mark.parametrize(
+    ("line", "sm"),
+    [
+        ("GK208B [GeForce GT 730]", "sm35"),
+        ("GK107 [GeForce GT 730]", "sm30"),
+        ("GF108 [GeForce GT 730]", "sm21"),
+        ("GM108M [GeForce 940MX]", "sm50"),
+        ("GP107M [GeForce GTX 1050 Ti Mobile]", "sm61"),
+        ("AD107M [GeForce RTX 4060 Max-Q / Mobile]", "sm89"),
+        ("TU117M [GeForce GTX 1650 Mobile / Max-Q]", "sm75"),
+        ("03:00.0 3D controller: NVIDIA Corporation GK210GL [Tesla K80] (rev a1)", "sm37"),
+    ],
+)
+def test_the_chip_of_lspci_decides_between_cards_of_one_name(line, sm):
+    """By the chips' names in pci.ids, and NVIDIA's list of compute capabilities."""
+    assert {card.sm for card in find(line)} == {sm}
+
+
 def test_names_sold_with_several_chips_say_so():
     assert [card.sm for card in find("NVIDIA GeForce GT 730")] == ["sm21", "sm30", "sm35"]
     assert [card.sm for card in find("GTX 860M")] == ["sm30", "sm50"]

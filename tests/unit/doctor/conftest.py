@@ -38,7 +38,8 @@ GROUPS = (
     "Mandatory Label\\{} Mandatory Level Label            {}\r\n"
 )
 VS_ARGS = f"{VSWHERE} -utf8 -nologo -products *"
-CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
+CL = VC + r"\Tools\MSVC\14.29.30133\bin\Hostx64\x64"
+SDK = r"C:\Program Files (x86)\Windows Kits\10\Include"
 
 
 class Machine:
@@ -123,7 +124,7 @@ def k40():
     told = json.dumps(INSTALLED)
     machine.commands |= {
         f"{VS_ARGS} -format json": (0, told),
-        f"{VS_ARGS} {CPP} -format json": (0, told),
+        rf"cmd /d /c dir /b /ad {SDK}": (0, "10.0.19041.0\r\n"),
         rf"cmd /d /c dir /b /ad {VC}\Tools\MSVC": (0, "14.16.27023\r\n14.29.30133\r\n"),
         "git config --get core.longpaths": (0, "true\n"),
         "whoami /groups": (0, GROUPS.format("Medium", "S-1-16-8192")),
@@ -138,10 +139,11 @@ def k40():
         ),
     }
     machine.paths |= {
-        VSWHERE, rf"{VC}\Auxiliary\Build\vcvarsall.bat", rf"{VC}\Tools\MSVC\14.29.30133\bin\Hostx64\x64\1033\clui.dll",
-        rf"{CUDA}\bin\nvcc.exe", rf"{CUDA}\bin\cudnn64_8.dll",
+        VSWHERE, rf"{VC}\Auxiliary\Build\vcvarsall.bat", rf"{CL}\cl.exe", rf"{CL}\1033\clui.dll",
+        rf"{SDK}\10.0.19041.0\um\windows.h", rf"{CUDA}\bin\nvcc.exe", rf"{CUDA}\bin\cudnn64_8.dll",
     }  # fmt: skip
-    machine.programs["cl.exe"] = rf"{VC}\Tools\MSVC\14.29.30133\bin\Hostx64\x64\cl.exe"
+    machine.programs["cl.exe"] = rf"{CL}\cl.exe"
+    machine.variables |= {"INCLUDE": rf"{SDK}\10.0.19041.0\um", "LIB": rf"{VC}\lib"}
     return machine
 
 

@@ -16,7 +16,6 @@ from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 
 VS = f"{VSWHERE} -utf8 -nologo -products *"
-CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
 DEFENDER = "powershell -NoProfile -NonInteractive -Command (Get-MpPreference).ExclusionPath"
 
@@ -25,8 +24,8 @@ def test_a_fit_machine(k40, findings):
     found = findings(k40)
     assert {check: state for check, (state, _, _) in found.items() if state != "ok"} == {}
     assert set(found) == {
-        "Visual Studio", "toolset", "vcvars", "English language pack", "toolkit", "cuDNN", "rights", "long paths",
-        "antivirus", "torch.compile: cl.exe", "torch.compile: triton", "memory", "jobs", "page file", "disk", "Python",
+        "Visual Studio", "toolset", "Windows SDK", "English language pack", "toolkit", "cuDNN", "rights", "long paths",
+        "antivirus", "torch.compile: cl.exe", "torch.compile: English", "torch.compile: triton", "memory", "jobs", "page file", "disk", "Python",
         "Git", "Git long paths", "GPU driver", "nvcc",
     }  # fmt: skip
     assert found["jobs"][1] == "15 compilers at once: 32 cores, 2.2 GB each"
@@ -45,10 +44,13 @@ def test_memory_is_not_cut_to_32_bits(k40, findings):
     ("change", "check", "state", "seen", "todo"),
     [
         (lambda m: m.paths.remove(VSWHERE), "Visual Studio", "missing", "none is installed", "Workload.VCTools"),
-        (lambda m: m.commands.update({f"{VS} {CPP} -format json": (0, "[]")}), "Visual Studio", "warning", "no C++ tools", "VC.Tools.x86.x64"),
-        (lambda m: m.commands.update({rf"cmd /d /c dir /b /ad {MSVC}": (0, "14.44.35207\r\n")}), "toolset", "missing", "toolset 14.29", "add it"),
+        (lambda m: m.paths.discard(rf"{MSVC}\14.29.30133\bin\Hostx64\x64\cl.exe"), "toolset", "missing", "with cl.exe", "--add Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64"),
+        (lambda m: m.paths.discard(MSVC.replace(r"Tools\MSVC", r"Auxiliary\Build\vcvarsall.bat")), "toolset", "missing", "and vcvarsall.bat", r'2019\BuildTools" --add'),
+        (lambda m: m.paths.discard(r"C:\Program Files (x86)\Windows Kits\10\Include\10.0.19041.0\um\windows.h"), "Windows SDK", "missing", "windows.h", "--add Microsoft.VisualStudio.Component.Windows10SDK"),
+        (lambda m: m.variables.pop("LIB"), "torch.compile: cl.exe", "warning", "LIB is not set", "Native Tools Command Prompt"),
+        (lambda m: m.commands.update({rf"cmd /d /c dir /b /ad {MSVC}": (0, "14.44.35207\r\n")}), "toolset", "missing", "toolset 14.29", "setup.exe"),
         (lambda m: m.commands.update({f"{VS} -format json": (87, "Error 0x57")}), "Visual Studio", "not read", "no JSON", "look yourself"),
-        (lambda m: m.paths.remove(rf"{MSVC}\14.29.30133\bin\Hostx64\x64\1033\clui.dll"), "English language pack", "missing", "1033", "Language packs"),
+        (lambda m: m.paths.remove(rf"{MSVC}\14.29.30133\bin\Hostx64\x64\1033\clui.dll"), "English language pack", "missing", "1033", "--addProductLang en-US"),
         (lambda m: m.paths.discard(r"C:\farm\cuda-11.4-8.7.0\bin\nvcc.exe"), "toolkit", "warning", "not there yet", "build.cmd downloads it"),
         (lambda m: m.paths.discard(r"C:\farm\cuda-11.4-8.7.0\bin\cudnn64_8.dll"), "cuDNN", "missing", "cudnn64_8.dll", "run build.cmd again"),
         (lambda m: m.commands.update({DEFENDER: (0, "N/A: Must be an administrator to view exclusions\r\n")}), "antivirus", "warning", "administrators only", "Add-MpPreference"),

@@ -175,3 +175,8 @@ def test_schema_takes_the_matrix_and_refuses_what_the_loader_refuses(project):
             "$.channels['pytorch-2.9-python313'].exclude[0]",
         ]
     )
+
+
+def test_unknown_channel(project, capsys):
+    assert main(["--project", str(project), "matrix", "--channel", "mian"]) == 2
+    assert "nearest: main" in capsys.readouterr().err

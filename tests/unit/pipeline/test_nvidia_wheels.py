@@ -1,6 +1,7 @@
 """The wheels of libraries that a plan names: in the plan or not, and fetched for verify."""
 
 import hashlib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -37,15 +38,23 @@ def test_vendored_is_another_packing_of_the_same_build():
     assert thick.digest == thin.digest
 
 
-def test_they_are_put_under_their_own_names_from_the_cache_of_sources(workspace, tmp_path):
+def test_those_that_the_wheel_requires_are_put_under_their_own_names_from_the_cache_of_sources(workspace, tmp_path):
+    """All of CUDA's are 1 GB, and a package may need one of them."""
     plan = plan_of("sm35-avx-py311")
     sha256 = hashlib.sha256(b"a wheel").hexdigest()
-    wheel = plan.library_wheels[0].model_copy(update={"sha256": sha256})
+    other, wanted = plan.library_wheels[:2]  # of `other` there is nothing in the cache, and no network here
+    wanted = wanted.model_copy(update={"sha256": sha256})
     cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True)
     (cache / f"{sha256}.whl").write_bytes(b"a wheel")
+    wheel = tmp_path / "canary-1.0-py3-none-any.whl"
+    metadata = f"Name: canary\nVersion: 1.0\nRequires-Dist: {wanted.package.replace('-', '_')}\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in {"METADATA": metadata, "WHEEL": "Tag: py3-none-any\n", "RECORD": ""}.items():
+            archive.writestr(f"canary-1.0.dist-info/{name}", text)
     folder = tmp_path / "dependencies"
+    plan = plan.model_copy(update={"library_wheels": [other, wanted]})
     for _ in range(2):  # a run that goes on finds what is there
-        assert library_wheels(workspace, plan.model_copy(update={"library_wheels": [wheel]}), folder) == [folder]
-        assert [path.name for path in folder.iterdir()] == [wheel.file]
-    assert library_wheels(workspace, plan_of("cpu-avx-py311"), tmp_path / "none") == []
+        assert library_wheels(workspace, plan, wheel, folder) == [folder]
+        assert [path.name for path in folder.iterdir()] == [wanted.file]
+    assert library_wheels(workspace, plan_of("cpu-avx-py311"), wheel, tmp_path / "none") == []

@@ -58,6 +58,14 @@ MESSAGES = {
     "AssertionError: Torch not compiled with CUDA enabled": "without-cuda",
     "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the triton GPU compiler, which "
     "is used as the backend. Triton only supports devices of CUDA Capability >= 7.0": "triton",
+    "RuntimeError: Compiler: cl is not found.": "torch-compile-cl",
+    "RuntimeError: Torch.compile() is only support MSVC with English language pack,Please reinstall its language pack "
+    "to English.": "torch-compile-language",
+    "c:/t/x.cpp(1): fatal error C1083: Cannot open include file: 'algorithm': No such file or directory":
+        "torch-compile-headers",
+    "LINK : fatal error LNK1104: cannot open file 'MSVCRT.lib'": "torch-compile-libraries",
+    "torch._inductor.exc.TritonMissing: Cannot find a working triton installation. Either the package is not installed":
+        "triton-missing",
     "ERROR: torch-2.6.0-cp311-cp311-win_amd64.whl is not a supported wheel on this platform.": "other-platform",
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA":
         "driver-not-loaded",

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+TEXT = 352
+"""Where the code of `build_elf` lies: behind the header and five program headers."""
+
 
 class _Strings:
     """A string table."""
@@ -70,13 +73,17 @@ def build_elf(
     init: Iterable[int] = (),
     relocate_init: bool = True,
     relocations: Iterable[tuple[int, int, int]] = (),
+    stack: int | None = 6,
+    interpreter: str | None = None,
+    tls: int = 0,
 ) -> bytes:
-    """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at 176.
+    """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at `TEXT`.
 
     `symbols`: function name to offset in `text`. `takes`: names that others must give. `indirect`: those of
     `symbols` that are resolvers (STT_GNU_IFUNC). `dynamic`: further tags.
     `init`: offsets in `text` of the static initialisers, put into `.init_array` by relocations or, without
     `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
+    `stack`: the flags of PT_GNU_STACK, None without one. `interpreter`: PT_INTERP. `tls`: bytes of PT_TLS.
     """
     versions = versions or {}
     strings = _Strings()
@@ -89,7 +96,7 @@ def build_elf(
     names = {name: strings.add(name) for name in symbols or {}}
     taken = [strings.add(name) for name in takes]
 
-    body = bytearray(b"\0" * (64 + 2 * 56))
+    body = bytearray(b"\0" * TEXT)
     places: dict[str, tuple[int, int]] = {}
 
     def place(name: str, content: bytes) -> int:
@@ -138,13 +145,17 @@ def build_elf(
     at = place(".shstrtab", titles.data)
     headers.append(struct.pack("<IIQQQQIIQQ", title, 3, 0, 0, at, len(titles.data), 0, 0, 1, 0))
     table_at = place("headers", b"".join(headers))
+    asked = place(".interp", interpreter.encode() + b"\0") if interpreter else 0
     identity = b"\x7fELF\x02\x01\x01" + b"\0" * 9
     body[:64] = identity + struct.pack(
-        "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 2, 64, len(headers), len(headers) - 1
+        "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 5, 64, len(headers), len(headers) - 1
     )
     offset, size = places[".dynamic"]
     body[64:120] = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, len(body), len(body), 4096)
     body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
+    body[176:232] = struct.pack("<IIQQQQQQ", 0 if stack is None else 0x6474E551, stack or 0, 0, 0, 0, 0, 0, 16)
+    body[232:288] = struct.pack("<IIQQQQQQ", 3 if interpreter else 0, 4, asked, asked, asked, 0, 0, 1)
+    body[288:344] = struct.pack("<IIQQQQQQ", 7 if tls else 0, 4, 0, 0, 0, 0, tls, 8)
     return bytes(body)
 
 

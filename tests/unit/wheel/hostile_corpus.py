@@ -237,8 +237,8 @@ with_info("wheel-missing", "missing", WHEEL=None)
 with_info(
     "wheel-without-tags", "tags in the file name and in WHEEL differ|tag", "ok", "ok", WHEEL=b"Wheel-Version: 1.0\n"
 )
-with_info("wheel-bad-tag", "not a tag", WHEEL=b"Tag: nonsense\n")
-with_info("wheel-tag-product", "tags in one line", WHEEL=b"Tag: " + b"-".join([b".".join([b"a"] * 500)] * 3) + b"\n")
+with_info("wheel-bad-tag", "which is none", "ok", "ok", WHEEL=b"Tag: nonsense\n")
+with_info("wheel-tag-product", "more than 1000 tags", WHEEL=b"Tag: " + b"-".join([b".".join([b"a"] * 500)] * 3) + b"\n")
 with_info(
     "wheel-many-tags",
     "tags",

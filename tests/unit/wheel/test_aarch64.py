@@ -11,7 +11,7 @@ from farm.wheel.aarch64 import _features, _is_base, scan_aarch64
 from farm.wheel.elf import read_elf
 from farm.wheel.isalevels import arm_level_names
 
-CODE = 176  # where build_elf puts the text
+CODE = 352  # where build_elf puts the text
 BASE = {
     "add x0, x1, x2": 0x8B020020,
     "fadd v0.4s, v1.4s, v2.4s": 0x4E22D420,

@@ -9,7 +9,7 @@ from farm.wheel.elf import read_elf
 from farm.wheel.initscan import scan_starts
 from tests.examples import examples
 
-CODE = 176  # where build_elf puts the text
+CODE = 352  # where build_elf puts the text
 RET = b"\xc3"
 VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
 JMP_RAX = b"\xff\xe0"
@@ -232,3 +232,17 @@ def test_code_that_ends_with_an_instruction_across_a_window(make_elf):
         raw = make_elf(text=b"\x90" * before + MOVABS, symbols={"ctor": 0}, init=[0])
         found = scan_starts(raw, read_elf(raw), "avx")
         assert (found.instructions, found.result.undecodable) == (before + 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        (text(p0=b"\xff\xd0" + RET), 1),  # call rax
+        (text(p0=JMP_RAX), 1),
+        (text(p0=RET), 0),
+        (text(p0=call(0, 16) + RET, p16=call(16, 32) + RET, p32=call(32, 48) + RET, p48=VPADDD_YMM + RET), 1),
+    ],
+)
+def test_calls_that_are_not_followed_are_counted(scan, code, ends):
+    found = scan(code, init=[0])
+    assert (features(found), found.open_ends) == ({}, ends)

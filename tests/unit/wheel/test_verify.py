@@ -547,6 +547,77 @@ def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_el
     ]
 
 
+def test_a_program_for_musl_in_a_wheel_for_glibc(check, make_elf):
+    files = {
+        "canary/lib.so": make_elf(needed=["libc.so.6", "libstdc++.so.6"]),
+        "canary/bin/tool": make_elf(interpreter="/lib/ld-musl-x86_64.so.1"),
+        "canary/bin/fine": make_elf(interpreter="/lib64/ld-linux-x86-64.so.2"),
+    }
+    report = check(files)[1]
+    [finding] = [each for each in report.findings if each.check in ("platform", "imports")]
+    assert finding.where == "canary/bin/tool"
+    assert finding.what == "is for musl (Alpine Linux), and the platform tag is manylinux_2_17_x86_64"
+
+
+def test_relative_relocations_in_their_short_form_need_glibc_2_36(check, make_elf):
+    """LLVM's linker writes DT_RELR without asking for GLIBC_ABI_DT_RELR, and older glibc passes it over."""
+    relr = make_elf(needed=["libc.so.6"], dynamic=[(36, 0)])
+    report = check({"canary/lib.so": relr})[1]
+    [finding] = [each for each in report.findings if each.check == "platform"]
+    assert finding.what == "needs GLIBC_ABI_DT_RELR, more than the tag manylinux_2_17_x86_64 promises"
+
+
+@pytest.mark.parametrize(
+    ("files", "what", "fix"),
+    [
+        (
+            {"lib/libx.so.1": "libx.so.1"},
+            "needs libx.so.1, which is at canary/lib/libx.so.1, where its RUNPATH",
+            "--tools",
+        ),
+        (
+            {"libx-2.so": "libx.so.1"},
+            "no file has this name: canary/libx-2.so calls itself so",
+            "give the file that name",
+        ),
+        ({"libx.so.1": None}, "and canary/libx.so.1 is no library (13 bytes)", "follows links"),
+        ({}, "needs libx.so.1, which is neither in the wheel nor a system library", "--dependency"),
+    ],
+)
+def test_why_a_library_is_not_found(check, make_elf, files, what, fix):
+    """The way there, or its name (a renamed library, a link that was unpacked as a file)."""
+    module = make_elf(needed=["libx.so.1", "libc.so.6"], runpath="$ORIGIN")
+    members = {name: make_elf(soname=soname) if soname else b"libx.so.1.2.3" for name, soname in files.items()}
+    report = check({f"canary/{name}": content for name, content in {**members, "_D.so": module}.items()})[1]
+    [finding] = [each for each in report.findings if each.check == "imports"]
+    assert what in finding.what
+    assert fix in finding.fix
+
+
+def test_the_requirement_that_brings_libraries_is_named_once(check, make_elf):
+    """torchvision's _C.so needs six of torch's; PyQt6's modules Qt's, which are in PyQt6-Qt6."""
+    files = {
+        "canary/_D.so": make_elf(needed=["libtorch.so", "libc10.so", "libQt6Core.so.6", "libcublasLt.so.12", "libz.so"])
+    }
+    requires = ["numpy", "torch (==2.9.0)", "PyQt6-Qt6<6.11,>=6.10", "nvidia-cublas-cu12==12.4 ; os_name == 'posix'"]
+    found = [each for each in check(files, requires=requires)[1].findings if each.check == "imports"]
+    assert [finding.what for finding in found] == [
+        "needs libtorch.so, libc10.so of another wheel: by its Requires-Dist torch (==2.9.0)",
+        "needs libQt6Core.so.6 of another wheel: by its Requires-Dist PyQt6-Qt6<6.11,>=6.10",
+        "needs libcublasLt.so.12 of another wheel: by its Requires-Dist nvidia-cublas-cu12==12.4",
+        "needs libz.so, which is neither in the wheel nor a system library",
+    ]
+    assert "pip download --no-deps 'nvidia-cublas-cu12==12.4'" in found[2].fix
+
+
+def test_a_dll_elsewhere_is_to_be_moved(make_wheel, make_pe, tmp_path):
+    files = {"canary/_C.pyd": make_pe(needed=["x.dll"]), "canary/more/x.dll": make_pe()}
+    wheel = make_wheel(tmp_path, files, tag="py3-none-win_amd64")
+    [finding] = [each for each in verify(wheel, Policy()).findings if each.check == "imports"]
+    assert "RUNPATH" not in finding.what + finding.fix
+    assert finding.fix.startswith("put it beside")
+
+
 @pytest.mark.parametrize(("needed", "fine"), [([], True), (["libc.so.6"], False)])
 @pytest.mark.parametrize("kind", [{"kind": 2}, {"kind": 3}])
 def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, tmp_path, kind, needed, fine):
@@ -555,7 +626,7 @@ def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, t
     files = {"pkg-1.0.data/scripts/tool": make_elf(**kind, needed=needed)}
     wheel = make_wheel(tmp_path / "in", files, name="pkg", tag=tag)
     found = [finding.what for finding in verify(wheel, Policy()).findings if finding.check == "platform"]
-    assert found == ([] if fine else ["platform tag musllinux_1_1_x86_64: its libraries are for glibc"])
+    assert found == ([] if fine else ["is for glibc, and the platform tag is musllinux_1_1_x86_64"])
 
 
 @pytest.mark.parametrize("machine", [190, 205, 224])

@@ -131,8 +131,14 @@ def test_one_library_with_two_openmp_runtimes(tmp_path, make_wheel, make_pe, nee
     wheel = make_wheel(tmp_path, members, tag=TAG)
     report = verify(wheel, Policy(platform="windows_x86_64"))
     found = [(finding.where, finding.what) for finding in report.findings if "OpenMP" in finding.what]
-    expected = [("torch/lib/torch_cpu.dll", f"imports 2 OpenMP runtimes: {named}")] if named else []
+    expected = [("torch/lib/torch_cpu.dll", f"imports two OpenMP runtimes: {named}")] if named else []
     assert found == expected
+    if named:
+        (tmp_path / "out").mkdir()
+        for into in ("torch/lib", None):
+            with pytest.raises(VerificationFailedError, match="imports two OpenMP runtimes") as error:
+                repair(wheel, tmp_path / "out", RepairOptions(into=into, lib_dirs=[tmp_path]))
+            assert "OpenMP_libomp_LIBRARY" in error.value.hint
 
 
 def test_not_found(tmp_path, wheel, libs):

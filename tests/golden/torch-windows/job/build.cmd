@@ -4,7 +4,7 @@ rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14
 rem Programs write into the log by logged.py, which says why; cmd itself opens it for itself alone, for single lines.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
 rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers), FARM_ARCHIVES (a folder or URL that is
-rem asked for each download first).
+rem asked for each download first), FARM_CONFIGURE (stop when CMake has configured).
 setlocal EnableExtensions DisableDelayedExpansion
 set "ERRORLEVEL="
 set "FARM_EXIT=0"
@@ -71,7 +71,7 @@ set "FARM_GIT="
 for %%g in (git.exe) do set "FARM_GIT=%%~$PATH:g"
 if not defined FARM_GIT if exist C:\farm\git\cmd\git.exe set "FARM_GIT=C:\farm\git\cmd\git.exe"
 if not defined FARM_GIT if exist "%ProgramFiles%\Git\cmd\git.exe" set "FARM_GIT=%ProgramFiles%\Git\cmd\git.exe"
-set "FARM_NEXT=Git is missing: install Git for Windows"
+set "FARM_NEXT=Git is missing: winget install --id Git.Git, or unpack https://github.com/git-for-windows/git/releases/download/v2.45.2.windows.1/MinGit-2.45.2-64-bit.zip (sha256 SHA256) into C:\farm\git"
 if not defined FARM_GIT goto :failed
 for %%v in (PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT PYTHONDEVMODE) do set "%%v="
 rem It writes its place to a file, and a user's name may hold any letter.
@@ -84,7 +84,8 @@ if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("%FARM_SAID%\python.txt
 if defined FARM_PYTHON goto :python
 for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 :python
-set "FARM_NEXT=Python 3.11 is missing: install it from python.org, or set FARM_PYTHON to its python.exe"
+set "FARM_GET=https://www.python.org/ftp/python/3.11.9/python-3.11.9-amd64.exe (sha256 SHA256), then python-3.11.9-amd64.exe /passive; or winget install --id Python.Python.3.11; or set FARM_PYTHON to its python.exe"
+set "FARM_NEXT=Python 3.11 is missing: %FARM_GET%"
 if not defined FARM_PYTHON goto :failed
 rem Given with quotes, as it would be typed as a command.
 set "FARM_PYTHON=%FARM_PYTHON:"=%"
@@ -93,8 +94,8 @@ set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.11 is n
 set "FARM_EXIT=%ERRORLEVEL%"
 type %FARM_SAID%\found.txt >> "%FARM_LOG%"
 rem 9009: there is no such program, or the stub of Microsoft's Store, which stands on PATH where no Python is installed.
-if "%FARM_EXIT%"=="9009" set "FARM_NEXT=%FARM_PYTHON% is no Python (the Microsoft Store's stub is none): install Python 3.11 from python.org, or set FARM_PYTHON to its python.exe"
-if "%FARM_EXIT%"=="2" set "FARM_NEXT=%FARM_PYTHON% makes no virtual environments (the embeddable Python makes none): install Python 3.11 from python.org, or set FARM_PYTHON to its python.exe"
+if "%FARM_EXIT%"=="9009" set "FARM_NEXT=%FARM_PYTHON% is no Python (the Microsoft Store's stub is none): %FARM_GET%"
+if "%FARM_EXIT%"=="2" set "FARM_NEXT=%FARM_PYTHON% makes no virtual environments (the embeddable Python makes none): %FARM_GET%"
 if not "%FARM_EXIT%"=="0" goto :failed
 rem Its place: it may have been given as a name on PATH, which is made anew.
 for /f "usebackq delims=" %%p in ("%FARM_SAID%\place.txt") do if exist "%%p" set "FARM_PYTHON=%%p"
@@ -115,15 +116,20 @@ set "FARM_STEP=visual studio"
 call :step
 set "FARM_VS="
 set "FARM_VSWHERE=%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe"
-set "FARM_NEXT=Visual Studio is missing: install Build Tools 2019 with the C++ build tools"
+rem Quotes around each path alone: it may hold any letter.
+set FARM_SETUP="%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\setup.exe" modify --passive --norestart
+set "FARM_NEXT=Visual Studio is missing: install Build Tools 2019: https://download.visualstudio.microsoft.com/download/pr/173680e6-f352-4b2b-975f-96e006bf9720/SHA256/vs_BuildTools.exe (sha256 SHA256), then vs_BuildTools.exe --passive --wait --norestart --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.Tools.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows10SDK.19041"
 if not exist "%FARM_VSWHERE%" goto :failed
 "%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > %FARM_SAID%\vs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.29*" set "FARM_VS=%%i"
-set "FARM_NEXT=no Visual Studio here has the C++ toolset 14.29: add it in the Visual Studio Installer"
+rem What an uninstalled toolset leaves is a folder without a compiler.
+set "FARM_ANY="
+for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do if exist "%%i\" set "FARM_ANY=%%i"
+for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do call :toolset "%%i"
+if not defined FARM_ANY goto :failed
+set FARM_NEXT=no Visual Studio here has the C++ toolset 14.29 with cl.exe and vcvarsall.bat; this adds it: %FARM_SETUP% --installPath "%FARM_ANY%" --add Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64
 if not defined FARM_VS goto :failed
 cd /d "%FARM_VS%\VC\Auxiliary\Build"
-if not exist vcvarsall.bat goto :failed
 set "FARM_NEXT=vcvarsall.bat of %FARM_VS% failed: repair the installation of Visual Studio"
 set "VSCMD_SKIP_SENDTELEMETRY=1"
 rem cl.exe in English, where it has that language: Ninja and sccache read its list of included files.
@@ -143,6 +149,16 @@ for %%c in (cl.exe) do set "FARM_CL=%%~$PATH:c"
 set "FARM_NEXT=vcvarsall.bat put no cl.exe on PATH: repair the installation of Visual Studio"
 if not defined FARM_CL goto :failed
 
+rem --- the rest of the machine, before the first download -----------------------------------------------------------
+set "FARM_STEP=checks"
+set "FARM_NEXT=the lines above say what is missing, and how to get it"
+call :step
+set "FARM_SHOW=all"
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" check_machine.py plan.json 20.0
+set "FARM_EXIT=%ERRORLEVEL%"
+set "FARM_SHOW="
+if "%FARM_EXIT%"=="9" set "FARM_CODE=9"
+if not "%FARM_EXIT%"=="0" goto :failed
 set "FARM_CODE=9"
 call .\prepare.cmd
 if not "%ERRORLEVEL%"=="0" goto :failed
@@ -188,10 +204,10 @@ set "USE_CUDA=1"
 set "USE_CUDNN=1"
 set "USE_CUFILE=0"
 set "USE_CUSPARSELT=0"
-set "USE_DISTRIBUTED=1"
+set "USE_DISTRIBUTED=0"
 set "USE_FBGEMM=0"
 set "USE_FLASH_ATTENTION=0"
-set "USE_GLOO=1"
+set "USE_GLOO=0"
 set "USE_ITT=1"
 set "USE_KINETO=1"
 set "USE_MAGMA=0"
@@ -208,6 +224,7 @@ set "PYTHONDONTWRITEBYTECODE=1"
 set "FARM_STEP=jobs"
 set "FARM_NEXT=set FARM_JOBS to the number of parallel compilers"
 call :step
+if exist jobs.txt for /f "usebackq delims=" %%j in ("jobs.txt") do set "FARM_JOBS=%%j"
 if defined FARM_JOBS goto :jobs
 C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > %FARM_SAID%\jobs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
@@ -219,7 +236,8 @@ for /f "delims=0123456789" %%c in ("%FARM_JOBS%") do goto :failed
 if %FARM_JOBS% LSS 1 goto :failed
 set "MAX_JOBS=%FARM_JOBS%"
 set "CMAKE_BUILD_PARALLEL_LEVEL=%FARM_JOBS%"
-set "FARM_TEXT=%MAX_JOBS% parallel compilers"
+set /a FARM_MINUTES=960 / FARM_JOBS >nul
+set "FARM_TEXT=%MAX_JOBS% parallel compilers, estimated %FARM_MINUTES% minutes (by 960 CPU minutes on Linux); in PowerShell, Get-Content -Wait -Tail 20 %FARM_LOG% follows them"
 call :say
 
 rem --- source -----------------------------------------------------------------------------------------------------
@@ -232,6 +250,13 @@ call :step
 set "FARM_HEAD="
 if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_SAID%\head.txt 2>nul
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_SAID%\head.txt") do set "FARM_HEAD=%%h"
+rem The tree of this plan and this compiler, patched: what is compiled in it is kept, and Ninja goes on.
+set "FARM_TREE=C:\farm\src\.git\DIGEST-%VCToolsVersion%.tree"
+set "FARM_KEPT="
+if "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" if exist "%FARM_TREE%" set "FARM_KEPT=1"
+if defined FARM_KEPT if exist C:\farm\src\build\ set "FARM_TEXT=what is compiled in C:\farm\src\build is kept; remove that folder to compile all of it again"
+if defined FARM_KEPT if exist C:\farm\src\build\ call :say
+if defined FARM_KEPT goto :patched
 rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
 if "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" if exist C:\farm\src\.git\farm.ok goto :clean
 :clone
@@ -253,9 +278,10 @@ copy /y nul C:\farm\src\.git\farm.ok >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 goto :patches
 :clean
-rem A tree of an earlier build: CMake would not run again with what it left, and keep its settings. One that git cannot
+rem A tree of another plan: CMake would not run again with what that left, and keep its settings. One that git cannot
 rem clean (a killed git leaves its lock) is cloned again.
 set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
+del /f /q C:\farm\src\.git\*.tree 2>nul
 call :gone C:\farm\src\build
 if not "%ERRORLEVEL%"=="0" goto :failed
 "%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard
@@ -277,6 +303,12 @@ set "FARM_NEXT=the log says which patch does not fit the source"
 call :step
 "%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe patches.py patches.json C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_CODE=9"
+set "FARM_NEXT=is C: writable and not full?"
+copy /y nul "%FARM_TREE%" >nul
+if not "%ERRORLEVEL%"=="0" goto :failed
+:patched
+set "FARM_CODE=5"
 
 rem --- build ------------------------------------------------------------------------------------------------------
 set "FARM_STEP=build"
@@ -291,6 +323,19 @@ if not exist "%FARM_OUT%\wheel\" goto :failed
 if not exist "%FARM_OUT%\lib\" goto :failed
 cd /d C:\farm\src
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\src" goto :failed
+if not defined FARM_CONFIGURE goto :wheel
+"%FARM_PYTHON%" C:\farm\job\logged.py C:\farm\venv\Scripts\python.exe setup.py build --cmake-only
+set "FARM_EXIT=%ERRORLEVEL%"
+if not "%FARM_EXIT%"=="0" goto :failed
+call :stop
+set "FARM_TEXT=configured, and not built (FARM_CONFIGURE): C:\farm\src\build\build.ninja"
+call :say
+cd /d C:\
+popd
+chcp %FARM_CODEPAGE% >nul
+exit /b 0
+:wheel
+set "FARM_SHOW=ninja"
 "%FARM_PYTHON%" C:\farm\job\logged.py C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" .
 set "FARM_EXIT=%ERRORLEVEL%"
 rem By number: cl.exe and link.exe may speak another language. C1076 and C3859 are of precompiled headers.
@@ -314,6 +359,8 @@ call :step
 for %%f in (C:\farm\cuda-11.4-8.7.0\bin C:\farm\cuda-11.4-8.7.0\bin\x64 C:\farm\cuda-11.4-8.7.0\extras\CUPTI\lib64 C:\farm\cuda-11.4-8.7.0\NvToolsExt\bin\x64 C:\farm\tools\zlib C:\farm\tools\openblas\bin C:\farm\venv\Library\bin) do call :take %%f
 if defined FARM_SHORT goto :failed
 call :stop
+set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, FBGEMM, memory-efficient attention, MAGMA"
+call :say
 set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --plan C:\farm\job\plan.json"
 call :say
 cd /d C:\
@@ -323,6 +370,7 @@ exit /b 0
 
 :failed
 if "%FARM_EXIT%"=="0" set "FARM_EXIT=%ERRORLEVEL%"
+if "%FARM_EXIT%"=="0" set "FARM_EXIT=%FARM_CODE%"
 rem The last line of dir says how much is free, in any language; compilers name a full disk in many ways.
 set "FARM_FREE=full, or not readable"
 for /f "tokens=*" %%l in ('dir C:\farm') do set "FARM_FREE=%%l"
@@ -365,6 +413,15 @@ exit /b 0
 :memory
 find "%1:" "%FARM_LOG%" >nul
 if "%ERRORLEVEL%"=="0" set "FARM_NEXT=a compiler had too little memory (%1): set FARM_JOBS to less than %MAX_JOBS%, or enlarge the page file, and run this again"
+exit /b 0
+
+:toolset
+rem FARM_VS: an installation that can set up the toolset, and has its compiler.
+if not exist "%~1\VC\Auxiliary\Build\vcvarsall.bat" exit /b 0
+if not exist "%~1\VC\Tools\MSVC\" exit /b 0
+pushd "%~1\VC\Tools\MSVC"
+for /d %%t in (14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" set "FARM_VS=%~1"
+popd
 exit /b 0
 
 :stop

@@ -20,12 +20,19 @@ call .\image.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
 popd
 set "FARM_NAME=farm-DIGEST"
-docker rm --force %FARM_NAME% >nul 2>&1
+rem A container of an earlier run has what that compiled: it is taken up again, with the limits that it was made with.
+docker container inspect %FARM_NAME% >nul 2>&1
+if "%ERRORLEVEL%"=="0" echo container.cmd: goes on in the container %FARM_NAME%; docker rm %FARM_NAME% begins anew& goto :copy
 rem Windows engines refuse swap limits, ulimits, pids and cpuset limits.
-docker create --isolation=process --name %FARM_NAME% --storage-opt size=%FARM_DISK_GB%GB --memory %FARM_MEMORY_GB%g --cpu-count %NUMBER_OF_PROCESSORS% --env FARM_JOBS=%FARM_JOBS% --env FARM_ARCHIVES %FARM_IMAGE% cmd /c C:\farm\job\build.cmd
+docker create --isolation=process --name %FARM_NAME% --storage-opt size=%FARM_DISK_GB%GB --memory %FARM_MEMORY_GB%g --cpu-count %NUMBER_OF_PROCESSORS% --env FARM_ARCHIVES %FARM_IMAGE% cmd /c C:\farm\job\build.cmd
 if not "%ERRORLEVEL%"=="0" exit /b 9
+:copy
+rem A container keeps its variables; this file may change.
+> jobs.txt echo %FARM_JOBS%
 docker cp . %FARM_NAME%:C:\farm\job
-if not "%ERRORLEVEL%"=="0" exit /b 9
+set "FARM_EXIT=%ERRORLEVEL%"
+del jobs.txt
+if not "%FARM_EXIT%"=="0" exit /b 9
 docker start --attach %FARM_NAME%
 set "FARM_EXIT=%ERRORLEVEL%"
 if not exist ..\out\ mkdir ..\out

@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan DIGEST68baa9a3166c30ee52972572d49bd96dd6fc06540cc78be0f560
+> %FARM_REPORT% echo plan DIGESTe7f96456690b1179df858d1424fdde243d1ff35db7560d2c2a57
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311
@@ -33,12 +33,21 @@ if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt
 if not exist farm-report.zip goto :text
 del %FARM_REPORT%
 for %%f in (farm-report.zip) do echo report: %%~ff
-exit /b %FARM_EXIT%
+goto :end
 :text
-rem Without Python nothing was built: the log ends where Python was looked for.
+rem Without Python nothing was built: the log ends where Python was looked for. PowerShell takes names and passwords out; what it
+rem cannot read is not kept.
 if exist C:\farm\out\DIGEST\build.log type C:\farm\out\DIGEST\build.log >> %FARM_REPORT%
-for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
-exit /b %FARM_EXIT%
+powershell -NoProfile -Command "$ErrorActionPreference = 'Stop'; $text = (Get-Content -Raw $env:FARM_REPORT) -replace '(?<=://)[^\s/@]+@', ''; foreach ($name in $env:USERNAME, $env:COMPUTERNAME) { if ($name) { $text = $text -replace [regex]::Escape($name), '[name]' } }; Set-Content -NoNewline $env:FARM_REPORT $text"
+if not "%ERRORLEVEL%"=="0" del %FARM_REPORT%
+if not exist %FARM_REPORT% echo report.cmd: neither Python nor PowerShell could take names and passwords out: no report was kept; send the lines above
+for %%f in (%FARM_REPORT%) do if exist %%f echo report: %%~ff (no Python to make farm-report.zip)
+goto :end
 :unwritable
+set "FARM_EXIT=9"
 echo report.cmd: farm-report.txt cannot be written: close it where it is open, or copy the folder job to a disk of this machine that has room
-exit /b 9
+:end
+rem Started by a double click, its window would close.
+if defined CMDCMDLINE set "FARM_LINE=%CMDCMDLINE:"=%"
+if defined CMDCMDLINE if not "%FARM_LINE:report.cmd=%"=="%FARM_LINE%" pause
+exit /b %FARM_EXIT%

@@ -1,0 +1,185 @@
+"""Imports of a wheel's libraries on an emulated CPU of the promised level: what the static check cannot decide."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.tags import python_of
+from farm.base.temporary import temporary_folder
+from farm.smoke.emulation import find_emulator, model_for
+from farm.smoke.environment import find_python
+from farm.smoke.variables import for_probe
+from farm.wheel.archive import Archive
+from farm.wheel.inspect import inspect
+from farm.wheel.metadata import parse_wheel_name
+from farm.wheel.needs import installed_path
+from farm.wheel.report import Check, Finding, Report
+from farm.wheel.tags import platform_machine
+
+_LIMIT_S = 600  # of one process, which loads all libraries unless one kills it
+_MAX_STARTS = 20
+_NUMBER = re.compile(r"(\d+) (\S.*)")
+# Prints the number of each library before it is loaded, so that the last one is what killed the process. A module is
+# imported as its users do; where its package cannot be imported (a dependency is not there), by itself.
+_PROGRAM = r"""
+import ctypes, importlib, importlib.machinery, importlib.util, os, sys
+root, start = sys.argv[1], int(sys.argv[2])
+sys.path.insert(0, root)
+out = open(sys.argv[3], "w", buffering=1)
+for number, path in enumerate(sys.argv[4:]):
+    if number < start:
+        continue
+    print(number, "load", file=out)
+    try:
+        name = path.split("/")[-1].split(".")[0]
+        suffixes = importlib.machinery.EXTENSION_SUFFIXES
+        if not path.endswith(tuple(suffixes)) or name.startswith("lib"):
+            ctypes.CDLL(os.path.join(root, path))
+        else:
+            dotted = ".".join(path.split("/")[:-1] + [name])
+            try:
+                importlib.import_module(dotted)
+            except BaseException:
+                loader = importlib.machinery.ExtensionFileLoader(dotted, os.path.join(root, path))
+                module = importlib.util.module_from_spec(importlib.util.spec_from_loader(dotted, loader))
+                loader.exec_module(module)
+        print(number, "loaded", file=out)
+    except BaseException as error:
+        print(number, "error", type(error).__name__, str(error).split("\n")[0][:200], file=out)
+os._exit(0)
+"""
+
+
+def emulate(report: Report, wheel: Path) -> Report:
+    """The report with what the import of every library and module on the emulated CPU shows, in the check `cpu`.
+
+    Raises:
+        UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
+        InfrastructureError: There is no emulator here, or no Python that the wheel is for.
+    """
+    level = report.policy.cpu
+    if level is None:
+        raise UsageError("--emulate: no CPU level is promised", hint="give --variant, or `cpu` in the policy")
+    model = model_for(level)
+    if model.name is None:
+        raise UsageError(f"--emulate: {model.reason}", hint="leave --emulate out")
+    emulator = find_emulator()
+    if emulator.program is None:
+        raise InfrastructureError(f"--emulate: {emulator.reason}", hint=emulator.hint)
+    python = _python(wheel)
+    libraries = [
+        installed_path(library.path)
+        for library in inspect(wheel, decoded=0).libraries
+        if library.format == "elf" and library.is_loadable and library.kind == "shared" and not library.interpreter
+    ]
+    outcomes: dict[str, str | int] = {}
+    with temporary_folder("farm-emulate-") as folder:
+        root = folder / "site"
+        _unpack(wheel, root)
+        command = [emulator.program, "-cpu", model.name, str(python)]
+        start = 0
+        for _ in range(_MAX_STARTS):
+            seen, end = _load(command, root, libraries, start, folder)
+            outcomes |= {libraries[number]: text for number, text in seen.items()}
+            if end is None:
+                break
+            last = max(seen, default=start)
+            outcomes[libraries[last]] = end
+            start = last + 1
+    return _with(report, model.name, libraries, outcomes)
+
+
+def _python(wheel: Path) -> Path:
+    """An interpreter of this machine that the wheel is for.
+
+    Raises:
+        UsageError: The wheel is not for Linux on x86-64.
+        InfrastructureError: There is none.
+    """
+    tags = parse_wheel_name(wheel.name).tags
+    if platform_machine(tags) != "x86_64":
+        raise UsageError(f"--emulate: {wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
+    rows = [tag.split("-") for tag in sorted(tags)]
+    if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
+        return Path(sys.executable)
+    names = sorted({python_of(python, abi) for python, abi, _ in rows})
+    found = next((path for name in names if (path := find_python(name))), None)
+    if found is None:
+        raise InfrastructureError(f"--emulate: no Python of {' or '.join(names)} is here", hint="put one on the PATH")
+    return found
+
+
+def _unpack(wheel: Path, root: Path) -> None:
+    """As installers do with what is imported; the archive's names were checked when it was opened."""
+    with Archive(wheel) as archive:
+        for name, entry in archive.members.items():
+            if not entry.is_dir:
+                target = root / installed_path(name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    file.writelines(archive.chunks(name))
+
+
+def _load(
+    command: list[str], root: Path, libraries: list[str], start: int, folder: Path
+) -> tuple[dict[int, str], str | int | None]:
+    """Load the libraries from `start` on in one process.
+
+    Returns:
+        By number, what became of each that was begun; and the signal or the reason that ended the process at the last
+        of them, None where it came to its end.
+    """
+    environment, _ = for_probe(folder, ())
+    output = folder / "loaded"
+    output.write_bytes(b"")
+    arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(output), *libraries]
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as child:
+        try:
+            code: int | None = child.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(child.pid, signal.SIGKILL)
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+    if code is None:
+        return seen, f"not loaded within {_LIMIT_S} s"
+    # qemu ends itself by the signal that ended the program.
+    return seen, -code if code < 0 else None
+
+
+def _with(report: Report, model: str, libraries: list[str], outcomes: dict[str, str | int]) -> Report:
+    died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
+    others = [path for path in libraries if path not in died and outcomes.get(path) != "loaded"]
+    findings = tuple(
+        Finding(
+            check="cpu",
+            where=path,
+            what=f"loading it on {model} ends the process by {signal.Signals(number).name}",
+            why=f"on a CPU of level {report.policy.cpu} the import dies so",
+            fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, PyInit functions",
+        )
+        for path, number in died.items()
+    )
+    seen = f"{len(libraries) - len(died) - len(others)} of {len(libraries)} libraries loaded on {model}"
+    if others:
+        seen += f"; not loaded, so not decided: {others[0]} ({outcomes.get(others[0], 'not begun')})"
+    checks = []
+    for check in report.checks:
+        if check.id == "cpu":
+            status = "failed" if findings or check.status == "failed" else "passed"
+            note = "; ".join(filter(None, [check.note, seen]))
+            check = Check(id="cpu", status=status, findings=(*check.findings, *findings), note=note)  # noqa: PLW2901
+        checks.append(check)
+    return report.model_copy(update={"checks": tuple(checks)})
