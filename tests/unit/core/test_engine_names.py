@@ -34,6 +34,12 @@ def test_no_module_compares_an_engines_name():
     assert found == {}, "ask the engine's traits"
 
 
+def test_a_comparison_with_an_engines_name_is_found(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("if on == 'swarm' or form == 'github':\n    pass\n")
+    assert compared(file) == [(1, "on == 'swarm'")]
+
+
 def test_each_engine_of_the_runners_file_exists_and_says_how_its_runners_are_found():
     assert set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()
 

@@ -8,4 +8,6 @@ SCREEN = 80
 
 
 def test_a_function_fits_on_a_screen():
-    assert [f"{path}: {name}" for path, name, lines in functions(ROOT / "farm") if lines > SCREEN] == []
+    found = list(functions(ROOT / "farm"))
+    assert "verify" in {name for _, name, _ in found}
+    assert [f"{path}: {name}" for path, name, lines in found if lines > SCREEN] == []
