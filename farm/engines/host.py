@@ -68,7 +68,8 @@ def _open_machine_lock() -> BinaryIO:
     Raises:
         InfrastructureError: Somebody put something else there, such as a link by which a file of this user is emptied.
     """
-    assert sys.platform != "win32"  # which has no such numbers, and no such lock
+    if sys.platform == "win32":  # which has no such numbers, and no such lock
+        raise NotImplementedError
     path = Path(tempfile.gettempdir()) / f"torch-farm-{os.getuid()}.lock"
     try:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "r+b", 0)
