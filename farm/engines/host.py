@@ -23,7 +23,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import farm
 from farm.base import processes
@@ -62,10 +62,28 @@ JOB = "job.json"
 """The submitted job; a folder without it is no job."""
 
 
-def _machine_lock() -> Path:
-    """The file of the user's lock on this machine: in the folder for temporary files, which all projects share."""
-    user = getattr(os, "getuid", int)()  # Windows has no such numbers, and no such lock
-    return Path(tempfile.gettempdir()) / f"torch-farm-{user}.lock"
+def _open_machine_lock() -> BinaryIO:
+    """The user's lock on this machine: in the folder for temporary files, which all projects share.
+
+    Raises:
+        InfrastructureError: Somebody put something else there, such as a link by which a file of this user is emptied.
+    """
+    if sys.platform == "win32":  # which has no such numbers, and no such lock
+        raise NotImplementedError
+    path = Path(tempfile.gettempdir()) / f"torch-farm-{os.getuid()}.lock"
+    try:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "r+b", 0)
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.getuid():
+            return file
+        file.close()
+        why = "it is no file of this user alone"
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise InfrastructureError(
+        f"{path} cannot be used as this user's lock: {why}",
+        hint=f"remove it (ls -l {path} shows whose it is), or set TMPDIR to a folder of your own",
+    )
 
 
 def _here() -> frozenset[str]:
@@ -130,7 +148,7 @@ class HostEngine:
         """The job that has this machine, of whatever project; None: it is free."""
         if sys.platform == "win32":
             return None
-        with contextlib.suppress(OSError), _machine_lock().open("r+b") as file:
+        with contextlib.suppress(InfrastructureError), _open_machine_lock() as file:
             try:
                 lock(file.fileno(), wait=False)
             except BlockingIOError:
@@ -146,7 +164,7 @@ class HostEngine:
         if job.labels and (handle := self.find(job.labels)):  # of this very attempt, whose controller was killed
             self.cancel(handle)
             self.release(handle)
-        with _machine_lock().open("a+b", buffering=0) as file:
+        with _open_machine_lock() as file:
             for left in reversed(range(LOCK_TRIES)):
                 try:
                     lock(file.fileno(), wait=False)

@@ -33,12 +33,13 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from farm.base.errors import PublishRefusedError, UsageError
+from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.base.requirement import read_requirement, stated_name
 from farm.index.layout import RESERVED, parse_wheel_name, wheel_identity
 from farm.index.records import Record, compact
 from farm.index.stores import CHUNK
+from farm.wheel.archive import Archive
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32
@@ -52,6 +53,7 @@ MAX_RATIO = 50
 RATIO_FROM = 64 * 1024**2
 """PyPI's bounds: an archive that unpacks to more than `RATIO_FROM` bytes, and `MAX_RATIO` times its size, is a bomb."""
 
+_ANEW = "build it anew with a tool that writes wheels"
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ADDRESS = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _LOOKALIKES = str.maketrans({"0": "o", "1": "l", "i": "l", "-": None})
@@ -153,11 +155,11 @@ def check_archive(wheel: Path) -> bytes:
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = archive.infolist()
-            why = next(_wrong_members(archive, members), None) or next(
-                _wrong_headers(wheel, members, archive.comment), None
-            )
+            why = next(_wrong_members(members), None)
             if why is not None:
-                raise PublishRefusedError(f"{wheel.name}: {why}", hint="build it anew with a tool that writes wheels")
+                raise PublishRefusedError(f"{wheel.name}: {why}", hint=_ANEW)
+            with Archive(wheel):  # a reader that goes from the first byte on finds the members of the directory
+                pass
             folder = _info_folder(wheel.name, [each.filename for each in members])
             why = next(_wrong_record(archive, members, folder), None) or next(
                 _wrong_tags(wheel.name, archive, folder), None
@@ -165,12 +167,14 @@ def check_archive(wheel: Path) -> bytes:
             if why is not None:
                 raise PublishRefusedError(f"{wheel.name}: {why}", hint=f"farm repair {wheel.name} writes both anew")
             return _small(archive, f"{folder}/METADATA")
+    except VerificationFailedError as error:
+        raise PublishRefusedError(str(error), hint=_ANEW) from error
     # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise PublishRefusedError(f"{wheel.name} is not a valid zip file: {error}") from error
 
 
-def _wrong_members(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Iterator[str]:
+def _wrong_members(members: list[zipfile.ZipInfo]) -> Iterator[str]:
     """Why installers would take different things out of an archive, or put them outside of their folder."""
     names = [each.filename for each in members]
     if len(names) > MAX_MEMBERS:
@@ -178,8 +182,6 @@ def _wrong_members(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> 
     unpacked, packed = sum(each.file_size for each in members), sum(each.compress_size for each in members)
     if unpacked > MAX_UNPACKED or (unpacked > RATIO_FROM and unpacked > MAX_RATIO * packed):
         yield f"it unpacks from {packed} bytes to {unpacked}, as bombs do"
-    if b"PK\x05\x06" in archive.comment:
-        yield "its comment holds the end of another archive"
     files = {name for name in names if not name.endswith("/")}
     seen = set()
     for each in members:
@@ -199,26 +201,6 @@ def _wrong_members(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> 
             yield f"{name!r:.200} is a link or a device"
         if each.flag_bits & 1 or each.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
             yield f"{name!r:.200} is encrypted, or packed in another way than deflate"
-
-
-def _wrong_headers(wheel: Path, members: list[zipfile.ZipInfo], comment: bytes) -> Iterator[str]:
-    """Why a reader that goes from the first byte on would find other members than one that begins at the end."""
-    with wheel.open("rb") as file:
-        file.seek(-22 - len(comment), io.SEEK_END)
-        if file.read(4) != b"PK\x05\x06":
-            yield "something follows the end of the archive"
-        at = 0
-        for each in sorted(members, key=lambda one: one.header_offset):
-            if each.header_offset < at or (at == 0 and each.header_offset):
-                yield f"{each.header_offset} bytes before its first member" if at == 0 else "members overlap"
-            file.seek(each.header_offset)
-            header = file.read(30)
-            length = int.from_bytes(header[26:28], "little")
-            name = file.read(length)
-            encoding = "utf-8" if int.from_bytes(header[6:8], "little") & 0x800 else "cp437"
-            if header[:4] != b"PK\x03\x04" or name.decode(encoding, "replace") != each.orig_filename:
-                yield f"{each.filename!r:.200} has another name where its bytes are"
-            at = each.header_offset + 30 + length + int.from_bytes(header[28:30], "little") + each.compress_size
 
 
 def _info_folder(filename: str, names: list[str]) -> str:

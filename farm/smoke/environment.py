@@ -140,7 +140,7 @@ def make_environment(dest: Path, python: Path, *, uv: str | None = None) -> Path
 
 _UV_FOLDERS = ("UV_CACHE_DIR", "UV_CREDENTIALS_DIR")
 """Where uv writes, for those whose home cannot be written; they choose no index."""
-_SECRET = re.compile(r"^(FARM|AWS|ACTIONS)_|TOKEN|SECRET|PASSWORD")
+_SECRET = re.compile(r"^(FARM|AWS|ACTIONS|GITHUB)_|TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names of variables that an environment's own Python must not see: a wheel's `.pth` file runs when it starts."""
 
 
@@ -149,8 +149,11 @@ def _environ() -> dict[str, str]:
 
     pip's `--isolated` leaves the machine's own pip.conf in force; this file name turns that off as well.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_") or name in _UV_FOLDERS}
-    kept = {name: value for name, value in kept.items() if name != "VIRTUAL_ENV" and not _SECRET.search(name)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _UV_FOLDERS or not (name.startswith("UV_") or name == "VIRTUAL_ENV" or _SECRET.search(name))
+    }
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 

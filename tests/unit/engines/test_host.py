@@ -109,6 +109,17 @@ def test_one_job_runs_on_a_machine_whatever_project_it_is_of(engine, start, tmp_
     other.release(second)
 
 
+@pytest.mark.parametrize("put", [os.symlink, os.link, lambda _, lock: os.mkfifo(lock)])
+def test_the_lock_is_no_way_to_a_file_of_this_user(engine, start, tmp_path, put):
+    """Everybody may write to the folder for temporary files, and the lock's name is known."""
+    kept = tmp_path / "kept"
+    kept.write_text("a key")
+    put(kept, tmp_path / f"torch-farm-{os.getuid()}.lock")
+    with pytest.raises(InfrastructureError, match="cannot be used as this user's lock"):
+        start("true")
+    assert (kept.read_text(), engine.busy()) == ("a key", None)
+
+
 def test_a_failure_keeps_its_exit_code(engine, start):
     assert end(engine, start("exit 3")) == Observation("done", exit_code=3)
 

@@ -1,6 +1,7 @@
 """What is refused of a wheel's archive, RECORD, WHEEL and name, by whatever command it comes."""
 
 import stat
+import struct
 import zipfile
 from random import Random
 
@@ -58,6 +59,30 @@ def contradicting(folder):
     )
 
 
+def between(folder):
+    """A member that only a reader finds who goes from the first byte on: before the directory at the end."""
+    path = build_wheel(folder, NAME).path
+    other = folder / "other.zip"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("torch/__evil__.py", "")
+        hidden = other.read_bytes()[: archive.fp.tell()]
+    data = path.read_bytes()
+    end = len(data) - 22
+    (start,) = struct.unpack_from("<I", data, end + 16)
+    last = data[end : end + 16] + struct.pack("<I", start + len(hidden)) + data[end + 20 :]
+    path.write_bytes(data[:start] + hidden + data[start:end] + last)
+    return path
+
+
+def longer_inside(folder):
+    """More bytes where the first member's are than in the directory at the end."""
+    path = build_wheel(folder, NAME).path
+    data = bytearray(path.read_bytes())
+    data[18:22] = struct.pack("<I", struct.unpack_from("<I", data, 18)[0] + 100)
+    path.write_bytes(data)
+    return path
+
+
 def renamed_inside(folder):
     """Another name where the bytes are than in the directory at the end."""
     path = build_wheel(folder, NAME).path
@@ -77,10 +102,12 @@ def made(**options):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (prefixed, "10 bytes before its first member"),
-        (followed, "follows the end"),
+        (prefixed, "directory is not where its end record says"),
+        (followed, "bytes appended"),
+        (between, "belong to no member"),
+        (longer_inside, "local header contradicts the directory"),
         (contradicting, "is not as RECORD says"),
-        (renamed_inside, "another name where its bytes are"),
+        (renamed_inside, "its local header names another member"),
         (bomb, "as bombs do"),
         (member("../../../../tmp/x"), "leads out of its folder"),
         (member("/etc/x"), "leads out of its folder"),

@@ -129,6 +129,8 @@ def test_the_installer_sees_no_credentials(tmp_path, monkeypatch):
     seen = tmp_path / "seen"
     (site / "a.pth").write_text(f"import os; open({str(seen)!r}, 'a').write(' '.join(os.environ))\n")
     secret = ("FARM_SIGNING_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL")
+    secret += ("SOME_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "PGPASSFILE", "npm_config__auth")
+    secret += ("GITHUB_ENV", "GITHUB_PATH")  # files by which later steps get variables and programs
     for name in (*secret, "HARMLESS"):
         monkeypatch.setenv(name, "1")
     with pytest.raises(SmokeFailedError):

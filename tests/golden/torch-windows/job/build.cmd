@@ -26,6 +26,9 @@ if not exist plan.json goto :failed
 set "FARM_NEXT=the path of this folder is too long for Windows: copy the folder to a shorter one, such as C:\job"
 if not "%CD:~180%"=="" goto :failed
 set "FARM_NEXT=is C: writable and not full? if C:\farm is a junction, is the folder there to which it leads?"
+rem Windows lets every user write into a new folder of C:\: this one is for its user, SYSTEM and administrators. Where the
+rem rights cannot be granted, none are taken away.
+if not exist C:\farm\ mkdir C:\farm 2>nul && icacls C:\farm /grant "%USERDOMAIN%\%USERNAME%:(OI)(CI)F" "*S-1-5-18:(OI)(CI)F" "*S-1-5-32-544:(OI)(CI)F" >nul 2>nul && icacls C:\farm /inheritance:r >nul 2>nul
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\DIGEST) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\DIGEST"
 if not exist "%FARM_OUT%\" goto :failed
