@@ -48,7 +48,8 @@ class Project:
             f'dependencies = ["{wanted}"]\n{text}'
         )
         if self.client == "pip-tools":
-            return self.run("pip-compile", "--generate-hashes", "--index-url", source, "pyproject.toml")
+            place = ("--no-index", "--find-links") if source.endswith(".html") else ("--index-url",)
+            return self.run("pip-compile", "--generate-hashes", *place, source, "pyproject.toml")
         return self.run(self.client, "lock")
 
     def installed(self):

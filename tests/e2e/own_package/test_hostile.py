@@ -10,6 +10,10 @@ import docker
 import pytest
 import yaml
 
+from farm.plan.settings import load_settings
+from farm.run.build import CACHES, tree_volume
+from farm.run.report import Silent
+from farm.run.workspace import Workspace, open_journal
 from tests.e2e.conftest import Farm, containers_of
 
 HOSTILE = Path(__file__).parent / "hostile"
@@ -44,14 +48,23 @@ def log_of(farm: Farm) -> str:
 
 @pytest.fixture
 def cleaned(tmp_path: Path, client: docker.DockerClient) -> Iterator[None]:
-    before = {volume.name for volume in client.volumes.list()}
+    """The containers and volumes of this test's projects go; other tests have theirs at the same time."""
     yield
     for run in tmp_path.glob("*/artifacts/runs/*"):
         for container in containers_of(client, run.name):
             client.containers.get(container).remove(force=True)
+    own = [name for folder in tmp_path.iterdir() for name in volumes_of(folder)]
     for volume in client.volumes.list():
-        if volume.name not in before and volume.name.startswith("farm-"):
+        if volume.name.startswith(tuple(own)):
             volume.remove()
+
+
+def volumes_of(folder: Path) -> Iterator[str]:
+    """How the names of a project's volumes begin."""
+    workspace = Workspace(folder, load_settings(folder), Silent())
+    yield f"{CACHES}{workspace.id}-"
+    with open_journal(folder, workspace.settings) as journal:
+        yield from (tree_volume(run.plan["digest"]) for run in journal.runs(10))
 
 
 @pytest.mark.usefixtures("cleaned")

@@ -51,8 +51,8 @@ def agent(exchange, tmp_path):
         shipped.write_bytes(pack(AGENT))
         code = (
             "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-            "from farm_agent import log, main, store\n"
-            "main.MANIFEST = Path(sys.argv[2]); main.RETRY_S = 3; log.CHUNK = 1000; log.SPOOL = 5000\n"
+            "from farm_agent import main\n"
+            "main.MANIFEST = Path(sys.argv[2]); main.RETRY_S = 3; main.CHUNK = 1000; main.SPOOL = 5000\n"
             "sys.exit(main.main())"
         )
         command = [interpreter, "-I", "-S", "-c", code, shipped, path]

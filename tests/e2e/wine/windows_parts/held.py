@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.base.retries import retry_while_open
-from farm.index.directory import DirectoryStore, _alive
+from farm.index.directory import DirectoryStore
 from farm.run.dispatch import AlreadyDispatchingError, exclusive
 from farm.run.journal.model import is_dead, this_process
 
@@ -24,17 +24,16 @@ with target.open("rb") as reader:
     retry_while_open(part.replace, target)
 print(target.read_bytes().decode())
 
-# Another publisher's sweep has the mark open, and a reader the object, when their writer removes its own names.
+# Readers have the object open under both of its names when the writer removes the temporary one.
 folder = Path("index/.tmp")
 folder.mkdir(parents=True)
-with _alive(folder) as temporary:
-    temporary.write_bytes(b"object")
+store = DirectoryStore(Path("index"))
+with store._written(b"object", None, None) as temporary:
     os.link(temporary, "index/object")
-    readers = [path.open("rb") for path in (*folder.glob("*.alive"), Path("index/object"))]
+    readers = [path.open("rb") for path in (temporary, Path("index/object"))]
     for reader in readers:
         threading.Timer(0.5, reader.close).start()
 print("left", [path.name for path in folder.iterdir()])
-store = DirectoryStore(Path("index"))
 store.create("probe/held", b"1", content_type="text/plain")
 reader = Path("index/probe/held").open("rb")  # noqa: SIM115
 threading.Timer(0.5, reader.close).start()
