@@ -9,10 +9,10 @@ from pathlib import Path
 import docker
 import pytest
 import yaml
+from farm.run.report import Silent
 
 from farm.plan.settings import load_settings
 from farm.run.build import CACHES, tree_volume
-from farm.run.report import Silent
 from farm.run.workspace import Workspace, open_journal
 from tests.e2e.conftest import Farm, containers_of
 
