@@ -165,11 +165,7 @@ def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport]
             show.say(f"{step.name}: {step.outcome}; {step.result}")
     else:
         for report in reports:
-            show.table(
-                f"on {report.where}",
-                ("check", "status", "seen"),
-                report.rows(),
-            )
+            show.table(f"on {report.where}", ("check", "status", "seen"), report.rows())
             for cause in report.causes:
                 show.say(f"why: {cause.what}")
                 show.say(f"fix: {cause.fix}")

@@ -4,13 +4,14 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
 from farm.base import failures
 from farm.base.errors import BuildFailedError, InfrastructureError
+from farm.base.interrupts import held
 from farm.base.text import log_line
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
 from farm.engines.transfer import storing
@@ -97,6 +98,22 @@ def make_job(
         runner=runner,
         excluded=excluded,
     )
+
+
+@contextlib.contextmanager
+def completed(engine: Engine, job: Job) -> Iterator[tuple[str, bytes, Observation]]:
+    """A short job that has run to its end: its handle, its log and how it ended; the engine forgets it afterwards.
+
+    Raises:
+        InfrastructureError: The engine does not answer.
+    """
+    with contextlib.ExitStack() as stack:
+        with held():
+            handle = engine.submit(job)
+            stack.callback(engine.release, handle)
+        # `logs` ends with the job: nothing else waits for it.
+        log = b"".join(engine.logs(handle))
+        yield handle, log, engine.observe(handle)
 
 
 def follow(

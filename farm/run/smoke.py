@@ -5,7 +5,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ from packaging.version import Version
 
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
-from farm.base.interrupts import held
 from farm.base.tags import serves
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Job
@@ -27,6 +25,7 @@ from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
 from farm.run.backends import Backend
+from farm.run.build import completed
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, find_uv, install, make_environment, other_platform
@@ -326,12 +325,7 @@ def probe_job(
         gpus=gpus,
     )
     begun = time.monotonic()
-    with ExitStack() as stack:
-        with held():
-            handle = engine.submit(job)
-            stack.callback(engine.release, handle)
-        log = b"".join(engine.logs(handle))
-        observed = engine.observe(handle)
+    with completed(engine, job) as (handle, log, observed):
         if observed.cause is Cause.NOT_STARTED:
             raise NoRunnerError(str(observed.text), hint="choose other nodes with slurm.smoke in ci/farm.yaml")
         if observed.state != "done":

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 import docker
@@ -13,7 +12,6 @@ from farm import catalog
 from farm.base import processes
 from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
-from farm.base.interrupts import held
 from farm.base.retries import retry_while_open
 from farm.base.temporary import temporary_folder
 from farm.engines import base_images, images, machines
@@ -23,6 +21,7 @@ from farm.engines.slurm import SlurmEngine
 from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
+from farm.run.build import completed
 from farm.run.sources import fetch
 from farm.run.workspace import Outcomes, Workspace
 from farm.smoke.variables import not_in_build
@@ -37,13 +36,7 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
         BuildFailedError: It failed; the text has the end of its log.
         InfrastructureError: The engine does not answer.
     """
-    with ExitStack() as stack:
-        with held():
-            handle = engine.submit(job)
-            stack.callback(engine.release, handle)
-        # `logs` ends with the job: nothing else waits for it.
-        log = b"".join(engine.logs(handle))
-        observed = engine.observe(handle)
+    with completed(engine, job) as (handle, log, observed):
         if observed.state != "done" or observed.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
             raise BuildFailedError(f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}")
