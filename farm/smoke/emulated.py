@@ -83,6 +83,8 @@ def emulate(report: Report, wheel: Path) -> Report:
         command = [emulator.program, "-cpu", model.name, str(python)]
         start = 0
         for _ in range(_MAX_STARTS):
+            if start == len(libraries):  # the last one ended its process, or there is none
+                break
             seen, end = _load(command, root, libraries, start, folder)
             outcomes |= {libraries[number]: text for number, text in seen.items()}
             if end is None:
