@@ -55,7 +55,6 @@ class DirectoryStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.plain = True
         self._swept = False
 
     def __repr__(self) -> str:
@@ -125,9 +124,6 @@ class DirectoryStore:
             retry_while_open(temporary.replace, path)
             _sync_folder(path.parent)
             return True
-
-    def likely_etag(self, data: bytes) -> str:
-        return hashlib.sha256(data).hexdigest()
 
     def list(self, prefix: str) -> Iterator[str]:
         top = self.root.joinpath(*[check_key(part) for part in prefix.split("/")[:-1]])

@@ -132,7 +132,7 @@ def targets_of(store: Store) -> dict[str, TargetFile]:
             # A page that is none is signed as it is; `farm index check` names it.
             with suppress(ForeignObjectError):
                 page = parse_page(stored.data, key) if json_page_of(key) else None
-                for file in page.files if page and not page.meta.links else ():
+                for file in page.files if page else ():
                     place = wheel_key(file.filename)
                     found[place] = TargetFile(file.size or 0, {"sha256": file.hashes.sha256}, place)
     return found

@@ -254,20 +254,15 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
     name = next(filter(None, absent.groups())) if absent else None
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if name and canonicalize_name(name) != canonicalize_name(requirement.partition("==")[0]):
-        todo = "`farm index dependencies` links what wheels need; then run it again"
-        if "--find-links" in source:
-            todo = (
-                "the page of links has this index's own wheels alone: give users an index, by a web server "
-                "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
-            )
-        hint = f"the index lacks {name}: {todo}; {hint}"
+        todo = "publish it too, or have pip ask its own index as well (--extra-index-url for this one)"
+        hint = f"no index has {name} as the wheel needs it: {todo}; {hint}"
     elif source:
         # pip says of indexes that do not let it read, or are none, only that they have no such version.
         status, silent = _asked(requirement, source)
         if silent:
             return _unanswered(f"{what}: {source[-1]}", silent, hint)
         if status == 404:
-            return _empty(f"{what}: {source[-1]}", requirement if "--index-url" in source else "", hint)
+            return _empty(f"{what}: {source[-1]}", "" if "--find-links" in source else requirement, hint)
         if status in (401, 403):
             hint = (
                 f"{source[-1]} answers {status} without credentials, and pip sends none: let everybody read the bucket "
@@ -305,7 +300,7 @@ def _asked(requirement: str, source: tuple[str, ...]) -> tuple[int, str]:
     """`_answer` of an index: of its page of the project, where everybody may read."""
     url, (name, version, _) = source[-1], requirement.partition("==")
     status, silent = _answer(url)
-    if "--index-url" not in source or silent or status in (401, 403):
+    if source[-2] == "--find-links" or silent or status in (401, 403):
         return status, silent
     # A root without a page of its own may have pages of projects. A wheel's path has no version.
     return _answer(f"{url.rstrip('/')}/{canonicalize_name(name)}/") if version else (0, "")

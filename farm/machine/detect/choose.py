@@ -147,7 +147,7 @@ class _Choice:
         self._explain_channel(variant)
         pip = None
         if self.index_url is not None:
-            pip = f"pip install torch --index-url {self.index_url.rstrip('/')}/whl/{variant.group}/simple/"
+            pip = f"pip install torch --extra-index-url {self.index_url.rstrip('/')}/whl/{variant.group}/simple/"
         else:
             self.reasons.append("no index is configured, so there is no pip command: name one with --index URL")
         system = self.readings.os.system

@@ -30,7 +30,7 @@ def test_a_sound_index(check):
 
 
 def test_unfinished_work_is_exit_code_1_and_fix_does_it(check, tmp_path):
-    (tmp_path / "index/whl/sm35-avx/simple/index.html").unlink()
+    (tmp_path / "index/catalog.json").unlink()
     code, problems = check()
     assert code == 1
     assert [problem["broken"] for problem in problems] == [False]
@@ -49,7 +49,7 @@ def test_what_pages_cannot_mend_is_told_after_fix_too(check, tmp_path):
     assert check()[0] == 6
     code, [problem] = check("--fix")
     assert code == 1
-    assert "claimed and not yet listed" in problem["what"]
+    assert "claimed, and its files are not there" in problem["what"]
 
 
 @pytest.mark.parametrize("command", [["check"], ["check", "--fix"]])
