@@ -8,8 +8,6 @@ from farm.cli.index_options import add_index, store_of
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     add_index(parser)
-    if name == "check":
-        parser.add_argument("--fix", action="store_true", help="write the pages from the records first (reconcile)")
     if name == "reconcile":
         text = "also take back a yank or removal that pages show and no event says (any more)"
         parser.add_argument("--take-back", action="store_true", help=text)
@@ -24,15 +22,10 @@ def _check(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.check import Problem, Trial, check
     from farm.index.pages import check_there
-    from farm.index.reconcile import reconcile
     from farm.index.variants import follow
 
     store = store_of(args)
     check_there(store)
-    if args.fix:
-        # Before the check, which then reports what pages alone could not repair.
-        reconcile(store)
-        follow(store)
     follow(trial := Trial(store))
     copies = [Problem(key, "is not what records and events say of copies", broken=True) for key in trial.noted]
     problems = check(store) + copies
@@ -45,8 +38,7 @@ def _check(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            left = "these need their bytes, their records or a signature: docs/wheel-index.md says what to do"
-            show.say(left if args.fix else "farm index check --fix writes pages from the records")
+            show.say("farm index reconcile writes pages from the records; docs/wheel-index.md says what else may help")
     return 6 if broken else 1 if problems else 0
 
 

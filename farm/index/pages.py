@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from farm.base.errors import UsageError
 from farm.index.layout import CATALOGUE, WheelName, json_key, parse_wheel_name, wheel_identity
 from farm.index.records import Model, Sha256, Wheel, compact, foreign, parse
-from farm.index.stores import Prediction, Store
+from farm.index.stores import Store
 
 API_VERSION = "1.1"
 """Of the simple API: sizes, versions and upload times (PEP 700)."""
@@ -260,12 +260,6 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE) -> Catalogue:
         other = first["loc"] == ("schema",)
         why = f"schema {first['input']!r:.20}, of another version of the farm" if other else str(first["msg"])
         raise foreign(key, why) from error
-
-
-def read_catalogue(store: Store) -> tuple[Catalogue, Prediction]:
-    """The catalogue, and what is stored of it."""
-    found = store.get(CATALOGUE)
-    return parse_catalogue(found.data if found else None), Prediction(found)
 
 
 def read_page(store: Store, group: str, project: str) -> ProjectPage | None:

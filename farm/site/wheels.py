@@ -11,8 +11,8 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from farm.base.tags import python_of
-from farm.index.layout import json_key, record_key
-from farm.index.pages import File, parse_page, read_catalogue
+from farm.index.layout import CATALOGUE, json_key, record_key
+from farm.index.pages import File, parse_catalogue, parse_page
 from farm.index.records import Sha256, parse_record
 from farm.index.standing import withdrawn
 from farm.index.stores import Store
@@ -132,7 +132,8 @@ def wheels(store: Store) -> Iterator[Wheel]:
     Raises:
         InfrastructureError: The store failed, or holds a page that is not one of ours.
     """
-    catalogue, _ = read_catalogue(store)
+    found = store.get(CATALOGUE)
+    catalogue = parse_catalogue(found.data if found else None)
     places = [(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
     groups: dict[str, list[str]] = {}
     files: dict[str, tuple[str, File]] = {}

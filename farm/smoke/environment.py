@@ -300,7 +300,7 @@ def _asked(requirement: str, source: tuple[str, ...]) -> tuple[int, str]:
     """`_answer` of an index: of its page of the project, where everybody may read."""
     url, (name, version, _) = source[-1], requirement.partition("==")
     status, silent = _answer(url)
-    if source[-2] == "--find-links" or silent or status in (401, 403):
+    if "--find-links" in source or silent or status in (401, 403):
         return status, silent
     # A root without a page of its own may have pages of projects. A wheel's path has no version.
     return _answer(f"{url.rstrip('/')}/{canonicalize_name(name)}/") if version else (0, "")

@@ -150,8 +150,8 @@ def public_policy(bucket, prefix=""):
 
 
 def _fill(place, make_wheel, put):
-    put(place.store, make_wheel(WHEEL, payload="x = 1\n"), channel="kepler")
-    put(place.store, make_wheel(REBUILD, payload="x = 2\n"), channel="kepler")
+    put(place.store, make_wheel(WHEEL, payload="x = 1\n"))
+    put(place.store, make_wheel(REBUILD, payload="x = 2\n"))
     put(place.store, make_wheel(OTHER_GPU, payload="x = 37\n"), group="sm37-avx")
     return place
 

@@ -152,15 +152,6 @@ def test_only_what_changed_is_written(there, store, put):
     assert set(again.changed) == {"index.html", "project/torch.html", "catalog.wheels.json"}
 
 
-def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(store):
-    made = {"index.html": b"one", "catalog.json": b"two"}
-    build.write(store, made)
-    there = store.get(build.MANIFEST)
-    assert store.replace(build.MANIFEST, b"[" * 50_000, there.etag, content_type="application/json")
-    assert set(build.write(store, made).changed) == set(made)
-    assert store.get("index.html").data == b"one"
-
-
 def test_a_wheel_leads_to_its_record(there, store):
     page = make(there)["project/torch.html"]
     (link,) = (value for _, value in read(page).attributes if value and value.startswith("../records/"))
