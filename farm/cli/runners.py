@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +14,9 @@ from farm.engines.github_api import GithubApi, connect
 from farm.engines.github_settings import commands, missing_settings, site_of
 from farm.engines.runners import Reported, ask, differences
 from farm.plan.settings import Github, Runner, github_if_any, load_github, load_runners
-from farm.platforms.facts import DEFAULT, PLATFORMS
 from farm.platforms.runner_service import SCRIPTS, Registration
 
 NO_RUNNER = 4
-LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,20 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="add: the runner's name in ci/runners.yaml")
     parser.add_argument(
-        "--labels", type=_labels, metavar="A,B", help="add: labels of the runner (default: those in the file)"
-    )
-    parser.add_argument(
-        "--platform",
-        choices=list(PLATFORMS),
-        help=f"add: system of the runner (default: that in the file, else {DEFAULT})",
-    )
-    parser.add_argument(
         "--ephemeral", action="store_true", help="add: unregister after one job instead of running as a service"
-    )
-    parser.add_argument("--replace", action="store_true", help="add: replace a registered runner with this name")
-    parser.add_argument("--folder", metavar="DIR", help="add: folder on the machine for GitHub's runner program")
-    parser.add_argument(
-        "--user", default="farm-runner", help="add: user on the machine that runs it (default: %(default)s)"
     )
 
 
@@ -59,52 +43,28 @@ def run(args: argparse.Namespace) -> int:
     return _check(args, project, runners) if args.what == "check" else _list(args, runners)
 
 
-def _labels(text: str) -> tuple[str, ...]:
-    words = tuple(text.split(","))
-    for word in words:
-        if not re.fullmatch(LABEL, word):
-            raise argparse.ArgumentTypeError(f"{word!r}: a label has letters, digits, dots, dashes and underscores")
-    return words
-
-
 def _add(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
-    """Prints the commands; what is not for the machine goes to the other stream, so that both can be used."""
-    if args.name is None or not re.fullmatch(LABEL, args.name):
+    """Print the commands; what is not for the machine goes to the other stream, so that both can be used."""
+    runner = runners.get(args.name)
+    if runner is None:
+        known = ", ".join(name for name, each in runners.items() if each.by_labels)
         raise UsageError(
-            "the runner's name is missing", hint="farm runners add NAME: letters, digits, dots, dashes and underscores"
+            f"ci/runners.yaml has no runner {args.name}" if args.name else "the runner's name is missing",
+            hint=f"write it there with its labels; there now: {known or 'none'}",
         )
-    known = runners.get(args.name)
-    if known is not None and not known.by_labels:
+    if not runner.by_labels:
         raise UsageError(f"{args.name} is a Docker engine in ci/runners.yaml: it needs no registration")
-    labels = args.labels or (tuple(known.labels) if known else ())
-    if not labels:
-        raise UsageError(
-            f"ci/runners.yaml has no runner {args.name}: its labels are not known",
-            hint="--labels farm-build, or write it into ci/runners.yaml first",
-        )
-    platform = args.platform or (known.platform if known else DEFAULT)
-    script = SCRIPTS[platform]
-    what = Registration(
-        args.name,
-        labels,
-        platform,
-        args.folder or script.folder,
-        args.user,
-        builds="build" in known.jobs if known else True,
-        replace=args.replace,
-    )
+    script = SCRIPTS[runner.platform]
+    what = Registration(args.name, tuple(runner.labels), runner.platform, builds="build" in runner.jobs)
     github = load_github(project)
     with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:
         text = commands(api, what, site_of(github.api_url), ephemeral=args.ephemeral)
     if args.json:
-        show.json_document({"name": what.name, "labels": labels, "shell": script.shell, "commands": text})
+        show.json_document({"name": what.name, "labels": what.labels, "shell": script.shell, "commands": text})
         return 0
-    where = f"for {script.shell} on {what.name}, where {what.folder} has GitHub's runner"
+    where = f"for {script.shell} on {what.name}, where {script.folder} has GitHub's runner"
     print(f"{where}; the secret in it is good for an hour", file=sys.stderr)
     print(text, end="")
-    if known is None:
-        row = f"{what.name}: {{engine: github, platform: {platform}, labels: [{', '.join(labels)}]}}"
-        print(f"add to ci/runners.yaml, under runners:\n  {row}", file=sys.stderr)
     return 0
 
 

@@ -7,7 +7,7 @@ settings for a repository", "Managing environments for deployment".
 import re
 from urllib.parse import urlsplit
 
-from farm.base.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError
 from farm.base.text import printable
 from farm.engines.github_api import GithubApi
 from farm.platforms.runner_service import SCRIPTS, Registration
@@ -70,14 +70,12 @@ def commands(api: GithubApi, what: Registration, site: str, *, ephemeral: bool) 
         ephemeral: The runner takes one job and is gone; else it is a service.
 
     Raises:
-        UsageError: A runner of that name is there already, or the token lacks the right.
+        UsageError: The token lacks the right.
         InfrastructureError: GitHub does not answer, or with something else than a secret.
     """
-    if not what.replace and any(each.name.lower() == what.name.lower() for each in api.runners()):
-        raise UsageError(f"the repository has a runner called {what.name} already", hint="--replace takes its place")
     script = SCRIPTS[what.platform]
     if ephemeral:
-        return script.once(what, _plain(api.jit_config(what.name, what.labels)))
+        return script.once.format(_plain(api.jit_config(what.name, what.labels)))
     return script.service(what, f"{site}/{api.repository}", _plain(api.registration_token()))
 
 
