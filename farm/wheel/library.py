@@ -249,22 +249,24 @@ def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Ch
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
     if level in arm_level_names():
-        return _found(level, _arm_instructions(data, elf, level, on_load), None)
+        return _arm_instructions(data, elf, level, on_load)
     if on_load:
         scan = scan_starts(data, elf, level)
         return _found(level, scan.result, scan.starts)
     return _found(level, scan_isa(data, elf, level, chosen), None)
 
 
-def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> "IsaResult":
-    from farm.wheel.aarch64 import scan_aarch64  # noqa: PLC0415 (slow to import, and few wheels are for Arm)
+def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instructions:
+    from farm.wheel.aarch64 import scan_aarch64, scan_arm_starts  # noqa: PLC0415 (slow to import, few wheels need it)
     from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
 
-    if elf.machine != "aarch64":
-        return IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64")
+    if (elf.machine, elf.bits, elf.little) != ("aarch64", 64, True):
+        why = f"machine code for {elf.machine}, and {level} is a level of aarch64"
+        return _found(level, IsaResult(not_checked=why), None)
     if on_load:
-        return IsaResult(not_checked="not decided: what runs on import is not followed in AArch64 code")
-    return scan_aarch64(data, elf, level)
+        scan = scan_arm_starts(data, elf, level)
+        return _found(level, scan.result, scan.starts)
+    return _found(level, scan_aarch64(data, elf, level), None)
 
 
 def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:
