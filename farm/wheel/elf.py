@@ -70,11 +70,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes of the file that are loaded: their place in memory and in the file."""
+    """Bytes of the file that are loaded: their place in memory and in the file; `align` is the page that it is for."""
 
     address: int
     offset: int
     size: int
+    align: int
     is_code: bool
     is_writable: bool
 
@@ -267,11 +268,11 @@ class _Reader:
         for index in range(count):
             if self.bits == 64:
                 # p_flags comes second in 64-bit files and last in 32-bit ones.
-                kind, flags, offset, address, _, length = self._at("IIQQQQ", table + index * size)
+                kind, flags, offset, address, _, length, _, align = self._at("IIQQQQQQ", table + index * size)
             else:
-                kind, offset, address, _, length, _, flags = self._at("IIIIIII", table + index * size)
+                kind, offset, address, _, length, _, flags, align = self._at("IIIIIIII", table + index * size)
             if kind == _PT_LOAD:
-                self.loads.append(Segment(address, offset, length, bool(flags & _PF_X), bool(flags & _PF_W)))
+                self.loads.append(Segment(address, offset, length, align, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
                 self.executable_stack = bool(flags & _PF_X)
             elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only

@@ -65,6 +65,7 @@ class Library(NamedTuple):
         path: Member name.
         size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
+        page_size: The largest pages of a kernel that loads it (ELF); 0: it is not loaded.
         kind: `shared`, `executable`, `object`, `core` or `other`.
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
@@ -83,6 +84,7 @@ class Library(NamedTuple):
     size: int
     format: Literal["elf", "pe"] = "elf"
     machine: str = ""
+    page_size: int = 0
     kind: str = "other"
     soname: str | None = None
     needed: tuple[str, ...] = ()
@@ -152,6 +154,7 @@ def _read_elf(
         sha256=sha256,
         size=len(data),
         machine=elf.machine,
+        page_size=min((segment.align for segment in elf.segments), default=0),
         kind=elf.kind,
         soname=elf.soname,
         needed=elf.needed,

@@ -162,6 +162,7 @@ _SYSTEM_ELF = re.compile(
     rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
+_ARM_PAGES = 64 << 10
 _PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
 _MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker scripts
@@ -182,7 +183,7 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
     ]
     for library in contents.libraries:
         if library.is_loadable:
-            findings += [*_paths(library), *_stack(library), *_shadows(library)]
+            findings += [*_paths(library), *_stack(library), *_pages(library), *_shadows(library)]
     findings += _no_libraries(contents, policy)
     if not findings and not contents.libraries and (reason := unread(tags)):
         return Check(id="link", status="not_run", note=reason)
@@ -230,6 +231,21 @@ def _stack(library: Library) -> list[Finding]:
             what="asks for an executable stack",
             why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
             fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
+        )
+    ]
+
+
+def _pages(library: Library) -> list[Finding]:
+    if library.machine != "aarch64" or library.page_size >= _ARM_PAGES:
+        return []
+    return [
+        Finding(
+            check="link",
+            where=library.path,
+            what=f"is for pages of {max(library.page_size, 1) / 1024:g} KiB at most",
+            why="kernels for Arm have pages of 4, 16 or 64 KiB; larger ones refuse it: ELF load command alignment not "
+            "page-aligned",
+            fix="link with -Wl,-z,max-page-size=65536, and edit it with patchelf --page-size 65536",
         )
     ]
 

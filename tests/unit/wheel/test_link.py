@@ -53,6 +53,21 @@ def test_runpath(found, make_elf, runpath, text):
         assert all(text in what for _, what in wrong)
 
 
+@pytest.mark.parametrize(
+    ("machine", "pages", "text"),
+    [
+        (183, 4096, "is for pages of 4 KiB at most"),
+        (183, 16 << 10, "of 16 KiB"),
+        (183, 64 << 10, None),
+        (62, 4096, None),
+    ],
+)
+def test_pages_that_are_smaller_than_those_of_a_kernel(found, make_elf, machine, pages, text):
+    """AArch64 has kernels with pages of 64 KiB, x86 has none."""
+    wrong = found({"canary/_C.so": make_elf(needed=["libc.so.6"], machine=machine, pages=pages)})
+    assert [text in what for _, what in wrong] == ([True] if text else [])
+
+
 def test_an_executable_stack(found, make_elf):
     raw = bytearray(make_elf(needed=["libc.so.6"]))
     # The second program header, PT_DYNAMIC, stays: a third one takes the place of the padding behind the text.
