@@ -335,6 +335,8 @@ class Feature(Facts):
     blas: str | None = None
     needs: list[str] = []
     official: dict[PlatformName, str]
+    conda_forge: str | None = None
+    spack: str | None = None
 
 
 class Features(Table):

@@ -185,6 +185,9 @@ class Cost(Model):
     """Measured costs of a build for one GPU architecture. `download_gb`: toolchain and sources."""
 
     cpu_hours: float = Field(gt=0)
+    without_gpu_hours: float | None = Field(
+        default=None, gt=0, description="the CPU hours of a build for the CPU alone"
+    )
     download_gb: float | None = Field(default=None, gt=0)
     installed_gb: float | None = Field(default=None, gt=0)
 
@@ -254,7 +257,9 @@ class Recipe(Model):
     smoke: SmokeTest = SmokeTest()
 
     def cost_for(self, sms: Collection[int]) -> tuple[str, float] | None:
-        """How near the CPU hours are, and the hours: they were measured with one GPU architecture."""
+        """How near the CPU hours are, and the hours: they were measured with one GPU architecture or none."""
+        if self.cost and self.cost.without_gpu_hours and not sms:
+            return "about", self.cost.without_gpu_hours
         word = {0: "less than", 1: "about"}.get(len(sms), "more than")
         return (word, self.cost.cpu_hours) if self.cost else None
 

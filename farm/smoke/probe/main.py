@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import platform
-import sys
 
 from .checks import run_checks
 from .jit import first_kernel
@@ -16,7 +15,6 @@ from .outcome import FAILED
 from .recorder import Recorder
 
 SCHEMA = 1
-RENAMED = {"--limit": "--check-limit"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(renamed(sys.argv[1:] if arguments is None else arguments))
+    options = parser().parse_args(arguments)
     # Started by `jit.run_first_kernel`: one kernel in a process of its own.
     if options.first_kernel:
         found = first_kernel(importlib.import_module(options.module))
@@ -92,14 +90,3 @@ def main(arguments: list[str] | None = None) -> int:
             file.write(junit(options.module, junit_rows(recorder.checks)))
     is_failed = any(check["status"] == FAILED for check in recorder.checks)
     return 1 if is_failed or document["skipped"] else 0
-
-
-def renamed(arguments: list[str]) -> list[str]:
-    """The arguments with the names that options have now; an old name is accepted for one release."""
-    found = []
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name in RENAMED:
-            print(f"probe: {name} is now {RENAMED[name]}; the old name goes with the next release", file=sys.stderr)
-        found.append(RENAMED.get(name, name) + equals + value)
-    return found

@@ -100,14 +100,6 @@ def test_a_run_that_is_out_of_time_has_failed(environment):
     assert report.seconds < 500
 
 
-def test_an_old_option_is_accepted_with_a_line(packed, environment, tmp_path):
-    command = [str(environment()), "-I", str(packed), "--module=fakemod", f"--json={tmp_path / 'r.json'}", "--limit=30"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert done.stderr == "probe: --limit is now --check-limit; the old name goes with the next release\n"
-    assert json.loads((tmp_path / "r.json").read_text())["limit_s"] == 30
-
-
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_process_of_its_own_finds_what_the_probe_finds(packed, tmp_path, good_source, isolated):
     """On a card that is cut off, torch lies on PYTHONPATH; the runner of a smoke test shuts that out."""

@@ -80,7 +80,7 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert main(["plan", "--variant", PROVED]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"time +about 7 CPU hours: about .* here, with \d+ compilers at a time", out)
+    assert re.search(r"time +about 9.2 CPU hours: about .* here, with \d+ compilers at a time", out)
     assert "20 GB for the build" in out
     assert "FBGEMM (needs AVX2)" in out
     assert out.count("by JIT of its PTX") == len(load_evidence(ROOT).of(plan()))

@@ -10,6 +10,7 @@ from farm.plan.features import rows
 from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
+from tools.features_page import OUT, page
 
 PROJECT = Path(__file__).parents[3]
 
@@ -24,11 +25,17 @@ def test_a_whole_pytorch_for_kepler():
     assert {"onednn", "mkl", "gloo", "tensorpipe", "nccl", "kineto", "xnnpack", "qnnpack"} <= set(plan.features)
     [_, (_, without)] = rows(plan.features, plan.without)
     assert {"FBGEMM (needs AVX2)", "memory-efficient attention (needs sm_50)"} <= set(without.split("; "))
+    page = " ".join((PROJECT / "docs" / "k40-in-ten-minutes.md").read_text(encoding="utf-8").split())
+    assert all(f"{what}: {text}." in page for what, text in rows(plan.features, plan.without))
     assert plan.env["USE_NCCL"] == "1"
     assert plan.env["USE_FBGEMM"] == "0"
     nccl = next(part for part in plan.parts if part.into == "third_party/nccl")
     assert nccl.source.package == "nvidia-nccl-cu11"
     assert "nvidia-nccl-cu11" in {wheel.package for wheel in plan.library_wheels}
+
+
+def test_the_page_of_features_is_current():
+    assert OUT.read_text(encoding="utf-8") == page(), "run `make generate`"
 
 
 def test_a_wheel_for_the_cpu_misses_nothing_of_cuda():

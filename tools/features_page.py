@@ -1,0 +1,48 @@
+"""Writes docs/features.md: PyTorch's features beside those of the official wheel, conda-forge and Spack.
+
+    python -m tools.features_page [--out FILE]
+
+For maintainers: `make generate` runs it. A test says so when it was forgotten.
+"""
+
+from pathlib import Path
+
+from farm import catalog
+from farm.plan.build import resolve
+from farm.plan.features import is_official
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from tools.generated import write
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "docs" / "features.md"
+VARIANTS = ("sm35-avx-py311", "cpu-avx2-py311")
+PAGE = """\
+# Features of PyTorch 2.6.0
+
+Of channel `debian-2.6.0` and others for Linux (-: PyTorch's default). `--without kineto,nccl` leaves features out.
+Sources: `farm/catalog/features.yaml`, which `make generate` makes this table of.
+
+| | {heads} | official | conda-forge | Spack |
+|---|{lines}---|---|---|
+{rows}
+"""
+
+
+def page() -> str:
+    plans = [resolve(ROOT, Selectors(Variant.parse(variant), "torch", channel="debian-2.6.0")) for variant in VARIANTS]
+    rows = []
+    for name, feature in catalog.features().items():
+        cells = ["on" if name in plan.features else plan.without.get(name, "off") for plan in plans]
+        official = "on" if is_official(feature, "linux", "2.6.0", gpu=True) else "off"
+        rows.append(" | ".join([feature.title, *cells, official, feature.conda_forge or "-", feature.spack or "-"]))
+    heads = " | ".join(f"`{variant}`" for variant in VARIANTS)
+    return PAGE.format(heads=heads, lines="---|" * len(VARIANTS), rows="\n".join(f"| {row} |" for row in rows))
+
+
+def main() -> None:
+    write(__doc__, OUT, page())
+
+
+if __name__ == "__main__":
+    main()
