@@ -8,7 +8,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')  # tests
 # Tests start the farm some hundred times: it should not be compiled for each.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test lint unit integration e2e fuzz distributions installed mutants bench lock generate clean
+.PHONY: help demo test lint unit integration e2e fuzz distributions installed bench lock generate clean
 
 help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
@@ -56,9 +56,6 @@ distributions:  ## `make test` in containers of Debian 12, 13, testing and Ubunt
 installed:  ## the farm's wheel, installed into a clean environment and used in an empty folder
 	tests/installed $(PYTHON)
 
-mutants: $(VENV)/.dev  ## do tests notice wrong code? MODULES="farm/plan/variant.py ...", MUTANTS=20 for a part of them
-	$(BIN)/python tests/bench/mutants.py --most $(or $(MUTANTS),0) $(MODULES)
-
 bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/main_job.py
 	$(BIN)/python tests/bench/plan_all.py
@@ -75,6 +72,7 @@ generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of
 	$(BIN)/python -m tools.options_page
 	$(BIN)/python -m tools.features_page
 	$(BIN)/python -m tools.channel_table
+	$(BIN)/python -m tools.engine_table
 	$(BIN)/python -m tools.reference
 
 clean:  ## remove what runs and tests left in the checkout

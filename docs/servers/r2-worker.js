@@ -13,7 +13,7 @@
 // docs/index-servers.md says.
 
 // The binding reads the whole bucket. This is what everybody may read, as in public-read.json.
-const PUBLIC = /^(?:whl|records|tuf|badges|runs)\/|^catalog.*\.json$|\.html$|^feed\.xml$/;
+const PUBLIC = /^(?:whl|records|tuf)\/|^catalog.*\.json$|\.html$/;
 const LONGEST = 1000; // R2 fails at a key of more than 1,024 bytes; %-encoding makes none shorter, a page's name adds 11
 
 function quality(accept, type) {

@@ -131,9 +131,6 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Pat
     """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
 
     Meanwhile those whose places they take are below `old`, on the same file system.
-
-    Raises:
-        UsageError: A folder is where a file goes, or a file where a folder goes.
     """
     added: list[Path] = []
     kept: list[Path] = []

@@ -78,13 +78,13 @@ def duration(seconds: float) -> str:
 
 
 def parse_age(text: str) -> timedelta:
-    """Days or weeks: `90d`, `12w`; ValueError for anything else."""
+    """Hours, days or weeks: `12h`, `90d`, `12w`; ValueError for anything else."""
     from datetime import timedelta  # noqa: PLC0415 slow to import
 
-    found = re.fullmatch(r"([0-9]{1,5})([dw])", text, re.ASCII)
+    found = re.fullmatch(r"([0-9]{1,5})([hdw])", text, re.ASCII)
     if found is None:
-        raise ValueError(f"not an age: {text[:80]!r}; write 90d or 12w")
-    return timedelta(days=int(found[1]) * (7 if found[2] == "w" else 1))
+        raise ValueError(f"not an age: {text[:80]!r}; write 12h, 90d or 12w")
+    return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])
 
 
 def json_lines(data: object) -> str:

@@ -1,8 +1,9 @@
 """`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched; wheels that are
-in no index and the logs of failures only when told.
+in no index, the logs of failures and compiler caches only when told.
 
-A Docker engine serves many projects, so only this project's containers, images and build trees are removed: a container
-carries its run as a label and an image the project that made it, a build tree is named after the digest of its plan.
+A Docker engine serves many projects, so only this project's containers, images and volumes are removed: a container
+carries its run as a label and an image the project that made it, a build tree is named after the digest of its plan, a
+compiler cache after the project.
 """
 
 import argparse
@@ -17,20 +18,18 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from farm.base.text import parse_age
+
 if TYPE_CHECKING:
     import docker
-    from docker.models.containers import Container
 
     from farm.run.journal import Journal
     from farm.run.workspace import Workspace
 
 IMAGES = "farm/toolchain"
-
-TREES = "farm-tree-"
 LOGS = (".log", ".json", ".xml")
 """Endings of the logs and reports of a run."""
-UNITS = {"d": "days", "h": "hours", "w": "weeks"}
-CACHES = ("sources", "toolchains", "smoke", "bundles")
+CACHES = ("sources", "toolchains", "smoke", "bundles", "host")
 """Folders under `artifacts/` that are made again when they are needed."""
 
 
@@ -43,6 +42,11 @@ class Leftover:
     name: str
     size: int = 0
 
+    def __str__(self) -> str:
+        from farm.base.project import LOCAL
+
+        return f"Docker{'' if self.engine == LOCAL else f' ({self.engine})'}: {self.kind} {self.name}"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -52,116 +56,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AGE",
         help="only what is older, such as 30d, 12h or 4w (default: all)",
     )
-    parser.add_argument(
-        "--all-projects", action="store_true", help="remove toolchain images and build trees of other projects as well"
-    )
-    parser.add_argument(
-        "--journal",
-        action="store_true",
-        help="remove ended runs from the journal as well: `farm status`, `logs` and `retry` no longer find them",
-    )
-    parser.add_argument("--unpublished", action="store_true", help="remove wheels as well that are in no index")
-    parser.add_argument("--logs", action="store_true", help="remove logs and reports of runs that failed as well")
+    for option, text in {
+        "--all-projects": "remove toolchain images, build trees and caches of other projects as well",
+        "--journal": "remove ended runs from the journal as well: `status`, `logs` and `retry` no longer find them",
+        "--unpublished": "remove wheels as well that are in no index",
+        "--logs": "remove logs and reports of runs that failed as well",
+        "--compiler-caches": "remove the compiler caches of packages as well: their next builds take longer",
+        "--dry-run": "only list what would be removed",
+    }.items():
+        parser.add_argument(option, action="store_true", help=text)
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask in a terminal")
-    parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
 
 
 def age(text: str) -> timedelta:
     """The length of time that `30d`, `12h` or `4w` names."""
-    match = re.fullmatch(r"(\d{1,5})([dhw])", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number and d, h or w, such as 30d")
-    return timedelta(**{UNITS[match[2]]: int(match[1])})
+    try:
+        return parse_age(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
-    from farm.cli.project import project_of
-    from farm.run.workspace import Silent, Workspace
+    from farm.cli.project import workspace_of
 
-    workspace = Workspace(*project_of(args), Silent())
-    before = datetime.now(UTC) - args.older_than
-    paths = list(leftovers(workspace, before, unpublished=args.unpublished, logs=args.logs))
-    found = [(path, size_of(path)) for path in sorted(paths)]
-    docker: list[Leftover] = []
-    for name, client in engines_of(workspace):
-        docker += old_in_docker(name, client, before, workspace, all_projects=args.all_projects)
-    rows = [(str(path), size) for path, size in found] + [(_text(each), each.size) for each in docker]
-    asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
-    removes = not args.dry_run and (not asks or _agreed(rows))
-    if removes:
-        for path, _ in found:
-            # Of a link the link itself, not what it leads to.
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        for name, client in engines_of(workspace) if docker else ():
-            remove_from_docker(client, [each for each in docker if each.engine == name])
+    workspace, before = workspace_of(args), datetime.now(UTC) - args.older_than
     with _journal(workspace) as journal:
+        paths = sorted(leftovers(workspace, journal, before, unpublished=args.unpublished, logs=args.logs))
+        found = [(path, size_of(path)) for path in paths]
+        docker: list[Leftover] = []
+        for name, client in engines_of(workspace):
+            docker += in_docker(name, client, before, workspace, journal, args)
+        rows = [*((str(path), size) for path, size in found), *((str(each), each.size) for each in docker)]
+        lines = [f"{size / 1e6:10.1f} MB  {what}" for what, size in rows]
+        asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
+        if not args.json:
+            for line in lines:
+                show.say(line)
+        removes = not args.dry_run and (not asks or _agreed(len(rows)))
+        if removes:
+            for path in paths:
+                # Of a link the link itself, not what it leads to.
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            for name, client in engines_of(workspace) if docker else ():
+                remove_from_docker(client, [each for each in docker if each.engine == name])
         forgotten = journal.forget(before, dry_run=not removes) if args.journal and journal else 0
     if args.json:
         entries = [{"what": what, "bytes": size} for what, size in rows]
         show.json_document({"removed": removes, "found": entries, "runs_forgotten": forgotten})
         return 0
-    if not asks:
-        _list(rows)
+    verb = "removed" if removes else "would be removed"
     if args.journal:
-        show.say(f"{forgotten} runs {'removed' if removes else 'would be removed'} from the journal")
-    total = sum(size for _, size in rows) / 1e6
-    kept = [] if args.unpublished else ["unpublished wheels (--unpublished)"]
-    kept += [] if args.logs else ["logs of failures (--logs)"]
-    show.say(
-        f"{total:10.1f} MB  {'removed' if removes else 'would be removed'}; kept: {', '.join(['the index', *kept])}"
-    )
+        show.say(f"{forgotten} runs {verb} from the journal")
+    kept = {
+        "the index": False,
+        "unpublished wheels (--unpublished)": args.unpublished,
+        "logs of failures (--logs)": args.logs,
+        "compiler caches (--compiler-caches)": args.compiler_caches,
+    }
+    names = ", ".join(name for name, goes in kept.items() if not goes)
+    show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {names}")
     return 0
 
 
-def _text(each: Leftover) -> str:
-    from farm.base.project import LOCAL
-
-    return f"Docker{'' if each.engine == LOCAL else f' ({each.engine})'}: {each.kind} {each.name}"
-
-
-def _list(rows: Sequence[tuple[str, int]]) -> None:
-    from farm.cli import show
-
-    for what, size in rows:
-        show.say(f"{size / 1e6:10.1f} MB  {what}")
-
-
-def _agreed(rows: Sequence[tuple[str, int]]) -> bool:
+def _agreed(count: int) -> bool:
     """The answer of whoever sits at the terminal."""
-    _list(rows)
-    return input(f"remove these {len(rows)}? [y/N] ").strip().lower() in ("y", "yes")
+    return input(f"remove these {count}? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def under_way(workspace: "Workspace") -> set[str]:
-    """The ids of the runs that have not ended: they use the caches, images and build trees."""
-    with _journal(workspace) as journal:
-        return {run.id for run in journal.open_runs()} if journal else set()
-
-
-def leftovers(workspace: "Workspace", before: datetime, *, unpublished: bool, logs: bool) -> Iterator[Path]:
+def leftovers(
+    workspace: "Workspace", journal: "Journal | None", before: datetime, *, unpublished: bool, logs: bool
+) -> Iterator[Path]:
     """What runs that ended before left, and caches and build trees that nothing changed since.
 
     Args:
         workspace: The project.
+        journal: Its runs.
         before: Only what is older.
         unpublished: Wheels as well that are in no index.
         logs: The logs of runs that failed as well.
     """
     artifacts = workspace.artifacts
-    if not artifacts.is_dir():
-        return
-    kept = under_way(workspace)
-    with _journal(workspace) as journal:
-        for folder in (artifacts / "runs").glob("*"):
-            if folder.name not in kept and changed(folder) <= before:
-                yield from _of_run(folder, journal, unpublished=unpublished, logs=logs)
-    if kept:
-        return  # a run that is under way uses the caches
-    for cache in (*CACHES, "host"):
-        for entry in (artifacts / cache).glob("*"):
-            if changed(entry) <= before and not _holds_index(entry, workspace.index_url):
-                yield entry
+    kept = {run.id for run in journal.open_runs()} if journal else set()
+    for folder in (artifacts / "runs").glob("*"):
+        if folder.name not in kept and changed(folder) <= before:
+            yield from _of_run(folder, journal, unpublished=unpublished, logs=logs)
+    # A run that is under way uses the caches.
+    for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
+        if changed(entry) <= before and not _holds_index(entry, workspace.index_url):
+            yield entry
 
 
 def _of_run(folder: Path, journal: "Journal | None", *, unpublished: bool, logs: bool) -> Iterator[Path]:
@@ -225,15 +208,19 @@ def engines_of(workspace: "Workspace") -> "Iterator[tuple[str, docker.DockerClie
             yield name, client
 
 
-def old_in_docker(
-    name: str, client: "docker.DockerClient", before: datetime, workspace: "Workspace", *, all_projects: bool
+def in_docker(
+    name: str,
+    client: "docker.DockerClient",
+    before: datetime,
+    workspace: "Workspace",
+    journal: "Journal | None",
+    args: argparse.Namespace,
 ) -> list[Leftover]:
-    """Leftovers of ended runs on one engine, made before: containers, then images and build trees that none else uses.
+    """Leftovers of ended runs on one engine: containers, then images and volumes that nothing else uses."""
+    from farm.engines.images import PROJECT_LABEL
 
-    `all_projects`: images and trees of other projects as well.
-    """
     containers = client.containers.list(all=True, ignore_removed=True)
-    ended = ended_runs(workspace)
+    ended = journal.ended() if journal else frozenset()
     # A controller that was killed leaves them. One that runs is someone's: it stays.
     old = [
         container
@@ -244,58 +231,38 @@ def old_in_docker(
     ]
     found = [Leftover(name, "container", str(container.short_id)) for container in old]
     # An image is used by name before there is a container of it, so none is touched while a run is open.
-    if under_way(workspace):
+    if journal and journal.open_runs():
         return found
     others = [container for container in containers if container not in old]
-    return found + _images(name, client, before, None if all_projects else workspace, others)
-
-
-def _images(
-    name: str,
-    client: "docker.DockerClient",
-    before: datetime,
-    workspace: "Workspace | None",
-    containers: "Sequence[Container]",
-) -> list[Leftover]:
-    """Toolchain images and build trees that none of the containers uses, made before; None: of all projects."""
-    from farm.engines.images import PROJECT_LABEL
-
-    trees = None if workspace is None else trees_of(workspace)
     # Containers that have ended count too: Docker refuses to remove their image.
-    used = {container.attrs["Image"] for container in containers}
-    found = []
+    used = {container.attrs["Image"] for container in others}
     # Not client.images.list: it asks for each image anew, and fails where someone has removed one meanwhile.
     for image in client.api.images(name=IMAGES):
-        if workspace is not None and (image["Labels"] or {}).get(PROJECT_LABEL) != workspace.id:
-            continue
-        if image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
+        ours = args.all_projects or (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
+        if ours and image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
             tags = image["RepoTags"] or []
             found += [Leftover(name, "image", t, int(image["Size"])) for t in tags if t.startswith(f"{IMAGES}:")]
-    mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
+    mounted = {mount.get("Name") for container in others for mount in container.attrs.get("Mounts", ())}
+    wanted = volumes_of(workspace, journal, all_projects=args.all_projects, caches=args.compiler_caches)
     for volume in client.volumes.list():
-        if trees is not None and volume.name not in trees:
-            continue
-        if (
-            volume.name.startswith(TREES)
-            and volume.name not in mounted
-            and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before
-        ):
+        free = re.fullmatch(wanted, volume.name) and volume.name not in mounted
+        if free and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before:
             found.append(Leftover(name, "volume", volume.name))
     return found
 
 
-def ended_runs(workspace: "Workspace") -> frozenset[str]:
-    """The ids of this project's runs that have ended."""
-    with _journal(workspace) as journal:
-        return journal.ended() if journal else frozenset()
+def volumes_of(workspace: "Workspace", journal: "Journal | None", *, all_projects: bool, caches: bool) -> str:
+    """A pattern for the names of build trees, with `caches` for compiler caches as well."""
+    from farm.run.build import CACHES as COMPILER_CACHES
+    from farm.run.build import TREES, tree_volume
 
-
-def trees_of(workspace: "Workspace") -> set[str]:
-    """The names of the build trees of this project's runs."""
-    from farm.run.build import tree_volume
-
-    with _journal(workspace) as journal:
-        return {tree_volume(digest) for digest in journal.plan_digests()} if journal else set()
+    if all_projects:
+        names = [f"{TREES}.*"]
+    else:
+        names = [tree_volume(digest) for digest in journal.plan_digests()] if journal else []
+    if caches:
+        names.append(f"{COMPILER_CACHES}.*" if all_projects else f"{COMPILER_CACHES}{workspace.id}-.*")
+    return "|".join(names)
 
 
 @contextlib.contextmanager

@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
         contents[WORKFLOW] = contents[WORKFLOW].replace(b'FARM: ""', f"FARM: {json.dumps(farm)}".encode())
     outputs.write(args.folder, contents)
     if args.json:
-        print(
-            json.dumps({"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}, indent=2)
-        )
+        show.json_document({"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]})
         return 0
     for file in files:
         show.say(args.folder / file)

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         for build in builds:
             print(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
-        print(json.dumps([_entry(build) for build in builds], indent=2))
+        show.json_document([_entry(build) for build in builds])
     elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))

@@ -72,7 +72,7 @@ def add_on(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on",
         metavar="ENGINE",
-        help="; ".join(f"{name}: {where}" for name, where in NAMES.items()) + " (docs/dispatch.md)",
+        help="; ".join(f"{name}: {where}" for name, (where, _) in NAMES.items()) + " (docs/dispatch.md)",
     )
 
 

@@ -1,7 +1,6 @@
 """`farm patches`: what the declared changes of a recipe do to a source tree."""
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         write(args.source, outcomes)
     if args.json:
         documents = [{"name": o.name, "state": o.state, "why": o.why, "diff": o.diff()} for o in outcomes]
-        print(json.dumps({"applied": args.apply, "facts": facts.__dict__, "patches": documents}, indent=2))
+        show.json_document({"applied": args.apply, "facts": facts.__dict__, "patches": documents})
         return 0
     for outcome in outcomes:
         for line in outcome.diff().splitlines():

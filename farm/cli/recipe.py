@@ -341,11 +341,7 @@ def _modules(tree: Tree, package: str) -> list[str]:
 
 
 def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
-    """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each with its sha256.
-
-    Raises:
-        InfrastructureError: pip finds no wheels for all of them; the text is its own.
-    """
+    """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each with its sha256."""
     tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "--target", "unused", "--implementation", "cp"]
@@ -367,11 +363,7 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
 
 
 def _channel_name(project: Path, asked: str | None) -> str:
-    """The channel that gets the package: one of the project's own file.
-
-    Raises:
-        UsageError: There is no such channel, or several and none is named.
-    """
+    """The channel that gets the package: one of the project's own file."""
     import yaml
 
     path = project / "ci" / "matrix.yaml"

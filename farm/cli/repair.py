@@ -69,9 +69,7 @@ def run(args: argparse.Namespace) -> int:
                 args.output.rmdir()
         raise
     if args.json:
-        import json
-
-        print(json.dumps(result.to_json(), indent=2))
+        show.json_document(result.to_json())
         return 0
     for item in result.vendored:
         show.say(f"added {item.path} from {item.source}")

@@ -76,6 +76,9 @@ def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
     for one in each_build(args, project):
         plan = resolve(project, selectors_of(one, project, settings))
         plans.setdefault(plan.digest, plan)
+    if not plans:
+        what = f"{args.package or 'anything'} for {args.platform}"
+        raise UsageError(f"channel {args.channel} builds nothing of {what}", hint="`farm matrix` lists the builds")
     return project, settings, list(plans.values())
 
 

@@ -1,7 +1,6 @@
 """`farm site build`: the pages beside the index."""
 
 import argparse
-import json
 from pathlib import Path
 
 from farm.base import outputs
@@ -12,21 +11,20 @@ from farm.index.backends import open_store
 from farm.index.layout import CATALOGUE
 from farm.index.publish import check_store
 from farm.run.release import pip_source, public_url
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Silent, Workspace
 from farm.site import build
-from farm.site.runs import runs
 from farm.site.tested import kept_tests
 from farm.site.wheels import wheels, with_tests
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["build"], help="write the pages from the matrix, the index and the journal")
+    parser.add_argument("action", choices=["build"], help="write the pages from the index and the matrix")
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write to this folder instead of the index")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build the site from the matrix, the index and the journal; write what changed."""
+    """Build the site from the index and the matrix; write what changed."""
     project, settings = project_of(args)
     if args.index:
         settings = settings.named(args.index)
@@ -39,11 +37,8 @@ def run(args: argparse.Namespace) -> int:
         )
     found = list(wheels(store))
     tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found})
-    with open_journal(project, workspace.settings) as journal:
-        shown = list(runs(journal, workspace.artifacts / "runs"))
     made = build.files(
-        with_tests(found, tests, shown),
-        shown,
+        with_tests(found, tests),
         project=project,
         source=lambda group: pip_source(workspace, group),
         root=public_url(workspace, ""),
@@ -56,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         check_store(store)
         changed, where = list(build.write(store, made).changed), public_url(workspace, "index.html")
     if args.json:
-        print(json.dumps({"files": len(made), "changed": changed, "where": where}, indent=2))
+        show.json_document({"files": len(made), "changed": changed, "where": where})
     else:
         show.say(f"{len(made)} files, {len(changed)} changed: {where}")
     return 0

@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_probe(args: argparse.Namespace) -> int:
     args.write_probe.write_bytes(pack.pack(PROBE))
     if args.json:
-        print(json.dumps({**Outcomes().to_json(), "reports": []}))
+        show.json_document({**Outcomes().to_json(), "reports": []})
     else:
         show.say(f"{args.write_probe}: python3 {args.write_probe.name} --help")
     return 0

@@ -2,14 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from farm.cli.options import add_detach, add_engine, add_selectors, add_verbosity
-
-if TYPE_CHECKING:
-    from farm.plan.file import Plan
-    from farm.run.journal import Request
-    from farm.run.workspace import Workspace
 
 AGAIN = -2
 """Stands for `--rebuild` without a number."""
@@ -39,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.base.errors import UsageError
+    from farm.cli import show
     from farm.cli.execution import carry_out, hand_over, print_outcomes
     from farm.cli.selection import plans_of
     from farm.run.backends import check_engine, engine_for, engine_kind
@@ -51,48 +46,29 @@ def run(args: argparse.Namespace) -> int:
     project, settings, plans = plans_of(args)
     workspace = Workspace(project, settings, Silent())
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
-    if len(plans) > 1 or args.all:
-        return _batch(args, workspace, plans, until, rebuild=rebuild)
-    (plan,) = plans
-    on = engine_for(plan, args.on)
-    kind = engine_kind(on)
-    queued = args.detach or kind.queued(workspace)
+    several = len(plans) > 1 or args.all
+    kind = engine_kind(engine_for(plans[0], args.on))
+    # An engine with several runners always builds through the dispatcher, which chooses among them.
+    queued = several or args.detach or kind.queued(workspace)
     if args.from_bundle and (queued or not kind.traits.in_container):
         raise UsageError(
-            "--from-bundle builds nothing, so it goes with no other engine and not into the background",
-            hint="leave out --on and --detach",
+            "--from-bundle takes the wheel of one variant: with no other engine, and not into the background",
+            hint="name one --variant, and leave out --on and --detach",
         )
-    # Only where something is to be published: with --no-publish the wheel itself is wanted.
-    if until != "verify" and not rebuild and not args.from_bundle:
-        check_engine(workspace, on, plan)
-        record = find_published(workspace, plan)
-        if record is not None:
-            return print_outcomes(args, use_published(workspace, plan, record, test=until == "smoke"))
-    # An engine with several runners always builds through the dispatcher, which chooses among them.
-    if not queued:
-        return carry_out(args, project, settings, plan, until, pieces=args.from_bundle, rebuild=rebuild)
-    request = request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)
-    return hand_over(args, workspace, create_detached(workspace, [(plan, request)]))
-
-
-def _batch(args: argparse.Namespace, workspace: "Workspace", plans: "list[Plan]", until: str, *, rebuild: bool) -> int:
-    """Many builds at once: those whose wheels are published are left out, the others go to the dispatcher."""
-    from farm.base.errors import UsageError
-    from farm.cli import show
-    from farm.cli.execution import hand_over
-    from farm.run.backends import check_engine, engine_for
-    from farm.run.published import find_published
-    from farm.run.run import create_detached, request_for
-
-    if args.from_bundle:
-        raise UsageError("--from-bundle takes the wheel of one variant", hint="name one --variant")
-    wanted: list[tuple[Plan, Request]] = []
+    wanted = []
     for plan in plans:
         on = engine_for(plan, args.on)
-        check_engine(workspace, on, plan)
-        if until != "verify" and not rebuild and find_published(workspace, plan) is not None:
-            continue
-        wanted.append((plan, request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)))  # type: ignore[arg-type]
+        # Only where something is to be published: with --no-publish the wheel itself is wanted.
+        if until != "verify" and not rebuild and not args.from_bundle:
+            check_engine(workspace, on, plan)
+            record = find_published(workspace, plan)
+            if record is not None and not several:
+                return print_outcomes(args, use_published(workspace, plan, record, test=until == "smoke"))
+            if record is not None:
+                continue
+        wanted.append((plan, request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)))
+    if not queued:
+        return carry_out(args, project, settings, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
     if len(wanted) < len(plans):
         show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
-    return hand_over(args, workspace, create_detached(workspace, wanted), several=True)
+    return hand_over(args, workspace, create_detached(workspace, wanted), several=several)

@@ -1,10 +1,10 @@
 """`farm verify`: in a module of its own, since the other commands' imports take as long as a small wheel."""
 
 import argparse
-import json
 from pathlib import Path
 
 from farm.base.errors import UsageError
+from farm.cli import show
 from farm.cli.options import add_dependencies, add_selectors, add_waivers
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.verify import verify
@@ -45,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
     policy, waivers = policy_of(args)
     report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
     if args.json:
-        print(json.dumps(report.to_json(), indent=2))
+        show.json_document(report.to_json())
     else:
-        from farm.cli import show
-
         rows = [(c.id, c.status.replace("_", " "), c.note) for c in report.checks]
         show.table(report.wheel, ("check", "status", "seen"), rows)
         for finding in report.findings:

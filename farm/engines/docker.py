@@ -24,7 +24,7 @@ import urllib3.exceptions
 from docker.context import ContextAPI
 from docker.context.config import get_current_context_name
 from docker.models.containers import Container
-from docker.types import LogConfig
+from docker.types import DeviceRequest, LogConfig
 
 from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError
@@ -156,11 +156,7 @@ def _ssh_without_paramiko() -> None:
 
 
 def _of_context() -> str | None:
-    """The address of the context that the command docker uses; None: it has none of its own.
-
-    Raises:
-        NoRunnerError: There is no such context: docker-py would take this machine's engine.
-    """
+    """The address of the context that the command docker uses; None: it has none of its own."""
     name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
     context = ContextAPI.get_context(name)
     if context is None:
@@ -172,11 +168,7 @@ def _of_context() -> str | None:
 
 
 def _try_socket(url: str, timeout_s: int) -> None:
-    """docker-py never closes a socket that cannot be connected: here it is closed at once.
-
-    Raises:
-        OSError: Nothing listens there, or this user may not use it.
-    """
+    """docker-py never closes a socket that cannot be connected: here it is closed at once."""
     if url.startswith("unix://") and hasattr(socket, "AF_UNIX"):
         with socket.socket(socket.AF_UNIX) as trial:
             trial.settimeout(timeout_s)
@@ -190,6 +182,8 @@ CRASHED = 255
 TERMINATED = 143
 """SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
 IN_USE = 409
+GPU = ["gpu", "compute", "utility"]
+"""Capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -283,6 +277,7 @@ class DockerEngine:
             # An init as process 1 reaps orphans and passes signals on to the command.
             init=True,
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
+            device_requests=[DeviceRequest(count=-1, capabilities=[GPU])] if job.gpus else None,
         )
         try:
             with outputs.temporary_file() as inputs:
@@ -290,8 +285,13 @@ class DockerEngine:
                 inputs.seek(0)
                 container.put_archive("/", inputs)
             container.start()
-        except BaseException:
+        except BaseException as error:
             _remove(container)
+            if job.gpus and "device driver" in str(error):
+                raise NoRunnerError(
+                    f"the Docker engine gives no container a card: {error}",
+                    hint="install NVIDIA's Container Toolkit there until `docker run --gpus all IMAGE nvidia-smi` runs",
+                ) from error
             raise
         return str(container.id)
 

@@ -139,11 +139,7 @@ class HostEngine:
 
     @contextlib.contextmanager
     def _machine(self, job: Job) -> Iterator[int | None]:
-        """The descriptor of the machine's lock, for the supervisor to inherit and hold.
-
-        Raises:
-            NoRunnerError: Another job has it.
-        """
+        """The descriptor of the machine's lock, for the supervisor to inherit and hold."""
         if sys.platform == "win32" or self.tree:  # a bundle's job is where a cluster's scheduler put it
             yield None
             return
@@ -225,11 +221,7 @@ class HostEngine:
         raise InfrastructureError(f"the job's supervisor does not start: {text}")
 
     def _inside(self, target: str) -> Path:
-        """Where a folder of the job is on this machine.
-
-        Raises:
-            InfrastructureError: It is not below /farm.
-        """
+        """Where a folder of the job is on this machine."""
         path = PurePosixPath(target)
         if not path.is_relative_to(TOP) or ".." in path.parts:
             raise InfrastructureError(f"a job's folder {target!r} is not below {TOP}")
@@ -380,11 +372,7 @@ class HostEngine:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The files below a folder that a job wrote, in the order of their names; links are never followed.
-
-    Raises:
-        RefusedOutputError: It holds something that is neither a file nor a folder.
-    """
+    """The files below a folder that a job wrote, in the order of their names; links are never followed."""
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         status = path.lstat()
         if not processes.is_plain(status):

@@ -202,12 +202,7 @@ class SlurmEngine:
         return ["ssh", "-o", "BatchMode=yes", self.ssh, shlex.join(command)]
 
     def _run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None) -> bytes:
-        """The output of a script on the login node.
-
-        Raises:
-            FileNotFoundError: It ended with ABSENT.
-            InfrastructureError: It failed.
-        """
+        """The output of a script on the login node."""
         given = stdin or subprocess.DEVNULL
         try:
             done = subprocess.run(self._command(script, *arguments), stdin=given, capture_output=True, check=False)

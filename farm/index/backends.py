@@ -19,8 +19,7 @@ def open_store(url: str) -> Store:
     """Opens a store by its name.
 
     Args:
-        url: A path or `file://` URL of a directory (made by the first write; others may read its files, unless the
-            URL ends in `?modes=umask`), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
+        url: A path or `file://` URL of a directory (made by the first write; others may read its files), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
             encryption=aws:kms&kms_key=ARN]`. Credentials come from the usual AWS chain (environment, profile,
             instance role), never from the URL. `pages=slash`: see `farm.index.layout.to_folder`. `encryption` and
             `kms_key` are sent with each upload (ServerSideEncryption, SSEKMSKeyId), which some policies demand.
@@ -38,12 +37,9 @@ def open_store(url: str) -> Store:
             hint="leave them out of the URL; credentials come from the usual AWS chain",
         )
     if parts.scheme == "file":
-        modes = parts.query in {"", "modes=umask"}
-        if parts.netloc not in {"", "localhost"} or not modes or parts.fragment or parts.path in {"", "/"}:
-            raise UsageError(
-                f"not a directory on this machine: {url!r}", hint="write file:///path/to/index[?modes=umask]"
-            )
-        return _directory(Path(url2pathname(parts.path)), url, private=bool(parts.query))
+        if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or parts.path in {"", "/"}:
+            raise UsageError(f"not a directory on this machine: {url!r}", hint="write file:///path/to/index")
+        return _directory(Path(url2pathname(parts.path)), url)
     if parts.scheme == "s3":
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         prefix = parts.path.strip("/")
@@ -83,7 +79,7 @@ def open_store(url: str) -> Store:
     )
 
 
-def _directory(path: Path | None, url: str, *, private: bool = False) -> Store:
+def _directory(path: Path | None, url: str) -> Store:
     if path is None or (path.exists() and not path.is_dir()):
         raise UsageError(f"not a directory: {url!r}")
-    return DirectoryStore(path, private=private)
+    return DirectoryStore(path)

@@ -1,6 +1,6 @@
-"""Walks the index like a client and reports every promise that is not kept.
+"""Reads the whole index and reports every promise that is not kept.
 
-Reads pages with a parser of its own, follows every link, and hashes every wheel once.
+Every page is compared with what follows from records, events and the JSON page; every wheel is hashed once.
 """
 
 import hashlib
@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import unquote, urldefrag, urljoin
 
-from farm.base.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError
 from farm.index import html, pages
 from farm.index.layout import (
     CATALOGUE,
@@ -30,11 +29,8 @@ from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue, pars
 from farm.index.publish import ProjectList, lists_of
 from farm.index.records import ForeignObjectError, State, Wheel, fold, parse_record, read_events
 from farm.index.sign import expiring
-from farm.index.simple import anchors
-from farm.index.stores import Stat, Store, check_key
+from farm.index.stores import Stat, Store
 
-# `.invalid` never resolves (RFC 2606): it only serves to resolve relative links.
-_BASE = "http://index.invalid/"
 _PAGE = re.compile(r"whl/([^/]+)/(?:simple/|v1-json/|links)(?:([^/]+)/index\.\w+$)?")
 
 
@@ -172,8 +168,7 @@ class _Walk:
         if not pages.is_sound(page, page.name):
             yield Problem(key, "lists other versions than those of its files, or a file twice", broken=True)
         for file in page.files:
-            metadata = file.core_metadata.sha256 if file.core_metadata else ""
-            yield from self._target(key, file.url or "", file.hashes.sha256, file.size, metadata)
+            yield from self._bytes(key, file)
             yield from self._entry(key, group, file)
         for file in page.removed or ():
             if self.states.get(file.filename, State()).removed is None:
@@ -208,8 +203,6 @@ class _Walk:
         if found is None:
             yield Problem(key, "is not there yet", broken=False)
             return
-        if not page.meta.links:
-            yield from self._anchors(key, found.data)
         generation, wanted = html.generation_of(found.data, key), page.generation_in(channel)
         if generation < wanted:
             yield Problem(key, f"shows generation {generation} of {wanted}", broken=False)
@@ -220,8 +213,6 @@ class _Walk:
         key = links_key(group)
         found = self.store.get(key)
         sections = {} if found is None else html.parse_links(found.data, key)
-        if found is not None:
-            yield from self._anchors(key, found.data)
         own = {name: page for name, page in listed.items() if not page.meta.links}
         for name in sorted(sections.keys() | own.keys()):
             page, section = own.get(name), sections.get(name)
@@ -251,26 +242,15 @@ class _Walk:
         if groups and HOME not in self.keys:
             yield Problem(HOME, "is not there yet", broken=False)
 
-    def _anchors(self, key: str, page: bytes) -> Iterator[Problem]:
-        for anchor in anchors(page):
-            url, fragment = urldefrag(anchor.href)
-            metadata = (anchor.attributes.get("data-core-metadata") or "").removeprefix("sha256=")
-            if unquote(url).rsplit("/", 1)[-1] != anchor.text:
-                yield Problem(key, f"{anchor.text} leads to {url}", broken=True)
-            yield from self._target(key, url, fragment.removeprefix("sha256="), None, metadata)
-
-    def _target(self, key: str, url: str, sha256: str, size: int | None, metadata: str) -> Iterator[Problem]:
-        """Does a link lead to the bytes that it promises, and to their metadata?"""
-        try:
-            target = check_key(_resolve(key, url) or "")
-        except UsageError:
-            yield Problem(key, f"{url!r} leads out of the index", broken=True)
-            return
-        for each, digest, wanted in ((target, sha256, size), (f"{target}.metadata", metadata, None)):
+    def _bytes(self, key: str, file: File) -> Iterator[Problem]:
+        """Are the bytes of a wheel and of its metadata those that its page promises?"""
+        metadata = file.core_metadata.sha256 if file.core_metadata else ""
+        promised = ((wheel_key(file.filename), file.hashes.sha256), (metadata_key(file.filename), metadata))
+        for each, digest in promised:
             stat = self._stat(each)
             if stat is None:
                 yield Problem(key, f"{each} is not there", broken=True)
-            elif stat.sha256 != digest or wanted not in {None, stat.size}:
+            elif stat.sha256 != digest:
                 yield Problem(key, f"{each} has other bytes than promised", broken=True)
 
     def _stat(self, key: str) -> Stat | None:
@@ -301,9 +281,3 @@ def _guarded(key: str, problems: Iterable[Problem]) -> Iterator[Problem]:
         yield from problems
     except ForeignObjectError as error:
         yield Problem(key, str(error), broken=True)
-
-
-def _resolve(key: str, href: str) -> str | None:
-    """The key that a client asks for when it follows `href` from `key`; None when that is elsewhere."""
-    url = urljoin(_BASE + key, href)
-    return unquote(url.removeprefix(_BASE)) if url.startswith(_BASE) else None

@@ -2,8 +2,7 @@
 
 `create` writes a temporary file, syncs it and links it to its place: a hard link fails where something is.
 `replace` takes a lock, compares, and renames over the old file. A process may be killed between any two
-system calls: readers see the old object or the new one, and what was left under `.tmp` is nobody's; the next
-writer removes it.
+system calls: readers see the old object or the new one, and what was left under `.tmp` a later writer removes.
 
 Windows differs in three ways, from Microsoft's documentation and seen under Wine 8: an open file cannot be
 renamed or removed, so files are closed first; a file that somebody reads cannot be replaced for that moment, so
@@ -15,11 +14,11 @@ import errno
 import hashlib
 import os
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 from farm.base.errors import InfrastructureError
@@ -37,7 +36,8 @@ from farm.index.stores import (
     file_chunks,
 )
 
-_MARK = ".alive"
+STALE_S = 3600
+"""A temporary file that nobody wrote to for so long is a killed writer's."""
 
 _LACKING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 """Errors of file systems without locks or hard links."""
@@ -49,14 +49,12 @@ class DirectoryStore:
     The names `.tmp` and `.lock` in `root` are the store's own: no key starts with a dot.
 
     Args:
-        root: The folder; the first write makes it.
-        private: Leave modes to the umask. By default others may read what is stored, whatever the umask: a web server
+        root: The folder; the first write makes it. Others may read what is stored, whatever the umask: a web server
             runs under another user.
     """
 
-    def __init__(self, root: Path, *, private: bool = False) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.private = private
         self.plain = True
         self._swept = False
 
@@ -176,9 +174,10 @@ class DirectoryStore:
         if not self._swept:
             _sweep(folder)
             self._swept = True
-        with _alive(folder) as temporary:
+        temporary = folder / uuid.uuid4().hex
+        try:
             with temporary.open("xb") as file:
-                if not self.private and sys.platform != "win32":
+                if sys.platform != "win32":
                     os.fchmod(file.fileno(), 0o644)
                 digest, done = hashlib.sha256(), 0
                 for chunk in (data,) if isinstance(data, bytes) else file_chunks(data):
@@ -193,6 +192,8 @@ class DirectoryStore:
                 # Before the link: after a power cut the name must not lead to a file without content.
                 os.fsync(file.fileno())
             yield temporary
+        finally:
+            to_its_end(_remove, temporary)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -209,58 +210,24 @@ class DirectoryStore:
         for new in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 new.mkdir()
-                if not self.private and new.name != ".tmp":
+                if new.name != ".tmp":
                     # Only folders that this call made: what an administrator set stays.
                     new.chmod(0o755)
             _sync_folder(new.parent)
 
 
-@contextlib.contextmanager
-def _alive(folder: Path) -> Iterator[Path]:
-    """The name of a temporary file. A locked file beside it is the mark that its writer lives."""
-    while True:
-        path = folder / uuid.uuid4().hex
-        mark = path.with_suffix(_MARK)
-        file = mark.open("x+b")
-        try:
-            lock(file.fileno(), wait=True)
-            if os.fstat(file.fileno()).st_nlink == 0:
-                continue  # a sweep came between the two calls
-            yield path
-            return
-        finally:
-            to_its_end(_end, path, mark, file)  # a file without its mark would stay for ever
-
-
-def _end(path: Path, mark: Path, file: IO[bytes]) -> None:
-    _remove(path)
-    file.close()
-    _remove(mark)
-
-
 def _remove(path: Path) -> None:
-    """Removes a file under `.tmp`. One that somebody on Windows holds open all the time is left to the next sweep.
-
-    A sweep of another writer may hold a mark for a moment, and a reader the object that a temporary file has become.
-    """
+    # One that somebody on Windows holds open all the time is left to a later sweep.
     with contextlib.suppress(PermissionError):
         retry_while_open(path.unlink, missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
-    """Removes temporary files whose writers are dead: nobody holds the lock on their mark."""
-    for mark in folder.glob(f"*{_MARK}"):
-        # PermissionError: on Windows its writer has it open
-        with contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError):
-            with mark.open("rb") as file:
-                lock(file.fileno(), wait=False)
-                # The lock was free, so the writer is dead. The file goes before its mark: a kill in between leaves the
-                # mark.
-                mark.with_suffix("").unlink(missing_ok=True)
-                if sys.platform != "win32":
-                    mark.unlink()
-            if sys.platform == "win32":
-                mark.unlink()
+    """Removes what killed writers left."""
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - STALE_S:
+                _remove(path)
 
 
 def _open(path: Path) -> BufferedReader:

@@ -6,7 +6,6 @@ compare and swap here too, and a page only ever gains what records and events sa
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from farm.base.errors import PublishRefusedError
@@ -16,13 +15,12 @@ from farm.index.layout import (
     json_key,
     json_page_of,
     metadata_key,
-    parse_wheel_name,
     record_key,
     wheel_key,
 )
 from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue
 from farm.index.publish import Made, Pages, Written, check_store, delete_files
-from farm.index.records import Record, Wheel, add_event, parse_record, read_all, read_state
+from farm.index.records import Wheel, parse_record, read_all, read_state
 from farm.index.stores import Store
 
 
@@ -40,7 +38,7 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
 
     Args:
         store: The index.
-        take_back: Write pages too that show a yank or removal of which no event is there (any more).
+        take_back: Also take off pages what no record or event says (any more): a yank, a removal, a wheel.
 
     Raises:
         PublishRefusedError: There are such pages, and `take_back` is not set. Nothing was changed.
@@ -54,8 +52,8 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     lost = sorted(rebuild.taken_back())
     if lost and not take_back:
         raise PublishRefusedError(
-            f"reconcile would take back what pages show and no event says: {'; '.join(lost)}",
-            hint="restore events/ from a backup; or, if it is to be taken back: farm index reconcile --take-back",
+            f"reconcile would take back what pages show and nothing says: {'; '.join(lost)}",
+            hint="restore records/ and events/ from a backup; or, if that is right: farm index reconcile --take-back",
         )
     check_store(store)
     return rebuild.all()
@@ -68,35 +66,29 @@ class _Rebuild:
         self.missing = {
             name for name, each in wheels.items() if each.state.removed is None and len(self._files(name)) < 2
         }
-        self.unsaid: set[str] = set()
-        """Wheels that were removed, as pages show, and of which neither an event nor bytes are there."""
         self.places = sorted(place for key in present if (place := json_page_of(key)) is not None)
 
     def _files(self, name: str) -> set[str]:
         return {wheel_key(name), metadata_key(name)} & self.present
 
     def taken_back(self) -> Iterator[str]:
-        """States of wheels that pages show and events do not."""
+        """What pages show of wheels, and no record or event says."""
         for group, project in self.places:
             page = self.pages.page(group, project)
             for file in page.ever if page and not page.meta.links else ():
                 wheel, gone = self.wheels.get(file.filename), page and file in (page.removed or ())
+                if wheel is None and self.store.get(record_key(file.filename)) is None:
+                    yield f"{file.filename}, which has no record"
                 if wheel is None or (not gone and (file.event or 0) <= wheel.state.number):
                     continue
                 state = wheel.state if wheel.state.removed is not None else read_state(self.store, file.filename)
-                if gone and state.removed is None and not self._files(file.filename):
-                    self.unsaid.add(file.filename)  # nothing can be taken back without its bytes
-                elif gone and state.removed is None:
+                if gone and state.removed is None:
                     yield f"the removal of {file.filename}"
                 elif (file.event or 0) > state.number:
                     yield f"event {file.event} of {file.filename}, by which it is {_state_of(file)}"
 
     def all(self) -> Reconciled:
         done = Written([], [], {}, {})
-        for name in sorted(self.unsaid):
-            state = add_event(self.store, name, "remove", "its event was deleted by hand")
-            self.wheels[name] = self.wheels[name]._replace(state=state)
-            self.missing.discard(name)
         listed: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
         for wheel in self.wheels.values():
             for group in wheel.groups:
@@ -127,36 +119,14 @@ class _Rebuild:
                 delete_files(self.store, name)
         return Reconciled(tuple(dict.fromkeys(done.keys)), tuple(sorted(self.missing)))
 
-    def _rest(self, group: str, page: ProjectPage) -> Iterator[Wheel]:
-        """The wheels of a page that were published since ours were read; and the names of those that are lost."""
-        for name, file in page.entries.items():
+    def _rest(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
+        """The wheels of a page that were published since ours were read."""
+        for name in page.entries:
             if name in self.wheels and name not in self.missing:
                 continue
-            found, stored = self.store.get(record_key(name)), self.store.stat(wheel_key(name)) is not None
-            if found is not None and stored:
+            found = self.store.get(record_key(name))
+            if found is not None and self.store.stat(wheel_key(name)) is not None:
                 yield Wheel(parse_record(found.data, record_key(name)), read_state(self.store, name))
-            elif found is None and not stored:
-                yield self._lost(group, page.name, file)
-
-    def _lost(self, group: str, project: str, file: File) -> Wheel:
-        """The record and the event that keep the name of a wheel taken of which somebody deleted both by hand."""
-        record = Record(
-            filename=file.filename,
-            project=project,
-            version=str(parse_wheel_name(file.filename)[1]),
-            sha256=file.hashes.sha256,
-            size=file.size or 0,
-            metadata_sha256=(file.core_metadata or file.hashes).sha256,
-            requires_python=file.requires_python,
-            groups=(group,),
-            channel=file.channel,
-            upload_time=file.upload_time or datetime.now(UTC).isoformat(),
-            provenance={},
-        )
-        self.store.create(record_key(file.filename), record.render(), content_type="application/json")
-        state = add_event(self.store, file.filename, "remove", "its record and its bytes were deleted by hand")
-        self.wheels[file.filename] = Wheel(record, state)
-        return self.wheels[file.filename]
 
     def _catalogue(self, known: Mapping[str, Mapping[str, ProjectPage]], done: Written) -> None:
         """The catalogue of what was written, and of what a publisher added meanwhile."""

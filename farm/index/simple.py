@@ -150,11 +150,6 @@ class Anchor(NamedTuple):
     attributes: dict[str, str | None]
 
 
-def anchors(page: bytes) -> list[Anchor]:
-    """All links on a page."""
-    return _parsed(page.decode(errors="replace")).found
-
-
 def _parsed(text: str) -> "_Anchors":
     parser = _Anchors()
     parser.feed(text)

@@ -187,7 +187,7 @@ def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
     catalogue = parse_catalogue(data[CATALOGUE]) if CATALOGUE in data else None
     groups = {*catalogue.groups, *catalogue.links} if catalogue else set()
     names = {name for group in groups for name in catalogue.names(group)} if catalogue else set()
-    found = {HOME, GROUPS, CATALOGUE, "farm.html"}
+    found = {HOME, GROUPS, CATALOGUE}
     for group in groups:
         for name in names:
             found |= {html_key(group, name), json_key(group, name)}

@@ -19,9 +19,10 @@ from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
-from farm.engines.runners import listed_as
+from farm.engines.runners import cannot_test, listed_as
 from farm.engines.slurm import Options, SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
+from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
 from farm.plan.settings import Runner, Slurm, SlurmCard, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
@@ -272,12 +273,25 @@ def docker_runners(workspace: Workspace) -> dict[str, Runner]:
     return {name: runner for name, runner in load_runners(workspace.project).items() if not runner.by_labels}
 
 
-def _docker_builders(workspace: Workspace) -> list[str]:
-    """The names of those that build.
+def card_machine(workspace: Workspace, plan: Plan) -> str | None:
+    """The Docker machine of `ci/runners.yaml` that has a card for the plan's wheel; None: this machine tests it."""
+    cuda = str(plan.options["cuda"]) if plan.options.get("cuda") else None
+    stack = Stack(plan.recipe, plan.parsed_variant, plan.platform, cuda=cuda)
+    able = (n for n, r in docker_runners(workspace).items() if r.url and r.gpus and not cannot_test(stack, r))
+    return next(able, None) if plan.parsed_variant.sms else None
+
+
+def open_card_machine(workspace: Workspace, name: str) -> Backend:
+    """The engine of a machine that `card_machine` names.
 
     Raises:
-        UsageError: There is none.
+        NoRunnerError: It does not answer.
     """
+    return _docker(workspace, name, docker_runners(workspace)[name])
+
+
+def _docker_builders(workspace: Workspace) -> list[str]:
+    """The names of those that build."""
     found = [name for name, runner in docker_runners(workspace).items() if "build" in runner.jobs]
     if not found:
         raise UsageError(

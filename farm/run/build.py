@@ -34,11 +34,13 @@ NOTED = ("+ ", "farm: step")
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 TREE, CACHE = "/farm/src", "/farm/ccache"
+TREES, CACHES = "farm-tree-", "farm-ccache-"
+"""How the names of their volumes begin."""
 
 
 def tree_volume(digest: str) -> str:
     """The volume with the build tree of the plan that has this digest."""
-    return f"farm-tree-{digest[:24]}"
+    return f"{TREES}{digest[:24]}"
 
 
 def cache_volume(plan: Plan, project: str) -> str | None:
@@ -46,7 +48,7 @@ def cache_volume(plan: Plan, project: str) -> str | None:
 
     A build may write anything into its cache, and believes what it finds there: no other package may find it.
     """
-    return f"farm-ccache-{project}-{plan.package}" if "ccache" in plan.apt else None
+    return f"{CACHES}{project}-{plan.package}" if "ccache" in plan.apt else None
 
 
 def kept(plan: Plan, project: str) -> dict[str, str]:

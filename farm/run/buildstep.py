@@ -199,13 +199,7 @@ class BuildStep:
                 self.context.workspace.watcher.note(f"{attempt.handle[:12]} may be left at its engine: {error}")
 
     def _alive(self, job: JournalJob) -> Attempt | None:
-        """The newest attempt, unless it has ended or is lost; that is noted, and the attempt released, then.
-
-        Raises:
-            BuildFailedError: It has failed: that is never tried again by itself.
-            StillRunningError: The engine does not answer now; the build may be under way.
-            InfrastructureError: It is lost, and the scheduler chose its runner: it chooses the next one too.
-        """
+        """The newest attempt, unless it has ended or is lost; that is noted, and the attempt released, then."""
         last = job.attempts[-1] if job.attempts else None
         if last is not None and last.result == "failure":  # its controller ended before it ended the run
             raise BuildFailedError(
@@ -374,13 +368,7 @@ def _end_of(error: FarmError) -> tuple[State, Result | None]:
 
 
 def _collect(engine: Engine, handle: str, part: Path, max_bytes: int) -> None:
-    """Takes the output; a store that is away for a moment does not cost the build.
-
-    Raises:
-        RefusedOutputError: The output itself is at fault: no further try would change that.
-        StillRunningError: This machine's own disk is; the engine keeps the output.
-        InfrastructureError: The engine does not give it.
-    """
+    """Takes the output; a store that is away for a moment does not cost the build."""
     for left in reversed(range(COLLECT_TRIES)):
         try:
             engine.collect(handle, part, max_bytes)

@@ -367,9 +367,6 @@ class Dispatcher:
         """The runners of an engine, and what is wrong with those of its machines that do not answer.
 
         One that never answers holds up the others once, for `ANSWER_S`.
-
-        Raises:
-            FarmError: The configuration is wrong.
         """
         kind = engine_kind(on)
         keys = [(on, name) for name in kind.machines(self.workspace)]

@@ -1,5 +1,6 @@
 """The steps of one run: build, repair, verify, publish, smoke. Each may be done again after a controller was killed."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -10,14 +11,14 @@ from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, V
 from farm.base.project import LOCAL
 from farm.index.records import Record
 from farm.plan.file import Plan
-from farm.run.backends import engine_kind, this_machine
+from farm.run.backends import card_machine, engine_kind, open_card_machine, this_machine
 from farm.run.build import the_wheel
 from farm.run.buildstep import BuildStep, RunContext, note_inputs
 from farm.run.inputs import INPUTS_FILE, library_wheels
 from farm.run.journal import EventKind, Journal, Run, Until
 from farm.run.journal.database import network_file_system
-from farm.run.published import complete, record_of
-from farm.run.release import link_missing, pip_line, pip_source, public_url, publish_wheel
+from farm.run.published import offer, record_of
+from farm.run.release import link_missing, pip_line, pip_source, publish_wheel
 from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
 from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
 from farm.run.wheel import check_wheel, repair_built, summary
@@ -95,28 +96,23 @@ class MainJob(RunContext):
         return record_of(self.workspace, self.plan)
 
     def _only_test(self, record: Record) -> None:
-        plan, outcomes = self.plan, self.outcomes
-        address = public_url(self.workspace, f"whl/files/{record.filename}")
-        with outcomes.timed("publish", self.workspace.watcher) as step:
-            complete(self.workspace, plan, record)
-            step.result = f"already there, from the same plan: {address}"
+        requirement, source = offer(self.workspace, self.plan, record, self.outcomes)
         self.built()
-        requirement = f"{plan.package}=={plan.version}"
-        source = pip_source(self.workspace, plan.parsed_variant.group)
-        outcomes.pip_line = pip_line(requirement, source)
-        link_missing(self.workspace, plan.parsed_variant.group, record.filename, outcomes)
+        link_missing(self.workspace, self.plan.parsed_variant.group, record.filename, self.outcomes)
         self.smoke(requirement, source, (record.filename,))
 
     def smoke(self, requirement: str, source: tuple[str, ...], filenames: tuple[str, ...] = ()) -> None:
         job = self.journal.create_job(self.run.id, "smoke")
-        attempt = self.journal.create_attempt(job.id, "host", LOCAL)
+        machine = card_machine(self.workspace, self.plan) if self.pieces is None else None
+        attempt = self.journal.create_attempt(job.id, "docker" if machine else "host", machine or LOCAL)
         self.journal.set_state(attempt.id, "running")
         try:
-            wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
-            elsewhere = self._elsewhere()
-            gpu = bool(elsewhere and not elsewhere.foreign and self.plan.parsed_variant.sms)
-            options = SmokeOptions(wheel=wheel, filenames=filenames, gpu=gpu, elsewhere=elsewhere)
-            failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
+            with contextlib.ExitStack() as opened:
+                wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
+                elsewhere = self._with_card(machine, opened) if machine else self._elsewhere()
+                gpu = bool(elsewhere and not elsewhere.foreign and self.plan.parsed_variant.sms)
+                options = SmokeOptions(wheel=wheel, filenames=filenames, gpu=gpu, elsewhere=elsewhere)
+                failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
         except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
             raise
@@ -129,6 +125,21 @@ class MainJob(RunContext):
         self.journal.set_state(attempt.id, "done", "failure" if failed else "success", why="; ".join(failed) or None)
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
+
+    def _with_card(self, machine: str, opened: contextlib.ExitStack) -> Elsewhere:
+        """The test as a job of the Docker machine that has a card for the wheel."""
+        backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
+        folder = self.folder / "test"  # its image is another one than the build's
+        rendered = write_context(self.workspace, self.plan, folder, self.outcomes)
+        image = toolchain(self.workspace, backend, self.plan, rendered, folder, self.outcomes)
+
+        def run(python: Path, expect: Expectation, emulate: str | None) -> SmokeReport:
+            site = next(python.parents[1].glob("lib/python*/site-packages"))
+            return probe_job(
+                self.workspace, self.plan, backend, image, site, expect, self.run.id, gpus=1, emulate=emulate
+            )
+
+        return Elsewhere(run)
 
     def _elsewhere(self) -> Elsewhere | None:
         """The test as a job of the engine, where that has a card for tests or another machine, which runs the wheel.

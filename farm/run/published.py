@@ -18,7 +18,6 @@ from farm.index.records import Record, parse_record
 from farm.index.stores import SCRATCH, Store
 from farm.plan.file import Plan
 from farm.plan.recipe import recipe
-from farm.plan.variant import Variant
 from farm.run.backends import engine_kind
 from farm.run.journal import Request, Run
 from farm.run.release import link_missing, pip_line, pip_source, public_url
@@ -91,7 +90,7 @@ def listed(store: Store, plan: Plan) -> list[str]:
 
 def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     """The page of the variant's group lists the wheel, with the same hash and not yanked, and the file is there."""
-    page = store.get(f"whl/{Variant.parse(plan.variant).group}/v1-json/{record.project}/index.json")
+    page = store.get(f"whl/{plan.parsed_variant.group}/v1-json/{record.project}/index.json")
     if page is None or store.stat(f"whl/files/{record.filename}") is None:
         return False
     files = json.loads(page.data).get("files", [])
@@ -101,9 +100,18 @@ def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     )
 
 
-def complete(workspace: Workspace, plan: Plan, record: Record) -> None:
-    """Bring the pages to the end that a publisher who failed did not reach: its wheel is listed, and not everywhere."""
-    finish(open_store(workspace.index_url), Variant.parse(plan.variant).group, record.project)
+def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) -> tuple[str, tuple[str, ...]]:
+    """Bring the pages to the end that a publisher who failed did not reach: the wheel is listed, and not everywhere.
+
+    Returns the requirement and the options by which pip installs it, which are in `outcomes` then.
+    """
+    group = plan.parsed_variant.group
+    with outcomes.timed("publish", workspace.watcher) as step:
+        finish(open_store(workspace.index_url), group, record.project)
+        step.result = f"already there, from the same plan: {public_url(workspace, f'whl/files/{record.filename}')}"
+    requirement, source = f"{plan.package}=={plan.version}", pip_source(workspace, group)
+    outcomes.pip_line = pip_line(requirement, source)
+    return requirement, source
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
@@ -113,12 +121,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         SmokeFailedError: It failed.
     """
     outcomes = Outcomes(wheel=None)
-    complete(workspace, plan, record)
-    address = public_url(workspace, f"whl/files/{record.filename}")
-    outcomes.steps.append(Step("publish", result=f"already there, from the same plan: {address}"))
-    requirement = f"{plan.package}=={plan.version}"
-    source = pip_source(workspace, Variant.parse(plan.variant).group)
-    outcomes.pip_line = pip_line(requirement, source)
+    requirement, source = offer(workspace, plan, record, outcomes)
     if not test:
         return outcomes
     folder = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}"
@@ -126,7 +129,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
-    link_missing(workspace, Variant.parse(plan.variant).group, record.filename, outcomes)
+    link_missing(workspace, plan.parsed_variant.group, record.filename, outcomes)
     options = SmokeOptions(filenames=(record.filename,))
     failed = smoke(workspace, plan, folder, outcomes, requirement, source, options)
     if failed:

@@ -222,11 +222,7 @@ def _is_zip(archive: Path) -> bool:
 
 
 def _from_zip(archive: Path, target: Path) -> None:
-    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22).
-
-    Raises:
-        BuildFailedError: The zip is damaged, encrypted, or packed in a way that Python does not know.
-    """
+    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22)."""
     try:
         with (
             outputs.writing(target),
@@ -272,11 +268,7 @@ def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _package_content(package: Path) -> IO[bytes]:
-    """The tar of the files in a Debian package, which is an ar archive (deb(5)).
-
-    Raises:
-        BuildFailedError: It is none.
-    """
+    """The tar of the files in a Debian package, which is an ar archive (deb(5))."""
     data = package.read_bytes()
     offset = len(_AR)
     while data.startswith(_AR) and (size := data[offset + 48 : offset + 58].strip()).isdigit():

@@ -114,11 +114,7 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
 
 
 def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
-    """Returns what was found.
-
-    Raises:
-        NoRunnerError: See prove_host.
-    """
+    """Returns what was found."""
     wanted = plan.parsed_variant.python_version
     # The `python3` of the build's own PATH, not this interpreter: it is the one that builds.
     version, *absent = _output(["python3", "-c", LOOK], environment).split()

@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from farm.base.errors import FarmError, InfrastructureError
-from farm.base.text import plain_lines
 from farm.index.pages import catalogue_schema
 from farm.index.standing import KEY, Standing, Test, render
 from farm.index.stores import Store
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.matrix import Channel, load_matrix
 from farm.site import answers, pages
-from farm.site.runs import RunView
 from farm.site.wheels import STATES, Wheel
 
 MANIFEST = "site/manifest.json"
 """What the site's files hashed to when they were last written: a rebuild reads this alone."""
 
-MAX_LOG = 256 * 1024  # bytes of a log's end that are shown
 TRIES = 5
-TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".txt": "text/plain; charset=utf-8"}
+TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
 
 
 class Written(NamedTuple):
@@ -36,26 +33,21 @@ Source = Callable[[str], tuple[str, ...]]
 """Group -> the options by which pip finds its wheels."""
 
 
-def files(
-    there: Sequence[Wheel], runs: Sequence[RunView], *, project: Path | None, source: Source, root: str
-) -> dict[str, bytes]:
+def files(there: Sequence[Wheel], *, project: Path | None, source: Source, root: str) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
     Args:
         there: The index's wheels, newest first (`farm.site.wheels.with_tests`).
-        runs: The journal's newest runs.
         project: The project whose channels could be built; None: none.
         source: Group -> pip's options for it.
         root: The address of the index's root, ending in a slash.
     """
     made: dict[str, bytes] = {}
     channels, evidence = _offered(project)
-    made["index.html"] = pages.index_page(answers.data(project, there), there, channels, evidence).encode()
+    made["index.html"] = pages.index_page(answers.data(project, there), there, channels, evidence, root).encode()
     sources = {group: source(group) for group in sorted({group for wheel in there for group in wheel.groups})}
     for name, found in pages.of_project(there).items():
         made[pages.project_key(name)] = pages.project_page(name, found, sources).encode()
-    linked = {run.id: tuple(_texts(run, made)) for run in runs[: pages.SHOWN_RUNS]}
-    made["farm.html"] = pages.farm_page(runs, linked, root).encode()
     made[KEY] = render({wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None})
     made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     return made
@@ -75,25 +67,6 @@ def _standing(wheel: Wheel) -> Standing:
     return Standing(state=STATES[wheel.state], tests=tests)
 
 
-def _texts(run: RunView, made: dict[str, bytes]) -> list[tuple[str, str]]:
-    """The run's logs and reports as plain text beside the page: no terminal control, the end of a long one."""
-    links = []
-    for path in run.files:
-        try:
-            with path.open("rb") as stream:
-                size = stream.seek(0, 2)
-                stream.seek(max(0, size - MAX_LOG))
-                raw = stream.read(MAX_LOG)
-        except OSError:
-            continue  # it went away since it was listed
-        cut = f"[the last {MAX_LOG >> 10} KiB of {size / 1e6:.1f} MB]\n" if size > MAX_LOG else ""
-        text = cut + plain_lines(raw.decode("utf-8", "replace"))
-        key = f"runs/{run.id}/{path.name}.txt"
-        made[key] = text.encode()
-        links.append((path.name, key))
-    return links
-
-
 def write(store: Store, made: Mapping[str, bytes]) -> Written:
     """Write what changed since the last time; the manifest goes last, so that a killed writer is made good next time.
 
@@ -108,7 +81,7 @@ def write(store: Store, made: Mapping[str, bytes]) -> Written:
     for key in changed:
         _put(store, key, made[key])
     if changed:
-        # With `before`: files of runs that are no longer on the page stay in the store, and known.
+        # With `before`: pages of projects that are gone stay in the store, and known.
         _put(store, MANIFEST, json.dumps({**before, **digests}, sort_keys=True, indent=0).encode())
     return Written(len(made), changed)
 

@@ -20,11 +20,9 @@ from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
 from farm.plan.evidence import Evidence
 from farm.plan.matrix import Channel
-from farm.site.runs import RunView
 from farm.site.wheels import STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHOWN_RUNS = 50
 
 
 class Inline(NamedTuple):
@@ -40,7 +38,7 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"megabytes": megabytes, "duration": duration, "quoted": quote}
+    made.filters |= {"megabytes": megabytes, "quoted": quote}
     made.globals |= {"css": _inline("site.css"), "states": STATES}
     return made
 
@@ -66,13 +64,6 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def duration(seconds: float) -> str:
-    """`2 h 05 min`, `3 min 20 s`, `8.2 s`."""
-    if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
-    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s" if seconds >= 60 else f"{seconds:.1f} s"
-
-
 def project_key(project: str) -> str:
     return f"project/{project}.html"
 
@@ -85,7 +76,9 @@ def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
     }
 
 
-def index_page(data: Mapping[str, Any], there: Sequence[Wheel], channels: Iterable[Channel], evidence: Evidence) -> str:
+def index_page(
+    data: Mapping[str, Any], there: Sequence[Wheel], channels: Iterable[Channel], evidence: Evidence, root: str
+) -> str:
     """What is there, by project and by group; then what could be built."""
     projects = [
         {
@@ -116,6 +109,7 @@ def index_page(data: Mapping[str, Any], there: Sequence[Wheel], channels: Iterab
             groups=groups,
             wheels=len(there),
             channels=sorted(offered, key=lambda pair: not pair[1]),
+            root=root,
         )
     )
 
@@ -146,8 +140,3 @@ def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[
         .get_template("project.html")
         .render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key, meaning=_meaning)
     )
-
-
-def farm_page(runs: Sequence[RunView], linked: Mapping[str, Sequence[tuple[str, str]]], root: str) -> str:
-    """The newest runs, and how an index is verified."""
-    return _environment().get_template("farm.html").render(runs=runs[:SHOWN_RUNS], linked=linked, root=root)

@@ -1,14 +1,9 @@
-"""Smoke tests as the site tells of them: from the reports of a run, and from those that the index keeps of a wheel.
-
-Both are needed. A run's reports go when its folder is cleaned, and a wheel that was there already, or `farm smoke`, is
-tested without a run; the index has no report where it could not be written to. All of it is untrusted, and bounded.
-"""
+"""Smoke tests as the site tells of them: from the reports that the index keeps of a wheel, untrusted and bounded."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from farm.base.text import short
@@ -58,14 +53,6 @@ Tests = Mapping[str, Sequence[Smoke]]
 """Name of a wheel's file -> its smoke tests."""
 
 
-def smokes_in(files: Iterable[Path], time: str) -> Iterator[Smoke]:
-    """Of the reports among a run's files; the run was created at `time`."""
-    for path in files:
-        # A report was written by the machine that ran the test: it is bounded before it is read.
-        if path.name.startswith("smoke") and path.stat().st_size <= MAX_REPORT:
-            yield from _read(path.read_bytes(), time=time)
-
-
 def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]]:
     """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report.
 
@@ -82,17 +69,17 @@ def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]
     with ThreadPoolExecutor(REQUESTS) as pool:
         for (name, _), stored in zip(pairs, pool.map(store.get, [key for _, key in pairs]), strict=True):
             if stored is not None and len(stored.data) <= MAX_REPORT:
-                found.setdefault(name, []).extend(_read(stored.data, wheel=wanted[name]))
+                found.setdefault(name, []).extend(_read(stored.data, wanted[name]))
     return found
 
 
-def _read(data: bytes, *, time: str = "", wheel: str | None = None) -> Iterator[Smoke]:
+def _read(data: bytes, wheel: str) -> Iterator[Smoke]:
     """The test that a report tells of; none if it is no report, or about another file than the one with this sha256."""
     try:
         report = json.loads(data)
         facts = report.get("facts") or {}
-        if wheel is None or facts.get(TESTED_WHEEL, wheel) == wheel:
-            yield _smoke(report, facts, str(facts.get(TESTED_AT) or time))
+        if facts.get(TESTED_WHEEL, wheel) == wheel:
+            yield _smoke(report, facts, str(facts.get(TESTED_AT) or ""))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return  # a report of another version tells nothing here
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from farm.base.tags import python_of
 from farm.base.text import short
@@ -19,7 +18,6 @@ from farm.index.standing import withdrawn
 from farm.index.stores import Store
 from farm.plan.variant import Variant
 from farm.plan.variant import gpus as gpu_words
-from farm.site.runs import RunView
 from farm.site.tested import REQUESTS, Smoke, Tests, newest
 
 STATES = {
@@ -138,18 +136,11 @@ def _wheel(project: str, file: File, groups: tuple[str, ...], said: Mapping[str,
     )
 
 
-def with_tests(found: Iterable[Wheel], kept: Tests, runs: Iterable[RunView]) -> list[Wheel]:
-    """The wheels, newest version first, each with the smoke tests that the index keeps of it and those of its runs."""
-    of_runs: dict[tuple[str, str], list[RunView]] = {}
-    for run in runs:
-        with suppress(InvalidVersion):
-            of_runs.setdefault((canonicalize_name(run.package), str(Version(run.version))), []).append(run)
+def with_tests(found: Iterable[Wheel], kept: Tests) -> list[Wheel]:
+    """The wheels, newest version first, each with the smoke tests that the index keeps of it."""
     made = []
     for wheel in found:
-        pythons = wheel.tags[0].split(", ")
-        smokes = [*kept.get(wheel.filename, ())]
-        for run in of_runs.get((wheel.project, wheel.version), ()):
-            smokes += run.smokes if wheel.several or run.python in pythons else ()
+        tests = kept.get(wheel.filename, ())
         # With its Python only where that is news: the tag says it of all other wheels.
-        made.append(replace(wheel, tests=newest([each.with_python() for each in smokes] if wheel.several else smokes)))
+        made.append(replace(wheel, tests=newest([each.with_python() for each in tests] if wheel.several else tests)))
     return sorted(made, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)

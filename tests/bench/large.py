@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from farm.index.backends import open_store  # noqa: E402
-from farm.index.pages import wheel_key  # noqa: E402
+from farm.index.layout import wheel_key  # noqa: E402
 from tests.servers import rgw  # noqa: E402
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket  # noqa: E402
 

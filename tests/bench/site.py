@@ -32,7 +32,7 @@ def main() -> None:
             table.add_column(column)
         for name in ("first build", "rebuild, one wheel less"):
             clock, processor = time.perf_counter(), time.process_time()
-            made = build.files(there, [], project=ROOT, source=source, root=URL)
+            made = build.files(there, project=ROOT, source=source, root=URL)
             written = build.write(store, made)
             took = f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s of processor)"
             table.add_row(f"{name}: {len(written.changed)} of {written.files} files written", took, "")

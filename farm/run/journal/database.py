@@ -1,4 +1,4 @@
-"""The file of the journal: its schema and upgrades, its transactions, and what its errors mean."""
+"""The file of the journal: its schema, its transactions, and what its errors mean."""
 
 import contextlib
 import os
@@ -51,25 +51,15 @@ _SCHEMA = (
     *_TRIGGERS.values(),
 )
 
-_UPGRADES: dict[int, tuple[str, ...]] = {
-    1: (
-        "ALTER TABLE runs RENAME COLUMN selectors TO request",
-        "CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL",
-        "CREATE INDEX events_of_kind ON events (run_id, kind, id)",
-    ),
-    2: ("CREATE INDEX runs_of_plan ON runs (plan_digest)",),
-}
-"""The statements that take a file from a schema to the next one."""
-
 
 def packed(text: str) -> bytes:
     """A plan as the file holds it: five hundred of tens of kilobytes each are megabytes."""
     return zlib.compress(text.encode())
 
 
-def unpacked(held: bytes | str) -> str:
-    """The text of a plan; one of schema 2 is not packed."""
-    return held if isinstance(held, str) else zlib.decompress(held).decode()
+def unpacked(held: bytes) -> str:
+    """The text of a plan."""
+    return zlib.decompress(held).decode()
 
 
 def _still(path: Path) -> bool:
@@ -147,27 +137,22 @@ class Database:
             version, tables = self._layout()
         if version == 0 and tables:
             raise UsageError(f"{self.path}: a database, but not a journal of the farm", hint="choose another path")
-        if version > SCHEMA_VERSION:
+        if tables and version != SCHEMA_VERSION:
             raise UsageError(
-                f"{self.path}: written by a newer farm (schema {version}, this one knows {SCHEMA_VERSION})",
-                hint="upgrade this farm, or give it a journal of its own",
+                f"{self.path}: of another version of the farm (schema {version}, this one knows {SCHEMA_VERSION})",
+                hint="upgrade this farm, or move the file away: wheels, logs and the index are not touched",
             )
         self._db.execute("PRAGMA foreign_keys = ON")
         # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no committed change.
         self._write_ahead()
         # Only where there is something to write: who may only read the file, or comes beside a writer, can open it.
-        if (version, bool(tables)) == (SCHEMA_VERSION, True):
+        if tables:
             return
         with self._writing():
             if self._layout() == (0, 0):  # else another process was faster
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            # One schema after the other, so that a file of any age takes the same steps.
-            while (version := self._layout()[0]) < SCHEMA_VERSION:
-                for statement in _UPGRADES[version]:
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {version + 1}")
 
     def _layout(self) -> tuple[int, int]:
         """(schema version, number of tables), of one moment."""

@@ -89,6 +89,15 @@ def test_images_and_trees_of_other_projects_stay(place):
     assert place.left() == {others, used, foreign}
 
 
+def test_a_compiler_cache_goes_when_that_is_asked_for(place):
+    mine, others = (f"farm-ccache-{project}-{place.mark}" for project in (place.ours, "f" * 16))
+    place.volumes += [place.client.volumes.create(name).name for name in (mine, others)]
+    place.clean()
+    assert place.left() == {mine, others}
+    place.clean("--compiler-caches")
+    assert place.left() == {others}
+
+
 def test_a_run_that_is_under_way_keeps_its_image_and_tree(place):
     image, tree = place.image("mine", place.ours), place.run(ended=False)
     place.clean()

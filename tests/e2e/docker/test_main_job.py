@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.cli.clean import trees_of
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
+from farm.run.build import tree_volume
 from farm.run.run import submit
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Silent, Workspace, open_journal
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests.e2e.conftest import TIMEOUT_S
@@ -169,8 +169,9 @@ def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
 def no_tree(farm, client):
     """A failed build leaves its tree for the next try; this one has none."""
     yield
-    for name in trees_of(Workspace(farm.project, load_settings(farm.project), Silent())):
-        client.volumes.get(name).remove()
+    with open_journal(farm.project, load_settings(farm.project)) as journal:
+        for digest in journal.plan_digests():
+            client.volumes.get(tree_volume(digest)).remove()
 
 
 @pytest.mark.usefixtures("no_tree")

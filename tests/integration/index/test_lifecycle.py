@@ -154,26 +154,6 @@ def test_the_last_wheel_of_a_project_and_a_channel(store, make_wheel, put):
     assert reconcile(store).written == ()
 
 
-@pytest.mark.parametrize("keeps_page", [True, False])
-@pytest.mark.parametrize("names", [(FIRST,), (FIRST, SECOND)])
-def test_a_name_stays_taken_after_record_and_bytes_were_deleted_by_hand(tmp_path, make_wheel, put, names, keeps_page):
-    store, root = open_store(str(tmp_path / "index")), tmp_path / "index"
-    for name in names:
-        put(store, make_wheel(name))
-    for path in (record_key(FIRST), f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata"):
-        (root / path).unlink()
-    if not keeps_page:
-        (root / "catalog.json").unlink()
-    reconcile(store)
-    assert check(store) == []
-    assert listed(store) == list(names[1:])
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".tmp" not in path.parts}
-    with pytest.raises(PublishRefusedError):
-        put(store, make_wheel(FIRST, payload="other = 1\n"))
-    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".tmp" not in path.parts}
-    assert {path for path in after if before.get(path) != after[path]} <= {root / "catalog.json"}
-
-
 def test_a_promoted_wheel_is_in_both_groups_without_new_bytes(store, make_wheel, put):
     put(store, make_wheel(FIRST), group="staging")
     before = set(store.list("whl/files/"))

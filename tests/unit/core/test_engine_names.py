@@ -7,6 +7,7 @@ from typing import get_args
 from farm.engines import NAMES
 from farm.plan.settings import FOUND_BY, Runner
 from farm.run.backends import ENGINES
+from tools import engine_table
 
 ROOT = Path(__file__).parents[3]
 OTHERS = ("form",)
@@ -43,5 +44,8 @@ def test_each_engine_of_the_runners_file_exists_and_says_how_its_runners_are_fou
     assert set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()
 
 
-def test_the_words_of_on_are_the_engines():
+def test_the_words_of_on_are_the_engines_and_so_are_the_rows_of_the_page():
     assert set(NAMES) == set(ENGINES)
+    page = engine_table.OUT.read_text(encoding="utf-8")
+    assert engine_table.written(page) == page, "make generate"
+    assert all(f"| `{name}` |" in page for name in NAMES)

@@ -17,9 +17,7 @@ from farm.machine.detect.published import with_published
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
-from farm.run.journal import Phase
 from farm.site import build
-from farm.site.runs import RunView
 from farm.site.tested import Smoke
 from farm.site.wheels import STATES, wheels, with_tests
 from tests.indexes.wheels import build_wheel
@@ -195,12 +193,11 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     assert "the index does not say what was tested" in words_of(capsys)
     outcome = "CPU part passed; GPU part not run: no NVIDIA driver"
     smoke = Smoke("Haswell (emulated)", "2026-11-21", outcome, passed=True)
-    built = ("torch", "sm61-avx2-py313", "2.0.1+cu126.sm61.avx2")
-    run = RunView("1", "2026-11-21", Phase.SUCCEEDED, *built, smokes=(smoke,))
     store = open_store(str(index))
-    there = with_tests(wheels(store), {}, [run])
+    (wheel,) = wheels(store)
+    there = with_tests([wheel], {wheel.filename: [smoke]})
     source = lambda group: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    build.write(store, build.files(there, [run], project=None, source=source, root="https://w.example/"))
+    build.write(store, build.files(there, project=None, source=source, root="https://w.example/"))
     detect(index)
     out = words_of(capsys)
     assert f"wheel {STATES['tested']}" in out

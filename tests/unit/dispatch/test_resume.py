@@ -1,15 +1,19 @@
 """Nothing is compiled twice: a run goes on from the wheel that is there, and its end is tried before its build."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, SmokeFailedError
+from farm.base.interrupts import OutputClosed
 from farm.index.backends import open_store
 from farm.index.publish import check_store
 from farm.run import mainjob, run
 from farm.run.dispatch import Dispatcher
 from farm.run.journal import EventKind
 from farm.run.published import check_plan
-from farm.run.workspace import Workspace, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in
 
 
@@ -120,3 +124,32 @@ def test_a_full_disk_is_found_before_the_build(workspace, plan, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _path: type("Usage", (), {"free": 1000})())
     with pytest.raises(InfrastructureError, match=r"0\.0 GB are free"):
         check_plan(workspace, plan, run.request_for(plan, until="build", on="docker"))
+
+
+class Gone(Silent):
+    """The reader of a command that ends at its first line."""
+
+    def __init__(self, ending):
+        self.ending = ending
+
+    def step(self, _name):
+        raise self.ending
+
+
+@pytest.mark.parametrize("ending", [OutputClosed, KeyboardInterrupt])
+def test_a_build_of_a_killed_controller_goes_on_where_the_next_ones_output_is_closed(engine, workspace, plan, ending):
+    """A closed pipe asks for no end of a build that this command has not begun to follow; Ctrl-C does."""
+    with open_journal(workspace.project, workspace.settings) as journal:
+        request = run.request_for(plan, until="smoke", on="docker")
+        old = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+        attempt = journal.create_attempt(journal.create_job(old.id, "build").id, "docker", "local")
+        engine.containers["container"] = {}
+        journal.set_handle(attempt.id, "container")
+        journal.set_state(attempt.id, "running")
+        with pytest.raises(ending):
+            run.submit(replace(workspace, watcher=Gone(ending)), plan)
+        ended = journal.run(old.id)
+        closed = ending is OutputClosed
+        assert (ended.exit_code, "container" in engine.containers) == ((None, True) if closed else (130, False))
+    run.submit(workspace, plan)
+    assert engine.numbers == (0 if closed else 1)

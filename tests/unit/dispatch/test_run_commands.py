@@ -319,6 +319,7 @@ def test_submit_takes_every_build_of_a_channel_and_starts_those_first_that_other
         ((), "name a build"),
         (("--all",), "--all takes every build of a channel"),
         (("--variant", "sm2*"), "matches 'sm2*'"),
+        (("--channel", "main", "--all", "--package", "canary"), "channel main builds nothing of canary for linux"),
     ],
 )
 def test_a_batch_of_nothing_is_refused(project, started, words, text, capsys):

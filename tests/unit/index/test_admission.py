@@ -53,6 +53,7 @@ def test_what_nests_too_deeply_is_refused(field):
         "Requires-Dist: numpy >=\n",
         "Requires-Dist: numpy; python_vershun > '3'\n",
         "Requires-Python: three\n",
+        "Metadata-Version: 2.2\n",
         "Provides-Extra: a b\n",
         "Description-Content-Type: text/evil\n",
         "Summary: one\n\tmore\n",
@@ -109,9 +110,10 @@ def test_what_pypi_refuses_besides_is_refused(lines):
     ],
 )
 def test_a_direct_url_is_refused_unless_it_is_allowed(need):
-    with pytest.raises(PublishRefusedError, match=r"direct URL|bad Requires-Dist"):
+    with pytest.raises(PublishRefusedError, match=r"direct URL|bad Requires-Dist") as caught:
         judge(f"Requires-Dist: {need}\n")
     if "../" not in need:
+        assert "--allow direct-urls" in caught.value.hint
         assert judge(f"Requires-Dist: {need}\n", policy=Admission(direct_urls=True)) is None
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError
+from farm.base.yamlfile import MAX_BYTES, load
+from farm.cli.cache import Counts, counts
 from farm.cli.main import main
-from farm.run.journal.cache import MAX_BYTES, Row, lines, read_counts
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +51,7 @@ def counted(tmp_path):
 
 
 def test_counts_are_by_what_the_objects_depend_on(counted):
-    found = {(row.language, row.axis, row.result): row.count for row in read_counts(counted)}
+    found = {(row.language, row.axis, row.result): row.count for row in load(counted, Counts).rows}
     assert found == {
         ("C++", "cpu", "direct"): 1,
         ("C++", "cpu", "miss"): 1,
@@ -103,16 +105,14 @@ def test_a_run_without_counts_is_named(project, capsys, name):
 def test_what_is_no_count_is_refused(tmp_path, text):
     (tmp_path / "cache.json").write_text(text)
     with pytest.raises(UsageError):
-        read_counts(tmp_path / "cache.json")
+        load(tmp_path / "cache.json", Counts)
 
 
 def test_no_compile_is_no_hit():
-    assert lines([]) == []
-    nothing = Row(language="C", axis="cpu", result="miss", count=0)
-    assert [line.hits for line in lines([nothing])] == [0.0]
+    assert counts(Counter())["hits"] == 0.0
 
 
-def load():
+def script():
     spec = importlib.util.spec_from_file_location("cache_counts", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -122,9 +122,9 @@ def load():
 @given(st.lists(st.tuples(st.sampled_from(list(COMMANDS)), st.sampled_from([MISS, DIRECT, PREPROCESSED])), max_size=30))
 def test_every_compile_is_counted_once(compiles):
     text = "".join(f"# {name}\n{counters}" for name, counters in compiles)
-    assert sum(row["count"] for row in load().count(text, {})) == len(compiles)
+    assert sum(row["count"] for row in script().count(text, {})) == len(compiles)
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read(text):
-    load().count(text, {})
+    script().count(text, {})

@@ -1,13 +1,10 @@
 """One derivation of a run's state: what the command line and the site print of one journal is the same."""
 
-import json
-
 import pytest
 
 from farm.cli.status import summary
 from farm.run.journal import EventKind, Phase, Reason, Request, state_of
 from farm.run.journal.model import Process, Run
-from farm.site.runs import runs as site_runs
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1", "platform": "linux"}
 
@@ -22,52 +19,50 @@ def attempt(journal, run):
     return journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "one")
 
 
-def seen(journal, run, tmp_path):
-    """(phase, text), which both printers give."""
+def seen(journal, run):
+    """(phase, text), which `farm status` gives too."""
     state = state_of(journal, journal.run(run.id))
     line = summary(journal, journal.run(run.id))
-    (page,) = site_runs(journal, tmp_path)
-    assert (line["state"], line["why"] or "") == (str(page.phase), page.why)
     assert (line["state"], line["why"]) == (str(state.phase), state.text)
     return state.phase, state.reason, state.text
 
 
-def test_what_waits_says_why_wherever_it_is_printed(journal, run, tmp_path):
-    assert seen(journal, run, tmp_path)[:2] == (Phase.QUEUED, Reason.NOT_SCHEDULED)
+def test_what_waits_says_why_wherever_it_is_printed(journal, run):
+    assert seen(journal, run)[:2] == (Phase.QUEUED, Reason.NOT_SCHEDULED)
     journal.event(run.id, EventKind.WAITING, why="no runner that fits is online")
-    assert seen(journal, run, tmp_path) == (Phase.QUEUED, Reason.SCHEDULER, "no runner that fits is online")
+    assert seen(journal, run) == (Phase.QUEUED, Reason.SCHEDULER, "no runner that fits is online")
 
 
-def test_a_run_whose_image_is_being_made_is_not_one_that_nobody_looked_at(journal, run, attempt, tmp_path):
+def test_a_run_whose_image_is_being_made_is_not_one_that_nobody_looked_at(journal, run, attempt):
     journal.set_state(attempt.id, "lost", "infra", why="the node is down")
     journal.event(run.id, EventKind.WAITING, why="jobs before it have taken the slots")
     journal.event(run.id, EventKind.BEGUN)
-    assert seen(journal, run, tmp_path)[:2] == (Phase.QUEUED, Reason.PREPARING)
+    assert seen(journal, run)[:2] == (Phase.QUEUED, Reason.PREPARING)
     journal.event(run.id, EventKind.WAITING, why="no push; again in 5 s")
-    assert seen(journal, run, tmp_path)[::2] == (Phase.QUEUED, "no push; again in 5 s")
+    assert seen(journal, run)[::2] == (Phase.QUEUED, "no push; again in 5 s")
 
 
-def test_a_wait_that_is_over_explains_nothing(journal, run, attempt, tmp_path):
+def test_a_wait_that_is_over_explains_nothing(journal, run, attempt):
     journal.event(run.id, EventKind.WAITING, why="jobs before it have taken the slots")
     journal.set_state(attempt.id, "running")
-    assert seen(journal, run, tmp_path)[0] is Phase.RUNNING
+    assert seen(journal, run)[0] is Phase.RUNNING
     journal.set_state(attempt.id, "done", "success")
-    assert seen(journal, run, tmp_path)[:2] == (Phase.FINISHING, Reason.AFTER_BUILD)
+    assert seen(journal, run)[:2] == (Phase.FINISHING, Reason.AFTER_BUILD)
     journal.event(run.id, EventKind.WAITING, why="the store is away; again in 5 s")
-    assert seen(journal, run, tmp_path)[::2] == (Phase.FINISHING, "the store is away; again in 5 s")
+    assert seen(journal, run)[::2] == (Phase.FINISHING, "the store is away; again in 5 s")
 
 
-def test_what_was_cancelled_is_not_what_failed(journal, run, tmp_path):
+def test_what_was_cancelled_is_not_what_failed(journal, run):
     journal.event(run.id, EventKind.CANCEL)
     journal.event(run.id, EventKind.ERROR, text="cancelled before it started", hint=None)
     journal.finish_run(run.id, "infra", 130)
-    assert seen(journal, run, tmp_path)[::2] == (Phase.CANCELLED, "cancelled before it started")
+    assert seen(journal, run)[::2] == (Phase.CANCELLED, "cancelled before it started")
 
 
-def test_what_ctrl_c_ended_says_so(journal, run, attempt, tmp_path):
+def test_what_ctrl_c_ended_says_so(journal, run, attempt):
     journal.set_state(attempt.id, "cancelled", why="interrupted")
     journal.finish_run(run.id, "infra", 130)
-    phase, reason, text = seen(journal, run, tmp_path)
+    phase, reason, text = seen(journal, run)
     assert (phase, reason) == (Phase.CANCELLED, Reason.INTERRUPTED)
     assert "Ctrl-C" in text
 
@@ -85,13 +80,13 @@ def test_a_success_names_the_engine_that_built_it(journal, run, attempt):
 @pytest.mark.parametrize(
     ("result", "code", "phase"), [("failure", 5, Phase.FAILED), ("infra", 9, Phase.INFRASTRUCTURE)]
 )
-def test_ends(journal, run, attempt, tmp_path, result, code, phase):
+def test_ends(journal, run, attempt, result, code, phase):
     journal.set_state(attempt.id, "done", "failure")
     journal.event(run.id, EventKind.ERROR, text="nvcc exit 2", hint=None)
     journal.finish_run(run.id, result, code)
-    assert seen(journal, run, tmp_path)[::2] == (phase, "nvcc exit 2")
+    assert seen(journal, run)[::2] == (phase, "nvcc exit 2")
     journal.event(run.id, EventKind.WAITING, why="later words change no end")
-    assert seen(journal, run, tmp_path)[0] is phase
+    assert seen(journal, run)[0] is phase
 
 
 @pytest.mark.parametrize(("detached", "reason"), [(True, Reason.NO_DISPATCHER), (False, Reason.CONTROLLER_DEAD)])
@@ -100,26 +95,3 @@ def test_whose_owner_is_dead_nobody_works_on_it(journal, detached, reason):
     dead = Run(**{**vars(made), "owner": Process(1, "then", "another boot", "")})
     state = state_of(journal, dead)
     assert (state.phase, state.reason, state.text) == (Phase.QUEUED, reason, str(reason))
-
-
-def test_an_older_journal_is_read(tmp_path):
-    """Schema 1 kept the request in a column `selectors`; nothing of its rows is lost."""
-    import sqlite3
-
-    from farm.run.journal import Journal
-
-    path = tmp_path / "old.db"
-    with Journal(path) as made:
-        run = made.create_run("d", Request(variant="sm35-avx-py311", detached=True), PLAN)
-        made.event(run.id, "note", n=1)
-    raw = sqlite3.connect(path, isolation_level=None)
-    raw.execute("DROP INDEX open_runs")
-    raw.execute("DROP INDEX runs_of_plan")
-    raw.execute("UPDATE runs SET plan = ?", (json.dumps(PLAN),))  # nor were plans packed
-    raw.execute("DROP INDEX events_of_kind")
-    raw.execute("ALTER TABLE runs RENAME COLUMN request TO selectors")
-    raw.execute("PRAGMA user_version = 1")
-    raw.close()
-    with Journal(path) as opened:
-        assert opened.run(run.id) == run
-        assert opened.happened(run.id, "note").data == {"n": 1}

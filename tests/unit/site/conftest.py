@@ -49,6 +49,6 @@ def put_into(tmp_path):
 
 @pytest.fixture
 def there(store, put):
-    """An index with one wheel, and no run."""
+    """An index with one wheel."""
     put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
-    return with_tests(wheels(store), {}, [])
+    return with_tests(wheels(store), {})

@@ -14,22 +14,19 @@ from farm.base.errors import InfrastructureError
 from farm.cli.main import main
 from farm.cli.site import _to_folder
 from farm.index.lifecycle import record_event
-from farm.run.journal import Phase
 from farm.site import build
-from farm.site.pages import duration, embedded
-from farm.site.runs import RunView
+from farm.site.pages import embedded
 from farm.site.tested import Smoke
 from farm.site.wheels import Wheel, wheels, with_tests
 from tests.faults.disk import full_at
 
 URL = "https://wheels.example.org/"
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'
-RUN = RunView(EVIL, "2026", Phase.FAILED, EVIL, EVIL, EVIL, 1.0, EVIL, (Smoke(EVIL, EVIL, EVIL),))
 
 
-def make(there, runs=(), project=None):
+def make(there, project=None):
     source = lambda group: ("--index-url", f"{URL}whl/{group}/simple/")  # noqa: E731
-    return build.files(there, runs, project=project, source=source, root=URL)
+    return build.files(there, project=project, source=source, root=URL)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +84,7 @@ def test_the_page_begins_with_what_is_there(there, root):
 
 def test_what_is_withdrawn_is_shown_and_not_offered(store, there):
     record_event(store, [there[0].filename], "yank", "wrong flags")
-    page = make(with_tests(wheels(store), {}, []))["project/torch.html"].decode()
+    page = make(with_tests(wheels(store), {}))["project/torch.html"].decode()
     assert "yanked: wrong flags" in page
     assert "pip install" not in page
     assert f'href="../whl/files/{there[0].filename}"' not in page
@@ -110,21 +107,20 @@ def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root,
 
 def test_hostile_text_stays_text(there):
     evil = replace(there[0], channel=EVIL, withdrawn=EVIL, tests=(Smoke(EVIL, EVIL, EVIL),))
-    plain, made = make(there), make([evil], [RUN])
+    plain, made = make(there), make([evil])
     for name in plain:
         if name.endswith(".html"):
             before, after = read(plain[name]), read(made[name])
             assert after.tags.count("script") == before.tags.count("script")
             assert "img" not in after.tags
             assert not [attribute for attribute, _ in after.attributes if attribute.startswith("on")]
-    assert "alert(1)" in made["farm.html"].decode()  # it is shown, as text
-    assert "alert(1)" in made["project/torch.html"].decode()
+    assert "alert(1)" in made["project/torch.html"].decode()  # it is shown, as text
     assert json.loads(embedded({"x": EVIL})) == {"x": EVIL}
     assert "<" not in embedded({"x": EVIL})
 
 
 def test_the_policy_of_a_page_allows_its_own_script_alone(there):
-    for name in ("index.html", "farm.html", "project/torch.html"):
+    for name in ("index.html", "project/torch.html"):
         text = make(there)[name].decode()
         policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
         assert policy.startswith("default-src 'none'")
@@ -152,27 +148,17 @@ def test_only_what_changed_is_written(there, store, put):
     assert len(first.changed) == first.files
     assert build.write(store, make(there)).changed == ()
     put("torch-2.0.1+cu117.sm37.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm37-avx")
-    again = build.write(store, make(with_tests(wheels(store), {}, [])))
+    again = build.write(store, make(with_tests(wheels(store), {})))
     assert set(again.changed) == {"index.html", "project/torch.html", "catalog.wheels.json"}
 
 
 def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(store):
-    made = {"index.html": b"one", "farm.html": b"two"}
+    made = {"index.html": b"one", "catalog.json": b"two"}
     build.write(store, made)
     there = store.get(build.MANIFEST)
     assert store.replace(build.MANIFEST, b"[" * 50_000, there.etag, content_type="application/json")
     assert set(build.write(store, made).changed) == set(made)
     assert store.get("index.html").data == b"one"
-
-
-def test_logs_are_plain_and_only_their_end_is_shown(tmp_path):
-    log = tmp_path / "build.log"
-    log.write_bytes(b"x\x1b[2J\n" * 100_000 + b"the end\n")
-    made = make([], [replace(RUN, id="20261121-000000-0001", files=(log,))])
-    text = made["runs/20261121-000000-0001/build.log.txt"].decode()
-    assert text.startswith("[the last 256 KiB of 0.6 MB]")
-    assert text.rstrip().endswith("the end")
-    assert "\x1b" not in text
 
 
 def test_a_wheel_leads_to_its_record(there, store):
@@ -192,14 +178,9 @@ def test_the_catalogue_is_as_its_published_schema_says(there, store):
         assert not validator.is_valid(wrong)
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(8.21, "8.2 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")])
-def test_durations(seconds, said):
-    assert duration(seconds) == said
-
-
 @pytest.mark.parametrize("fails_at", ["index.html", "project/a.html"])
 def test_a_folder_without_room_keeps_the_pages_that_it_had(tmp_path, monkeypatch, fails_at):
-    old = dict.fromkeys(("index.html", "farm.html", "project/a.html"), b"old")
+    old = dict.fromkeys(("index.html", "catalog.json", "project/a.html"), b"old")
     disk = full_at(monkeypatch, fails_at)
     _to_folder(tmp_path / "old", old)
     disk.append("full")

@@ -6,40 +6,16 @@ import pytest
 
 from farm.base.text import MAX_SHORT, short
 from farm.index.lifecycle import record_event
-from farm.run.journal import Journal, Request
-from farm.site.runs import runs
 from farm.site.tested import kept_tests
 from farm.site.wheels import wheels, with_tests
 
 VERSION = "2.0.1+cu117.sm35.avx"
 TORCH = f"torch-{VERSION}-cp311-cp311-manylinux_2_28_x86_64.whl"
-PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": VERSION, "platform": "linux"}
+PURE = "pure-1.0-py3-none-any.whl"
 CPU = {"group": "cpu", "name": "matmul float32 on cpu", "status": "passed", "reason": None, "seen": "5 sizes"}
 CARD = {"group": "cuda", "name": "matmul float32 on cuda", "status": "failed", "reason": None, "seen": "nan"}
 PASSED = {"outcome": "passed", "emulated": None, "facts": {"machine": "x86_64", "python": "3.11.2"}, "checks": [CPU]}
 FAILED = PASSED | {"outcome": "failed", "checks": [CPU | {"status": "failed"}]}
-
-
-@pytest.fixture
-def journal(tmp_path):
-    with Journal(tmp_path / "farm.db") as opened:
-        yield opened
-
-
-@pytest.fixture
-def ran(journal, tmp_path):
-    """A run with reports in its folder; gives the runs of the journal."""
-
-    def make(plan=PLAN, **reports):
-        run = journal.create_run("a" * 64, Request(), plan)
-        folder = tmp_path / "runs" / run.id
-        folder.mkdir(parents=True)
-        for name, report in reports.items():
-            (folder / f"{name}.json").write_bytes(report if isinstance(report, bytes) else json.dumps(report).encode())
-        journal.finish_run(run.id, "success", 0)
-        return list(runs(journal, tmp_path / "runs"))
-
-    return make
 
 
 @pytest.fixture
@@ -52,7 +28,7 @@ def keep(store):
             data = json.dumps(report | {"facts": facts}).encode()
             store.create(f"smoke/{filename}/{number:016x}.json", data, content_type="application/json")
         found = list(wheels(store))
-        return with_tests(found, kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found}), [])
+        return with_tests(found, kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found}))
 
     return make
 
@@ -61,7 +37,7 @@ def test_every_wheel_is_there_whoever_built_it(store, put):
     digest = put(TORCH, "sm35-avx")
     put("torch-2.0.1+mine-cp39-cp39-win_amd64.whl", "my-group")
     put("anything-1.0-py3-none-any.whl", "my-group")
-    found = {wheel.filename: wheel for wheel in with_tests(wheels(store), {}, [])}
+    found = {wheel.filename: wheel for wheel in with_tests(wheels(store), {})}
     assert len(found) == 3
     torch = found[TORCH]
     assert (torch.sha256, torch.groups, torch.sms) == (digest, ("sm35-avx",), (35,))
@@ -87,45 +63,34 @@ def test_what_is_yanked_says_why(store, put):
     assert [wheel.withdrawn for wheel in wheels(store)] == [None]
 
 
-def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(store, put, ran):
+def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(put, keep):
     put(TORCH, "sm35-avx")
-    put("pure-1.0-py3-none-any.whl", "cpu-avx2")
+    put(PURE, "cpu-avx2")
     driver = {"group": "cuda", "name": "driver", "status": "not_run", "reason": "no NVIDIA driver", "seen": None}
     card = {"group": "cuda", "name": "devices", "status": "passed", "reason": None, "seen": "0: Tesla K40m (sm_35)"}
     emulated = PASSED | {"emulated": "SandyBridge", "checks": [CPU, driver]}
 
-    def torch(shown):
-        return next(wheel for wheel in with_tests(wheels(store), {}, shown) if wheel.project == "torch")
+    def kept(name, *reports):
+        return next(wheel for wheel in keep(name, *((None, each) for each in reports)) if wheel.filename == name)
 
-    first = torch(ran(**{"smoke-SandyBridge": emulated}))
+    first = kept(TORCH, emulated)
     assert first.state == "tested"  # for a GPU, whose part was not run
     told = "CPU part passed; GPU part not run: no NVIDIA driver"
     assert [(s.where, s.outcome) for s in first.tests] == [("SandyBridge (emulated)", told)]
-    on_card = torch(ran(smoke=PASSED | {"checks": [CPU, card]}))
+    on_card = kept(TORCH, emulated, PASSED | {"checks": [CPU, card]})
     assert on_card.state == "smoked"
     where = "a real CPU (x86_64), 0: Tesla K40m (sm_35)"
     assert (where, "CPU part passed; GPU part passed") in [(s.where, s.outcome) for s in on_card.tests]
-    plain = {"package": "pure", "variant": "cpu-avx2-py311", "version": "1.0", "platform": "linux"}
-    shown = ran(plain, smoke=PASSED)
-    assert next(w for w in with_tests(wheels(store), {}, shown) if w.project == "pure").state == "smoked"
+    assert kept(PURE, PASSED).state == "smoked"
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"outcome": 3', b"\xff\xfe", b"[" * 100_000])
-def test_a_report_that_is_none_tells_nothing(store, put, keep, ran, raw):
-    assert ran(smoke=raw)[0].smokes == ()
+def test_a_report_that_is_none_tells_nothing(store, put, keep, raw):
     put(TORCH, "sm35-avx")
     store.create(f"smoke/{TORCH}/{'f' * 16}.json", raw, content_type="application/json")
     other = PASSED | {"facts": {"sha256 of the wheel": "0" * 64}}
     (wheel,) = keep(TORCH, ("2026-11-20T10:00:00+00:00", other))
     assert (wheel.state, wheel.tests) == ("published", ())
-
-
-def test_times_of_steps_are_numbers_whatever_the_journal_holds(journal, tmp_path):
-    run = journal.create_run("a" * 64, Request(), PLAN | {"package": "x\x1b[2J" + "y" * 5000})
-    for seconds in (12.5, "long", -3):
-        journal.event(run.id, "step", name="build", seconds=seconds, outcome="done")
-    (seen,) = runs(journal, tmp_path / "runs")
-    assert (seen.seconds, seen.package[:2], len(seen.package)) == (12.5, "xy", MAX_SHORT)
 
 
 def test_texts_of_runners_are_one_short_line():
@@ -164,23 +129,9 @@ def test_a_report_without_a_date_says_so(put, keep):
     assert [(s.date, s.where) for s in wheel.tests] == [("date not recorded", "a real CPU (x86_64)")]
 
 
-def test_a_test_of_an_earlier_rebuild_says_nothing_of_this_one(store, put, ran):
-    put(TORCH, "sm35-avx")
-    put(TORCH.replace("avx-", "avx.1-"), "sm35-avx")
-    found = {wheel.version: wheel.state for wheel in with_tests(wheels(store), {}, ran(smoke=PASSED))}
-    assert found == {VERSION: "tested", f"{VERSION}.1": "published"}
-
-
 @pytest.mark.parametrize(("abi", "several"), [("cp37-abi3", True), ("py3-none", True), ("cp311-cp311", False)])
 def test_a_wheel_for_several_pythons_says_which_one_tested_it(put, keep, abi, several):
     name = TORCH.replace("cp311-cp311", abi)
     put(name, "sm35-avx")
     (wheel,) = keep(name, ("2026-11-20T10:00:00+00:00", PASSED))
     assert wheel.tests[0].where == "a real CPU (x86_64)" + (", Python 3.11.2" if several else "")
-
-
-@pytest.mark.parametrize("package", ["My_Pack.age", "my-pack-age"])
-def test_names_and_versions_are_those_of_the_file(store, put, ran, package):
-    put("my_pack_age-2024.1+cu117.sm35.avx-1-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
-    shown = ran(PLAN | {"package": package, "version": "2024.01+cu117.sm35.avx"}, smoke=PASSED)
-    assert [wheel.state for wheel in with_tests(wheels(store), {}, shown)] == ["tested"]

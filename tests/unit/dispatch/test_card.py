@@ -1,0 +1,88 @@
+"""The smoke test runs on the Docker machine that has the card, and a machine without a fitting one builds only."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run import mainjob, run, smoke
+from farm.run.backends import card_machine
+from farm.run.mainjob import MainJob
+from farm.run.workspace import Outcomes, open_journal
+from tests.faults.engine import REPORT, ROOT, Engine, install_smoke, workspace_in
+
+RUNNERS = """
+runners:
+  local: {engine: docker}
+  builder: {engine: docker, url: "tcp://one", jobs: [build, smoke], cpu_levels: [avx]}
+  other: {engine: docker, url: "tcp://two", jobs: [smoke], cpu_levels: [avx], gpus: [{name: GTX 1080 Ti, sm: sm61}]}
+  k40: {engine: docker, url: "tcp://3", jobs: [smoke], cpu_levels: [sse41, avx], gpus: [{name: Tesla K40, sm: sm35}]}
+"""
+
+
+class WithCard(Engine):
+    """The engine of the machine with the card: leaves a report in the place of the probe."""
+
+    def submit(self, job):
+        self.job = job
+        return super().submit(SimpleNamespace(inputs={}, labels={**job.labels, "farm.attempt": "0"}))
+
+    def collect(self, _handle, dest, _limit):
+        dest.mkdir()
+        checks = [*REPORT["checks"], REPORT["checks"][0] | {"group": "cuda"}]
+        (dest / "report.json").write_text(json.dumps(REPORT | {"checks": checks}))
+        return [dest / "report.json"]
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "runners.yaml").write_text(RUNNERS)
+    return workspace_in(tmp_path)
+
+
+def plan_of(variant):
+    return resolve(ROOT, Selectors(Variant.parse(variant), package="canary"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "machine"),
+    [
+        ("sm35-avx-py311", "k40"),
+        ("sm61-avx-py311", "other"),
+        ("sm35-avx2-py311", None),  # its CPU does not run that
+        ("cpu-avx-py311", None),
+    ],
+)
+def test_it_is_chosen_by_what_it_can_run(workspace, variant, machine):
+    assert card_machine(workspace, plan_of(variant)) == machine
+
+
+def test_the_test_is_a_job_there(workspace, monkeypatch):
+    plan, engine, opened, closed = plan_of("sm35-avx-py311"), WithCard(), [], []
+    install_smoke(monkeypatch.setattr)
+
+    def make_environment(dest, *_, **__):
+        (dest / "lib/python3.11/site-packages").mkdir(parents=True)
+        return dest / "bin" / "python"
+
+    def open_card_machine(_workspace, name):
+        opened.append(name)
+        return SimpleNamespace(engine=engine, close=lambda: closed.append(name))
+
+    monkeypatch.setattr(smoke, "make_environment", make_environment)
+    monkeypatch.setattr(mainjob, "open_card_machine", open_card_machine)
+    monkeypatch.setattr(mainjob, "toolchain", lambda *_: "toolchain:1")
+    with open_journal(workspace.project, workspace.settings) as journal:
+        request = run.request_for(plan, until="smoke", on="docker")
+        found = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+        workspace.run_folder(found.id).mkdir(parents=True)
+        job = MainJob(workspace, plan, journal, found, Outcomes(run=found.id), lambda _: pytest.fail("the builder"))
+        job.smoke("canary", ())
+        (attempt,) = journal.jobs(found.id)[0].attempts
+    assert (attempt.engine, attempt.runner, attempt.result) == ("docker", "k40", "success")
+    assert (engine.job.gpus, engine.job.image, engine.containers) == (1, "toolchain:1", {})
+    assert opened == closed == ["k40"]
