@@ -13,8 +13,6 @@ import os
 import signal
 import sqlite3
 import threading
-import time
-from datetime import datetime
 from pathlib import Path
 from unittest import mock
 
@@ -95,34 +93,6 @@ class Stop(Kill):
 
     def strike(self, _error):
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-class Jump(Kill):
-    """Moves the clock by so many seconds there; nothing fails."""
-
-    def __init__(self, folder, first, seconds):
-        super().__init__(folder, first)
-        self.seconds, self.ahead = seconds, 0.0
-
-    def strike(self, _error):
-        self.ahead = self.seconds
-
-
-@contextlib.contextmanager
-def jumping(jump):
-    """The clock of the farm's own modules, for the block; that of the system is left alone."""
-    real = time.time
-
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.fromtimestamp(real() + jump.ahead, tz)
-
-    def now():
-        return real() + jump.ahead
-
-    with failing(jump), mock.patch.object(time, "time", now), mock.patch("farm.run.journal.journal.datetime", Clock):
-        yield
 
 
 class _File:

@@ -136,19 +136,6 @@ def test_kepler_keeps_gcc_11_and_onednn(root):
     assert plan.origins["env.USE_MKLDNN"] == "rules: nothing against it"
 
 
-def test_the_debian_toolkit_is_for_one_machine(root):
-    selectors = Selectors(
-        Variant.parse("sm80-armv8_2-py311"), "canary", channel="kepler-debian", options={"toolkit": ("debian", "")}
-    )
-    assert "toolkit-machine" in {reason.rule for reason in judge(root, selectors).rules}
-
-
-def test_the_debian_toolkit_is_for_linux(root):
-    selectors = Selectors(Variant.parse("sm35-sse41-py311"), "torch", "windows", options={"toolkit": ("debian", "")})
-    [reason] = [reason for reason in judge(root, selectors).advised() if reason.rule == "toolkit-platform"]
-    assert (reason.severity, reason.nearest) == ("error", "--toolkit nvidia")
-
-
 @pytest.mark.parametrize(
     ("alias", "error", "text"),
     [

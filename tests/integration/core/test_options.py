@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from farm.plan.options import OPTIONS, Choice, from_arguments
+from farm.plan.options import Choice, from_arguments
 from tools.options_page import OUT, PAGE, markdown
 
 NEW = """
@@ -94,11 +94,6 @@ def test_a_new_option_is_a_key_of_a_channel_in_the_schema_and_in_the_docs(extend
 
 def test_the_page_of_the_docs_is_the_table():
     assert OUT.read_text(encoding="utf-8") == PAGE.format(table=markdown()), "run `make generate`"
-
-
-def test_every_option_is_in_the_help(farm):
-    text = farm("plan", "--help").stdout
-    assert all(f"{option.flag} " in text for option in OPTIONS.values())
 
 
 @pytest.mark.parametrize("package", ["torch", "torchvision", "canary"])

@@ -75,17 +75,6 @@ def test_what_prints_without_end_is_ended(body):
     assert ended(process) == (141, "")
 
 
-def test_what_prints_without_end_in_the_background_is_ended():
-    """A background job ignores Ctrl-C; the thread's closed pipe ends it all the same."""
-    ignores = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
-    process = start("-c", ENDLESS.format(body=THREAD), stdout=subprocess.PIPE, preexec_fn=ignores)
-    assert process.stdout.read(1001) == b"x" * 1000 + b"\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.read(1001) == b"x" * 1000 + b"\n"
-    process.stdout.close()
-    assert ended(process) == (141, "")
-
-
 def test_errors_that_nobody_reads():
     writer = closed()
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

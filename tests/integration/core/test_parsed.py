@@ -1,6 +1,5 @@
 """The package's own YAML: kept parsed, read again when it changed, and the same records either way."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -157,36 +156,3 @@ def test_a_folder_that_cannot_be_written_does_no_harm(package):
     path = package / "small.yaml"
     path.write_text("word: one\n")
     assert load(path, Small).word == "one"
-
-
-@pytest.mark.parametrize(
-    ("command", "needless"),
-    [
-        ("plan --variant sm35-avx-py311", "rich jinja2 ssl"),
-        ("why --variant sm35-avx-py311", "rich jinja2 ssl"),
-        ("why --official --gpu K40", "rich jinja2 packaging.utils ssl"),
-        ("detect", "rich jinja2 importlib.metadata"),
-        ("matrix --format names", "rich jinja2 farm.plan.build importlib.metadata ssl"),
-    ],
-)
-def test_a_command_imports_nothing_that_it_does_not_need(root, command, needless):
-    """What takes long at the start of a command, counted in modules; and the catalogue is not parsed again."""
-    code = (
-        "import sys, yaml\n"
-        "from farm.base import yaml_cache as parsed\n"
-        "from farm.cli.main import main\n"
-        "read, found = parsed.read, []\n"
-        "parsed.read = lambda path, raw: found.append((path.name, read(path, raw) is None)) or read(path, raw)\n"
-        f"main({command.split()!r})\n"
-        "print(*(name for name, missing in found if missing and name not in ('matrix.yaml', 'farm.yaml',"
-        " 'evidence.yaml')), file=sys.stderr)\n"
-        f"print(*sorted(set({needless.split()!r}) & set(sys.modules)), file=sys.stderr)"
-    )
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", code]
-    for _ in range(2):  # the first may be the first ever: it parses
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
-        parsed, imported = done.stderr.splitlines()[-2:]
-        if not parsed:
-            break
-    assert (parsed, imported) == ("", "")

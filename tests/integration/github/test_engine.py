@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
+from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.engines.base import Capacity
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi, connect
@@ -16,7 +16,7 @@ from farm.engines.transfer import RefusedOutputError
 from farm.plan.file import Plan
 from farm.plan.render import render
 from farm.plan.settings import load_github
-from farm.run.build import follow, judge, make_job
+from farm.run.build import make_job
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 
@@ -332,37 +332,6 @@ def test_a_hostile_log_is_bounded_and_comes_as_it_is(fake, engine, job, builder,
     assert len(got) < (1 << 20) + 100
 
 
-class Shown:
-    """What a person would see."""
-
-    def __init__(self):
-        self.lines, self.done = [], []
-
-    def line(self, text):
-        self.lines.append(text)
-
-    def progress(self, done, total):
-        self.done.append((done, total))
-
-
-def test_a_hostile_log_is_shown_without_its_control(fake, engine, job, builder, tmp_path):
-    """As the pipeline follows a build; the archived log keeps every byte."""
-    handle = engine.submit(job())
-    log = b"[1/2] first\r\n\x1b[2J\x1b]0;owned\x07clear\n" + b"A" * (3 << 20) + b"\n\xff\xfe\n[2/2] last"
-    fake.take(int(handle), "linux-build")
-    fake.finish(int(handle), "failure", log)
-    shown = Shown()
-    seen = follow(engine, handle, tmp_path / "build.log", shown)
-    assert (tmp_path / "build.log").read_bytes() == log
-    assert shown.lines[:2] == ["[1/2] first", "clear"]
-    assert shown.lines[-1] == "[2/2] last"
-    assert shown.done == [(1, 2), (2, 2)]
-    assert max(map(len, shown.lines)) < 2100
-    assert not any(ord(c) < 32 for line in shown.lines for c in line)
-    with pytest.raises(BuildFailedError, match="exit code 1"):
-        judge(seen, tmp_path / "build.log")
-
-
 def test_the_job_that_the_pipeline_makes_is_taken(fake, engine, plan, builder, tmp_path):
     render(ROOT, plan).write(tmp_path / "context")
     source = tmp_path / "source"
@@ -410,22 +379,6 @@ def test_no_token_and_no_repository(fake):
         connect(fake.url, None, {"FARM_GITHUB_TOKEN": TOKEN})
     with pytest.raises(UsageError, match="no usable token"):
         connect(fake.url, REPOSITORY, {"FARM_GITHUB_TOKEN": "two\nlines"})
-
-
-def test_a_refused_token_is_named_but_not_shown(fake):
-    api = connect(fake.url, REPOSITORY, {"GITHUB_TOKEN": "the-wrong-one"})
-    with closing(api), pytest.raises(UsageError, match="refuses the token: Bad credentials") as caught:
-        api.runners()
-    assert "the-wrong-one" not in str(caught.value) + caught.value.hint
-
-
-def test_a_token_of_too_narrow_scope_says_which_right_it_lacks(fake, engine, job, builder):
-    fake.scopes = {"read", "admin"}
-    with pytest.raises(UsageError, match=r"not do this in owner/farm: .*needs actions=write"):
-        engine.submit(job())
-    fake.scopes = {"read", "write"}
-    with pytest.raises(UsageError, match=r"needs administration=read"):
-        engine.submit(job())
 
 
 def test_two_controllers_at_once_make_a_run_each_of_their_own_jobs(fake, job, builder, clock):

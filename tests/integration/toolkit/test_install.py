@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -252,11 +250,3 @@ def test_keep_archives_without_a_cache_is_a_usage_error(linux):
     done = linux.run("--keep-archives")
     assert done.returncode == 2
     assert "--keep-archives needs --cache" in done.stderr
-
-
-def test_help_says_what_it_is():
-    from_here = Path(__file__).parents[3] / "dockerfiles" / "scripts" / "install_toolkit.py"
-    done = subprocess.run(
-        [sys.executable, str(from_here), "--help"], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert "--prefix" in done.stdout

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 import farm.recipes
@@ -82,30 +81,6 @@ def test_a_wrong_arch_list_is_refused_by_name(text):
 archs = st.builds("{}.{}{}".format, st.integers(1, 99), st.integers(0, 9), st.sampled_from(["", "a", "f"]))
 
 
-@given(
-    st.lists(st.tuples(archs, st.booleans()), min_size=1, unique_by=lambda pair: pair[0]),
-    st.sampled_from([";", " ", " ; "]),
-)
-def test_every_entry_gives_sass_and_only_marked_ones_ptx(entries, separator):
-    text = separator.join(arch + ("+PTX" if ptx else "") for arch, ptx in entries)
-    codes = [flag.split(",code=")[1] for flag in helpers.gencode_flags(helpers.parse_arch_list(text))]
-    assert [code for code in codes if code.startswith("sm_")] == ["sm_" + a.replace(".", "") for a, _ in entries]
-    assert [code for code in codes if code.startswith("compute_")] == [
-        "compute_" + arch.replace(".", "") for arch, ptx in entries if ptx
-    ]
-    assert len(codes) == len(entries) + sum(ptx for _, ptx in entries)
-
-
-@given(st.text())
-def test_any_text_is_read_or_refused(text):
-    try:
-        found = helpers.parse_arch_list(text)
-    except helpers.EnvironmentValueError:
-        return
-    assert found
-    assert all(arch.number.rstrip("af").isdigit() for arch in found)
-
-
 def test_prefixed_variables_become_defines_and_others_do_not():
     defines = helpers.cmake_defines(
         {
@@ -127,10 +102,6 @@ def test_prefixed_variables_become_defines_and_others_do_not():
         "USE_CUDA": "OFF",
         "CANARY_VERSION": "0.1.0+cpu",
     }
-
-
-def test_the_build_type_can_be_chosen():
-    assert helpers.cmake_defines({"CMAKE_BUILD_TYPE": "Debug"}, "1")["CMAKE_BUILD_TYPE"] == "Debug"
 
 
 @pytest.mark.parametrize(
@@ -160,28 +131,6 @@ def test_use_cuda(environ, use_cuda):
 def test_a_wrong_value_names_its_variable(environ, name):
     with pytest.raises(helpers.EnvironmentValueError, match=f"^{name}: "):
         helpers.cmake_defines(environ, "1")
-
-
-def test_max_jobs():
-    assert helpers.job_arguments({"MAX_JOBS": "4"}) == ["-j", "4"]
-    assert helpers.job_arguments({}) == []
-    assert helpers.job_arguments({"MAX_JOBS": ""}) == []
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "4;rm", "99999", "٤"])
-def test_wrong_max_jobs(value):
-    with pytest.raises(helpers.EnvironmentValueError, match=r"^MAX_JOBS: "):
-        helpers.job_arguments({"MAX_JOBS": value})
-
-
-@pytest.mark.parametrize(("version", "good"), [("3.17.5", False), ("3.18.0", True), ("4.3.4", True), ("5.0.0", False)])
-def test_cmake_version(version, good):
-    text = f"cmake version {version}\n\nCMake suite maintained and supported by Kitware\n"
-    if good:
-        helpers.check_cmake_version(text)
-    else:
-        with pytest.raises(helpers.EnvironmentValueError, match=r"wanted: 3\.18"):
-            helpers.check_cmake_version(text)
 
 
 ASKED = """

@@ -9,7 +9,6 @@ from farm.base.errors import NotBuildableError
 from farm.plan.build import resolve
 from farm.plan.options import Choice
 from farm.plan.recipe import GitSource, names, recipe
-from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 
@@ -36,10 +35,6 @@ def test_the_default_for_a_k40_is_the_channel_of_its_torch():
         assert plan(package, channel=None).channel == plan("torch", channel=None).channel == "debian-2.6.0"
 
 
-def test_both_share_one_image():
-    assert len({render(ROOT, plan(package)).image_digest for package in ("torchvision", "torchaudio")}) == 1
-
-
 @pytest.mark.parametrize("package", ["torch", "torchvision", "torchaudio"])
 def test_a_tarball_is_of_one_release(package):
     with pytest.raises(NotBuildableError, match=r"belongs to torch 2\.6\.0, not 2\.5\.1") as caught:
@@ -57,8 +52,3 @@ def test_a_recipe_of_a_fixed_version_says_which_release_it_is_of_and_is_what_the
         release = catalog.torch_releases()[found.torch_release]
         versions = {"torch": found.torch_release, "torchvision": release.vision, "torchaudio": release.audio}
         assert found.version == versions[found.package]
-
-
-@pytest.mark.parametrize("package", ["torchvision", "torchaudio"])
-def test_cmake_and_ninja_run_as_many_compilers_as_the_memory_allows(package):
-    assert 'CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}"' in render(ROOT, plan(package)).job["build.sh"]

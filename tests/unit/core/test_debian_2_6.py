@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.plan.build import judge, resolve
+from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
@@ -113,16 +113,6 @@ def test_every_build_of_the_channel_can_be_planned_and_holds_no_kepler():
     for build in builds:
         plan = plan_of(str(build.variant), "debian-2.6.0-cu124")
         assert plan.base == "debian-trixie"
-
-
-@pytest.mark.parametrize(
-    ("variant", "rule"),
-    [("sm35-avx-py313", "cuda-sm"), ("sm90-avx512-py311", "base-python"), ("sm100-avx512-py313", "cuda-sm")],
-)
-def test_what_the_channel_cannot_do_is_explained(variant, rule):
-    found = judge(ROOT, Selectors(Variant.parse(variant), "torch", "linux", "debian-2.6.0-cu124"))
-    assert not found.buildable
-    assert rule in [reason.rule for reason in found.rules]
 
 
 @pytest.mark.parametrize(("variant", "bound"), [("cpu-sse41-py311", "<2.4"), ("cpu-avx-py311", "<3")])

@@ -94,17 +94,6 @@ def test_every_nearest_is_a_plan(selectors):
     hold(selectors)
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("gpu", ["sm61", "sm70", "sm75"])
-def test_every_python_is_planned_on_linux(gpu, python):
-    if python == "py313t":  # torch has wheels for it from 2.7 to 2.12; PyYAML, which its build imports, has none
-        pytest.skip("test_standalone_python.py: refused with that reason")
-    options = {"torch": Choice("2.9.1", "--torch")} if python == "py314t" else {}
-    plan = resolve(ROOT, Selectors(Variant(gpu, "avx2", python), options=options))
-    base = catalog.debian_releases()[plan.base]
-    assert (base.python == python and not base.outdated) == (plan.python is None)
-
-
 @pytest.mark.parametrize("gpu", ["sm50", "sm52", "sm60", "sm61", "sm70"])
 @pytest.mark.parametrize("cpu", ["avx", "avx2", "avx512"])
 def test_old_cards_on_a_current_torch(gpu, cpu):

@@ -179,15 +179,6 @@ def test_a_command_about_runs_knows_the_projects_recipes(own):
     assert recipe("hello").version == "0.1.0"
 
 
-def test_a_package_without_a_recipe_is_named_with_the_nearest(own):
-    file = own / "ci" / "matrix.yaml"
-    file.write_text(file.read_text().replace("packages: [hello]", "packages: [helo]"))
-    with pytest.raises(
-        UsageError, match=r"matrix.yaml:\d+: channels.mine.packages: no recipe for package 'helo'; did you"
-    ):
-        load_matrix(own)
-
-
 @pytest.mark.parametrize("folder", ["yaml-c", "rclib"])
 def test_a_package_that_is_called_as_pip_calls_it_is_named_by_its_folder(own, folder):
     (own / "recipes" / "hello").rename(own / "recipes" / folder)
@@ -390,15 +381,6 @@ def test_a_distributions_name_may_differ_from_its_folder(own, folder, package):
     plan = plan_of(own, package=folder)
     assert (plan.package, plan.recipe, plan.verify.name) == (package, folder, package)
     assert f"# Builds {package} 0.1.0+cpu.avx" in render(own, plan).job["build.sh"]
-
-
-def test_what_no_plan_can_hold_is_named_with_its_file(own):
-    named(own, "odd", "odd")
-    file = own / "recipes" / "odd" / "recipe.yaml"
-    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "1.0 beta"'))
-    use_project(own.parent)
-    with pytest.raises(UsageError, match=r"odd/recipe\.yaml:4: version"):
-        plan_of(own, package="odd")
 
 
 def needing(own, *needed):

@@ -17,7 +17,6 @@ from farm.base.source_tree import tree_digest
 from farm.plan.build import judge, resolve
 from farm.plan.environment import arch_list, wheel_version
 from farm.plan.file import MAX_PLAN_BYTES, Plan
-from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
 from farm.plan.render import render
@@ -89,19 +88,6 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
         *(f"env.{key}" for key in plan.env),
         *["python"] * bool(plan.python),
     }
-
-
-EVERY = [(gpu, cpu) for gpu in gpus() for cpu in cpus()]
-
-
-@pytest.mark.parametrize("channel", ["kepler-debian", "kepler-2.0.1"])
-def test_what_a_channel_offers_can_be_built(root, channel):
-    offered = {
-        (build.package, str(build.variant)) for build in load_matrix(root).builds(channel) if build.platform == "linux"
-    }
-    offered = {(package, name) for package, name in offered if package in names() and name.endswith("py311")}
-    assert len(offered) >= 25
-    assert [name for package, name in offered if not judge(root, select(name, package, channel)).buildable] == []
 
 
 # --- origins --------------------------------------------------------------------------------------
@@ -186,28 +172,6 @@ def test_a_value_of_the_wrong_kind_is_a_usage_error(root, options, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("base", "debian-bookwrm", "unknown base image 'debian-bookwrm'; did you mean 'debian-bookworm'"),
-        ("gpus", ["sm3500"], "unknown GPU 'sm3500'"),
-        ("cpus", ["avx22"], "unknown CPU 'avx22'; did you mean 'avx2'"),
-        ("pythons", ["py27"], "unknown Python 'py27'"),
-        ("packages", ["canari"], "no recipe for package 'canari'; did you mean 'canary'?"),
-        ("cuda", 11.8, 'write versions in quotes: "11.8"'),
-    ],
-)
-def test_a_wrong_word_in_the_matrix_names_the_line(project, key, value, message):
-    path = project / "ci" / "matrix.yaml"
-    raw = yaml.safe_load(path.read_text())
-    raw["channels"]["kepler-debian"][key] = value
-    path.write_text(yaml.safe_dump(raw))
-    with pytest.raises(UsageError) as caught:
-        resolve(project, select("sm35-avx-py311"))
-    assert message in str(caught.value)
-    assert f"{path}:" in str(caught.value)
-
-
 # --- versions and arch lists ----------------------------------------------------------------------
 
 
@@ -225,12 +189,6 @@ def test_a_wrong_word_in_the_matrix_names_the_line(project, key, value, message)
 def test_wheel_versions(cuda, variant, rebuild, version):
     assert wheel_version("0.1.0", cuda, Variant.parse(variant), rebuild) == version
     assert str(Version(version)) == version  # PEP 440, and already in its normal form
-
-
-def test_a_rebuild_is_newer():
-    variant = Variant.parse("sm35-avx-py311")
-    versions = [Version(wheel_version("0.1.0", "11.8", variant, n)) for n in (0, 1, 2, 10)]
-    assert versions == sorted(set(versions))
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,6 @@ def test_what_is_typed_all_day_imports_nothing_slow(project, words):
     assert modules(project, *words)[1] == []
 
 
-def test_repair_imports_hardly_more(project):
-    """Its start is a fifth of what a repair of a large wheel costs."""
-    _, names = loaded(project, "repair", "--help")
-    assert {*SLOW, "yaml"} & set(names) == {"packaging"}
-
-
-def test_verify_of_a_wheel_needs_no_plan(project):
-    assert not {"farm.plan.build", "farm.plan.settings", "rich"} & set(loaded(project, "verify", "--help")[1])
-
-
 def test_status_reads_the_journal_that_submit_writes(project):
     text, _ = modules(project, "status")
     assert text.splitlines()[1].split()[1:4] == ["hello", "cpu-avx-py311", "success"]

@@ -1,8 +1,5 @@
 """The farm's own configuration."""
 
-import re
-from datetime import timedelta
-
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -12,7 +9,7 @@ from farm.base.project import find_project
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.selectors import Selectors
-from farm.plan.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
+from farm.plan.settings import Card, Github, Runner, Settings, load_runners, load_settings
 from farm.plan.variant import Variant
 from farm.run.backends import check_engine
 from farm.run.workspace import Silent, Workspace
@@ -45,12 +42,6 @@ def test_every_setting_of_the_example_is_the_default(tmp_path):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "farm.yaml").write_text("index: elsewhere\n")
     assert load_settings(tmp_path) == Settings(index="elsewhere")
-
-
-def test_the_configuration_of_the_project_is_read(project):
-    settings = load_settings(project)
-    assert (settings.artifacts, settings.index, settings.options) == ("artifacts", "artifacts/index", {})
-    assert load_runners(project)["local"].engine == "docker"
 
 
 @pytest.mark.parametrize(
@@ -106,51 +97,7 @@ def test_without_a_docker_engine_that_builds_submit_says_what_to_add(project):
     check_engine(workspace, "docker", plan)
 
 
-SWARM = {"exchange": "s3://exchange"}
 MACHINE = {"engine": "docker"}
-
-
-@pytest.mark.parametrize(
-    ("model", "given", "key", "good", "bad"),
-    [
-        (Settings, {}, "pull_timeout_s", (1, 20, 600), (0, 601)),
-        (Settings, {}, "smoke_timeout_s", (1, 7200), (0, 7201)),
-        (Settings, {}, "grace_s", (0, 600), (-1,)),
-        (Retention, {}, "keep", (1, 2), (0, -1)),
-        (Swarm, SWARM, "cpus", (0.5, 1, None), (0, -1)),
-        (Swarm, SWARM, "memory_gb", (0.5, 1, None), (0, -1)),
-        (Runner, MACHINE, "cpus", (0.5, 1, None), (0, -1)),
-        (Runner, MACHINE, "memory_gb", (0.5, 1, None), (0, -1)),
-        (Runner, MACHINE, "disk_gb", (0.5, 1, None), (0, -1)),
-        (Runner, MACHINE, "slots", (1, 64), (0, 65)),
-        (Runner, MACHINE, "summary", ("x" * 200,), ("x" * 201,)),
-        (Runner, MACHINE, "os_version", ("x" * 60,), ("x" * 61,)),
-        (Runner, MACHINE, "labels", (["x"] * 60,), (["x"] * 61,)),
-        (Runner, MACHINE, "jobs", (["build"],), ([],)),
-        (Card, {"sm": "sm35"}, "name", ("x", "x" * 80), ("", "x" * 81)),
-    ],
-)
-def test_a_value_has_its_bounds(model, given, key, good, bad):
-    for value in good:
-        assert getattr(model.model_validate(given | {key: value}), key) == value
-    for value in bad:
-        with pytest.raises(ValidationError, match=key):
-            model.model_validate(given | {key: value})
-
-
-def test_what_is_not_written_is_as_the_documentation_says():
-    settings, runner, rule = Settings(), Runner.model_validate(MACHINE), Retention(keep=2)
-    assert (settings.pull_timeout_s, settings.smoke_timeout_s, settings.grace_s) == (20, 300, 600)
-    assert (runner.slots, runner.jobs, runner.machine) == (1, ["build"], "x86_64")
-    assert (rule.older_than, rule.pre, rule.rebuilds, rule.group) == (timedelta(0), False, False, None)
-
-
-@pytest.mark.parametrize(
-    ("archives", "url"),
-    [("https://a/b", "https://a/b"), ("http://a", "http://a"), ("/srv/archives", None), (None, None)],
-)
-def test_an_image_takes_archives_from_an_address_alone(archives, url):
-    assert Settings(archives=archives).archives_url == url
 
 
 @pytest.mark.parametrize(
@@ -171,16 +118,6 @@ def test_an_address_without_its_scheme_never_reaches_a_pip_line(tmp_path, line, 
         load_settings(tmp_path)
     assert f"farm.yaml:2: {line.partition(':')[0]}: " in str(caught.value)
     assert text in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["https://wheels.example.org", "http://127.0.0.1:8000/a/b/", "file:///srv/wheels"])
-def test_addresses_of_an_index(url):
-    assert Settings(index_public_url=url).index_public_url == url
-
-
-@pytest.mark.parametrize("url", ["http://mirror.example.org/debian", "http://[::1]:80/debian", "file:/srv/debian"])
-def test_addresses_of_a_mirror(url):
-    assert Settings(debian_mirror=url).debian_mirror == url
 
 
 def test_settings_are_read_again_when_the_file_has_changed(project):
@@ -216,25 +153,6 @@ def test_an_index_of_the_command_line_is_an_address_or_a_path_from_here(tmp_path
     for given, index in (("s3://other/x", "s3://other/x"), ("out/index", f"{tmp_path}/out/index"), ("/srv", "/srv")):
         named = settings.named(given)
         assert (named.index, named.index_public_url) == (index, None)
-
-
-@pytest.mark.parametrize(
-    ("model", "given", "message"),
-    [
-        (Runner, {"engine": "docker", "cpu_levels": ["avx51"]}, "unknown CPU level 'avx51'; nearest: avx512"),
-        (Runner, {"engine": "docker", "cpu_levels": ["zz"]}, "unknown CPU level 'zz'; nearest: sse41"),
-        (Runner, {"engine": "docker", "cpu_levels": ["armv8_2"]}, "CPU levels of aarch64, but machine is x86_64"),
-        (Runner, {"engine": "github"}, "found by its labels"),
-        (Card, {"name": "x", "sm": "sm_35"}, "unknown SM 'sm_35'; nearest: sm35"),
-        (Card, {"name": "x", "sm": "zz"}, "unknown SM 'zz'; nearest: sm35"),
-        (Card, {"name": "Tesla K40c", "sm": "sm61"}, "Tesla K40c is sm35, not sm61"),
-        (Github, {"build": {"linux-x86_64": []}, "smoke": {}}, "build.linux-x86_64"),
-        (Github, {"build": {"linux-x86_64": ["x"] * 17}, "smoke": {}}, "build.linux-x86_64"),
-    ],
-)
-def test_a_wrong_machine_card_or_label_is_named(model, given, message):
-    with pytest.raises(ValidationError, match=re.escape(message)):
-        model.model_validate(given)
 
 
 def test_machines_cards_and_labels_that_are_right():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.base.errors import BuildFailedError, NotBuildableError, UsageError
+from farm.base.errors import BuildFailedError, NotBuildableError
 from farm.engines.images import _take
 from farm.plan.build import resolve
 from farm.plan.options import Choice
@@ -44,11 +44,6 @@ def test_a_compiler_is_four_wheels_and_nothing_of_nvidias_servers(variant):
     machine = "aarch64" if "armv9" in variant else "x86_64"
     assert all(f"_{machine}.whl" in str(wheel.file) for wheel in made.toolkit.wheels)
     assert "ca-certificates" not in made.apt
-
-
-def test_variants_share_the_image():
-    images = {render(ROOT, plan(variant)).image_digest for variant in ("sm75-avx-py311", "sm120-avx2-py311")}
-    assert len(images) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,13 +95,6 @@ def test_on_windows_pip_unpacks_them_by_hash(package, channel):
     assert rf"{home}\bin\x86_64" in job["build.cmd"]
 
 
-def test_the_toolkit_of_the_archives_is_what_it_was():
-    job = render(ROOT, plan("sm120-avx2-py312", "torch", "rtx50-windows", "windows")).job
-    assert not {"toolkit.txt", "import_libraries.py"} & set(job)
-    assert "pip install" in job["prepare.cmd"]
-    assert "toolkit.txt" not in job["prepare.cmd"]
-
-
 def test_a_cudnn_without_a_wheel_is_no_component():
     with pytest.raises(NotBuildableError, match=r"the wheels toolkit with CUDA 13\.0 has no cuDNN 9\.15\.1"):
         plan("sm120-avx2-py313", "torch", "pytorch-2.10-python313", toolkit="wheels", cudnn="9.15.1")
@@ -122,12 +110,6 @@ def test_every_component_of_every_recipe_has_wheels_for_every_platform():
             assert all(platform in files for files in known.cudnn.values())
         sums = [wheel.sha256 for wheels in known.wheels.values() for wheel in wheels]
         assert len(sums) == len(set(sums))
-
-
-def test_a_cpu_build_has_no_toolkit_and_stays_what_it_was():
-    assert plan("cpu-avx2-py313", "torch", "main").toolkit is None
-    with pytest.raises(UsageError, match="--toolkit means nothing to variant cpu-avx2-py313"):
-        plan("cpu-avx2-py313", "torch", "main", toolkit="wheels")
 
 
 def test_provenance_names_the_wheels_and_the_source_with_their_hashes():

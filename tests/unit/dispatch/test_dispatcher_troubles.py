@@ -6,7 +6,6 @@ from farm.base.errors import InfrastructureError
 from farm.run import dispatch
 from farm.run.dispatch import Dispatcher
 from farm.run.queue import Worker
-from farm.run.workspace import Silent, Workspace
 from tests.unit.dispatch.conftest import Build, attempts
 
 
@@ -65,46 +64,3 @@ def test_a_runs_thread_cannot_end_unnoticed(fleet, workspace, journal, submit, m
     other = submit()
     Dispatcher(workspace, journal).drain()
     assert journal.run(other).finished
-
-
-def statements(journal):
-    """Counts the statements that a journal's connection carries out."""
-    counted = [0]
-    journal._db.set_trace_callback(lambda _sql: counted.__setitem__(0, counted[0] + 1))
-    return counted
-
-
-def test_a_round_costs_what_has_changed_and_not_what_waits(fleet, workspace, journal, submit):
-    fleet.workers = [Worker("a", online=False)]
-    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
-    first, later, new = {}, {}, {}
-    for count in (50, 200):
-        while len(journal.open_runs()) < count:
-            submit()
-        dispatcher, counted = Dispatcher(workspace, journal), statements(journal)
-        dispatcher.tick()
-        first[count], counted[0] = counted[0], 0
-        dispatcher.tick()
-        later[count], counted[0] = counted[0], 0
-        submit()
-        counted[0] = 0
-        dispatcher.tick()
-        new[count] = counted[0]
-        journal._db.set_trace_callback(None)
-    assert first[200] <= 4.2 * first[50]  # quadratic: 16 times
-    assert later[200] == later[50] <= 5
-    assert new[200] == new[50] <= 20
-
-
-@pytest.mark.parametrize("what", ["run", "jobs", "events", "happened", "open_after", "since"])
-def test_what_is_asked_often_is_answered_by_an_index(journal, submit, what):
-    run = submit()
-    asked = []
-    journal._db.set_trace_callback(asked.append)
-    calls = {"open_after": ("", ("package",)), "since": (0, "x"), "happened": (run, "x")}
-    getattr(journal, what)(*calls.get(what, (run,)))
-    journal._db.set_trace_callback(None)
-    assert asked
-    for sql in asked:
-        plan = [row[3] for row in journal._db.execute(f"EXPLAIN QUERY PLAN {sql}")]
-        assert not [line for line in plan if line.startswith("SCAN") and "INDEX" not in line], (sql, plan)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,13 +163,3 @@ def test_a_decision_is_whole_and_nothing_overtakes(tasks, workers, running):
             assert not [w for w in workers if w.online and not fits(task.needs, w) and free[w.name] > 0]
             later = [p.task for p in decision.placed if p.task.needs == task.needs]
             assert all((-other.priority, other.created) <= (-task.priority, task.created) for other in later)
-
-
-@pytest.mark.parametrize("count", [500])
-def test_a_decision_asks_of_each_kind_of_task_once(count, monkeypatch):
-    """Not of each task: thousands may wait for hundreds of runners."""
-    asked = []
-    monkeypatch.setattr("farm.run.queue.fits", lambda _needs, worker: asked.append(worker) or ())
-    workers = [Worker(f"w{n}") for n in range(20)]
-    Queue().decide(0, [Task(f"t{n}") for n in range(count)], workers)
-    assert len(asked) == len(workers)

@@ -62,15 +62,6 @@ def test_stacks_of_the_guide(shipped, channel, variant, platform, torch, cuda, c
     assert pins.base == ("debian-bookworm" if platform == "linux" else None)
 
 
-def test_2_7_1_is_for_sm35_alone(shipped):
-    assert {build.variant.gpu for build in shipped.builds("kepler-2.7.1")} == {"sm35"}
-
-
-def test_linux_builds_keep_to_the_python_of_the_base(shipped):
-    pythons = {b.variant.python for b in shipped.builds("kepler-2.0.1") if b.platform == "linux"}
-    assert pythons == {"py311"}
-
-
 def test_unknown_channel_gets_the_nearest(shipped):
     with pytest.raises(UsageError) as caught:
         shipped.channel("kepler-2.0.2")

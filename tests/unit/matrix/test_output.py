@@ -1,7 +1,6 @@
 """`farm matrix` and the files beside ci/matrix.yaml."""
 
 import json
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -11,12 +10,11 @@ from farm.base.errors import UsageError
 from farm.cli.main import main
 from farm.plan.matrix import Build
 from farm.plan.matrix.workflow import CHUNK, workflow_matrix
-from farm.plan.settings import Github, load_github
+from farm.plan.settings import load_github
 from farm.plan.variant import Variant
 from tools.matrix_schema import schema
 
 WANTED = ("sm90-armv9-py311", "12.8")
-GOLDEN = Path(__file__).parent / "main.names.txt"
 
 
 @pytest.fixture
@@ -28,10 +26,6 @@ def farm(project, capsys):
         return capsys.readouterr().out
 
     return run
-
-
-def test_names_of_main(farm):
-    assert farm("--channel", "main", "--format", "names") == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_names_of_all_channels_are_unique(farm, shipped):
@@ -74,11 +68,6 @@ def test_table_shows_every_channel_and_both_cuda_versions(farm, shipped):
         assert f"{channel.name}: {channel.text.summary} ({len(channel.builds)} builds" in text
     assert "12.9 12.8" in text
     assert "py39 py310 py311" in text
-
-
-def test_unknown_channel(project, capsys):
-    assert main(["--project", str(project), "matrix", "--channel", "mian"]) == 2
-    assert "nearest: main" in capsys.readouterr().err
 
 
 def test_github_is_one_line_of_builds_and_smoke_tests_in_chunks(farm, shipped):
@@ -142,12 +131,6 @@ def test_every_build_has_labels(project, shipped):
             found = labels.runs_on(job, build.variant, build.platform)
             assert found[:2] == ["self-hosted", build.platform]
             assert not any("{" in label for label in found)
-
-
-def test_labels_that_are_missing():
-    labels = Github.model_validate({"build": {"linux-x86_64": ["a"]}, "smoke": {}})
-    with pytest.raises(UsageError, match=r"github\.build has no labels for linux-aarch64, which sm90-armv9-py313"):
-        labels.runs_on("build", Variant("sm90", "armv9", "py313"), "linux")
 
 
 @pytest.mark.parametrize(

@@ -31,20 +31,6 @@ def plan_of(variant, package="torch", project=ROOT, channel=None, **options):
     return resolve(project, Selectors(variant=Variant.parse(variant), package=package, channel=channel, options=values))
 
 
-@pytest.mark.parametrize(
-    ("torch", "python", "bound"),
-    [
-        ("2.0.1", "py311", "<2"),
-        ("2.1.2", "py311", "<2"),
-        ("2.7.1", "py311", "<2"),  # Debian 12 has numpy 1's headers
-        ("2.7.1", "py313", "<3"),
-        ("2.8.0", "py313", "<3"),
-    ],
-)
-def test_numpy_is_bound_where_the_release_or_the_headers_need_it(torch, python, bound):
-    assert plan_of(f"cpu-avx2-{python}", torch=torch).verify.numpy == bound
-
-
 def test_rules_of_the_torch_recipe():
     policy = plan_of("sm35-avx-py311", channel="kepler-2.0.1").verify
     assert (policy.numpy, policy.cpu, policy.sass) == ("<2", "avx", (35,))

@@ -72,12 +72,6 @@ def test_wrong_github(tmp_path, line, fault):
         load_github(tmp_path)
 
 
-def test_a_fake_on_this_machine_may_speak_http(tmp_path):
-    (tmp_path / "ci").mkdir()
-    (tmp_path / "ci" / "runners.yaml").write_text(f"runners: {{}}\n{GITHUB}  api_url: http://127.0.0.1:8080\n")
-    assert load_github(tmp_path).api_url == "http://127.0.0.1:8080"
-
-
 def test_schema_is_that_of_the_model():
     assert (ROOT / "ci" / "runners.schema.json").read_text(encoding="utf-8") == schema(), (
         "run python -m tools.runners_schema"
