@@ -1,4 +1,4 @@
-"""Two Docker engines of `ci/runners.yaml`: the one on ARM takes the plans for ARM, the other emulates where it is away."""
+"""Two Docker engines of ci/runners.yaml: the one on ARM takes what is for ARM; where it is away, the other emulates."""
 
 import json
 import threading
@@ -35,8 +35,6 @@ def engines():
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
-
-            do_HEAD = do_GET
 
             def log_message(self, *_):
                 pass
