@@ -292,7 +292,7 @@ class SlurmEngine:
             environment["LD_LIBRARY_PATH"] = "/farm/driver"
         data = {
             "command": job.command,
-            "environment": environment | job.environment,
+            "environment": {**environment, **job.environment, processes.MARK: handle},
             "root": "/",
             "chroot": False,
             "cpus": ALL_CPUS,
@@ -305,7 +305,7 @@ class SlurmEngine:
         with zipfile.ZipFile(folder / "run/engine.zip", "w") as archive:
             for name in CARRIED:
                 archive.write(ROOT / name, name)
-        (folder / "enter.py").write_bytes((ROOT / "farm/base/processes/enter.py").read_bytes())
+        (folder / "enter.py").write_bytes((ROOT / "farm/base/enter.py").read_bytes())
         places = {_below_farm(target): "" for target in job.inputs}
         places |= {_below_farm(target): _file_name(volume) for target, volume in job.volumes.items()}
         text = "".join(f"{place} {volume}\n" for place, volume in places.items())
