@@ -23,28 +23,31 @@ from farm.base.text import parse_age
 if TYPE_CHECKING:
     import docker
 
+    from farm.engines.slurm import SlurmEngine
     from farm.run.journal import Journal
     from farm.run.workspace import Workspace
 
 IMAGES = "farm/toolchain"
 LOGS = (".log", ".json", ".xml")
 """Endings of the logs and reports of a run."""
-CACHES = ("sources", "toolchains", "smoke", "bundles", "host")
-"""Folders under `artifacts/` that are made again when they are needed."""
+CACHES = ("sources", "toolchains", "smoke", "bundles", "host/farm", "host/farm-jobs", "host/farm-volumes")
+"""Folders under `artifacts/` whose entries are made again when they are needed."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something of ended runs on a Docker engine. `size` in bytes; 0: not known without reading it all."""
+    """Something of ended runs at an engine. `size` in bytes; 0: not known without reading it all."""
 
     engine: str
-    kind: Literal["container", "image", "volume"]
+    kind: Literal["container", "image", "volume", "folder"]
     name: str
     size: int = 0
 
     def __str__(self) -> str:
         from farm.base.project import LOCAL
 
+        if self.kind == "folder":
+            return f"Slurm: {self.name}"
         return f"Docker{'' if self.engine == LOCAL else f' ({self.engine})'}: {self.kind} {self.name}"
 
 
@@ -82,12 +85,13 @@ def run(args: argparse.Namespace) -> int:
 
     workspace, before = workspace_of(args), datetime.now(UTC) - args.older_than
     with _journal(workspace) as journal:
-        paths = sorted(leftovers(workspace, journal, before, unpublished=args.unpublished, logs=args.logs))
+        paths = sorted(leftovers(workspace, journal, before, args))
         found = [(path, size_of(path)) for path in paths]
         docker: list[Leftover] = []
         for name, client in engines_of(workspace):
             docker += in_docker(name, client, before, workspace, journal, args)
-        rows = [*((str(path), size) for path, size in found), *((str(each), each.size) for each in docker)]
+        shared = in_slurm(before, workspace, journal, args)
+        rows = [*((str(path), size) for path, size in found), *((str(each), each.size) for each in (*docker, *shared))]
         lines = [f"{size / 1e6:10.1f} MB  {what}" for what, size in rows]
         asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
         if not args.json:
@@ -100,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             for name, client in engines_of(workspace) if docker else ():
                 remove_from_docker(client, [each for each in docker if each.engine == name])
+            if shared:
+                _slurm(workspace).remove(each.name for each in shared)
         forgotten = journal.forget(before, dry_run=not removes) if args.journal and journal else 0
     if args.json:
         entries = [{"what": what, "bytes": size} for what, size in rows]
@@ -125,26 +131,27 @@ def _agreed(count: int) -> bool:
 
 
 def leftovers(
-    workspace: "Workspace", journal: "Journal | None", before: datetime, *, unpublished: bool, logs: bool
+    workspace: "Workspace", journal: "Journal | None", before: datetime, args: argparse.Namespace
 ) -> Iterator[Path]:
-    """What runs that ended before left, and caches and build trees that nothing changed since.
-
-    Args:
-        workspace: The project.
-        journal: Its runs.
-        before: Only what is older.
-        unpublished: Wheels as well that are in no index.
-        logs: The logs of runs that failed as well.
-    """
+    """What runs that ended before left, and caches and build trees that nothing changed since."""
     artifacts = workspace.artifacts
     kept = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
         if folder.name not in kept and changed(folder) <= before:
-            yield from _of_run(folder, journal, unpublished=unpublished, logs=logs)
+            yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
     # A run that is under way uses the caches.
     for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
-        if changed(entry) <= before and not _holds_index(entry, workspace.index_url):
+        stays = _is_compiler_cache(entry) and not args.compiler_caches
+        if not stays and changed(entry) <= before and not _holds_index(entry, workspace.index_url):
             yield entry
+
+
+def _is_compiler_cache(entry: Path) -> bool:
+    """True for a compiler cache of the host engine, in its place or put away, and for the file that names it."""
+    from farm.run.build import CACHE
+    from farm.run.build import CACHES as COMPILER_CACHES
+
+    return entry.name.startswith(COMPILER_CACHES) or entry.name.removesuffix(".volume") == Path(CACHE).name
 
 
 def _of_run(folder: Path, journal: "Journal | None", *, unpublished: bool, logs: bool) -> Iterator[Path]:
@@ -249,6 +256,43 @@ def in_docker(
         if free and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before:
             found.append(Leftover(name, "volume", volume.name))
     return found
+
+
+def in_slurm(
+    before: datetime, workspace: "Workspace", journal: "Journal | None", args: argparse.Namespace
+) -> list[Leftover]:
+    """Leftovers in the folder that a cluster shares: jobs of ended runs; the rest where no run is open."""
+    from farm.base.errors import FarmError
+    from farm.cli import show
+
+    if workspace.settings.slurm is None or journal is None:
+        return []
+    try:
+        folders = _slurm(workspace).folders()
+    except FarmError as error:
+        show.note(f"the folder of the cluster is left as it is: {error}")
+        return []
+    ended, free = journal.handles(), not journal.open_runs()
+    volumes = volumes_of(workspace, journal, all_projects=args.all_projects, caches=args.compiler_caches)
+    found = []
+    for folder in folders:
+        kind, _, name = folder.path.partition("/")
+        own = args.all_projects or folder.project == workspace.id
+        goes = (
+            name in ended if kind == "jobs" else free and (own if kind == "toolchains" else re.fullmatch(volumes, name))
+        )
+        if goes and folder.changed <= before:
+            found.append(Leftover("slurm", "folder", folder.path, folder.size))
+    return found
+
+
+def _slurm(workspace: "Workspace") -> "SlurmEngine":
+    from farm.engines.slurm import SlurmEngine
+    from farm.run.backends import open_backend
+
+    engine = open_backend(workspace, "slurm").engine
+    assert isinstance(engine, SlurmEngine)
+    return engine
 
 
 def volumes_of(workspace: "Workspace", journal: "Journal | None", *, all_projects: bool, caches: bool) -> str:

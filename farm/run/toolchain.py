@@ -272,7 +272,8 @@ def unpacked_toolchain(
             script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
             packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
             image_id = (folder / IMAGE).read_text(encoding="utf-8")
-            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made))
+            environment = maker.engine.image_environment(made)
+            engine.add_toolchain(image, packed, image_id, environment, workspace.id)
             step.result = f"{image} into {engine.folder}"
     finally:
         maker.close()
