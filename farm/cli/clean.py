@@ -21,28 +21,31 @@ from farm.base.text import parse_age
 if TYPE_CHECKING:
     import docker
 
+    from farm.engines.slurm import SlurmEngine
     from farm.run.journal import Journal
     from farm.run.workspace import Workspace
 
 IMAGES = "farm/toolchain"
 LOGS = (".log", ".json", ".xml")
 """Endings of the logs and reports of a run."""
-CACHES = ("sources", "toolchains", "smoke", "bundles", "host")
-"""Folders under `artifacts/` that are made again when they are needed."""
+CACHES = ("sources", "toolchains", "smoke", "bundles", "host/farm", "host/farm-jobs", "host/farm-volumes")
+"""Folders under `artifacts/` whose entries are made again when they are needed."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something of ended runs on a Docker engine. `size` in bytes; 0: not known without reading it all."""
+    """Something of ended runs at an engine. `size` in bytes; 0: not known without reading it all."""
 
     engine: str
-    kind: Literal["container", "image", "volume"]
+    kind: Literal["container", "image", "volume", "folder"]
     name: str
     size: int = 0
 
     def __str__(self) -> str:
         from farm.base.project import LOCAL
 
+        if self.kind == "folder":
+            return f"Slurm: {self.name}"
         return f"Docker{'' if self.engine == LOCAL else f' ({self.engine})'}: {self.kind} {self.name}"
 
 
@@ -76,13 +79,17 @@ def run(args: argparse.Namespace) -> int:
 
     workspace, before = workspace_of(args), datetime.now(UTC) - args.older_than
     with journal_of(args) as journal:
-        paths = sorted(leftovers(workspace, journal, before, unpublished=args.unpublished))
+        paths = sorted(leftovers(workspace, journal, before, args))
         rows = [(str(path), size_of(path)) for path in paths]
         for name, client in engines_of(workspace):
             found = in_docker(name, client, before, workspace, journal, caches=args.compiler_caches)
             rows += [(str(each), each.size) for each in found]
             if not args.dry_run:
                 remove_from_docker(client, found)
+        shared = in_slurm(before, workspace, journal, caches=args.compiler_caches)
+        rows += [(str(each), each.size) for each in shared]
+    if shared and not args.dry_run:
+        _slurm(workspace).remove(each.name for each in shared)
     for path in () if args.dry_run else paths:
         # Of a link the link itself, not what it leads to.
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -101,21 +108,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def leftovers(
-    workspace: "Workspace", journal: "Journal | None", before: datetime, *, unpublished: bool
+    workspace: "Workspace", journal: "Journal | None", before: datetime, args: argparse.Namespace
 ) -> Iterator[Path]:
-    """Folders of runs that ended before, and caches that nothing changed since.
-
-    `unpublished`: wheels that are in no index and logs of runs that failed as well.
-    """
+    """Folders of runs that ended before, and caches and build trees that nothing changed since."""
     artifacts = workspace.artifacts
     kept = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
         if folder.name not in kept and changed(folder) <= before:
-            yield from [folder] if unpublished else _of_run(folder, journal)
+            yield from [folder] if args.unpublished else _of_run(folder, journal)
     # A run that is under way uses the caches.
     for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
-        if changed(entry) <= before and not _holds_index(entry, workspace.index_url):
+        stays = _is_compiler_cache(entry) and not args.compiler_caches
+        if not stays and changed(entry) <= before and not _holds_index(entry, workspace.index_url):
             yield entry
+
+
+def _is_compiler_cache(entry: Path) -> bool:
+    """True for a compiler cache of the host engine, in its place or put away, and for the file that names it."""
+    from farm.run.build import CACHE
+    from farm.run.build import CACHES as COMPILER_CACHES
+
+    return entry.name.startswith(COMPILER_CACHES) or entry.name.removesuffix(".volume") == Path(CACHE).name
 
 
 def _of_run(folder: Path, journal: "Journal | None") -> Iterator[Path]:
@@ -215,6 +228,38 @@ def in_docker(
         if free and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before:
             found.append(Leftover(name, "volume", volume.name))
     return found
+
+
+def in_slurm(before: datetime, workspace: "Workspace", journal: "Journal | None", *, caches: bool) -> list[Leftover]:
+    """Leftovers in the folder that a cluster shares: jobs of ended runs; the rest where no run is open."""
+    from farm.base.errors import FarmError
+    from farm.cli import show
+
+    if workspace.settings.slurm is None or journal is None:
+        return []
+    try:
+        folders = _slurm(workspace).folders()
+    except FarmError as error:
+        show.note(f"the folder of the cluster is left as it is: {error}")
+        return []
+    ended, free = journal.handles(), not journal.open_runs()
+    volumes = volumes_of(workspace, journal, caches=caches)
+    found = []
+    for folder in folders:
+        kind, _, name = folder.path.partition("/")
+        own = folder.project == workspace.id if kind == "toolchains" else re.fullmatch(volumes, name)
+        if (name in ended if kind == "jobs" else free and own) and folder.changed <= before:
+            found.append(Leftover("slurm", "folder", folder.path, folder.size))
+    return found
+
+
+def _slurm(workspace: "Workspace") -> "SlurmEngine":
+    from farm.engines.slurm import SlurmEngine
+    from farm.run.backends import open_backend
+
+    engine = open_backend(workspace, "slurm").engine
+    assert isinstance(engine, SlurmEngine)
+    return engine
 
 
 def volumes_of(workspace: "Workspace", journal: "Journal | None", *, caches: bool) -> str:

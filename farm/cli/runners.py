@@ -3,32 +3,23 @@
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm.base.errors import FarmError, UsageError
+from farm.base.errors import FarmError
 from farm.base.project import find_project
 from farm.cli import show
 from farm.engines.github_api import GithubApi, connect
-from farm.engines.github_settings import commands, missing_settings, site_of
+from farm.engines.github_settings import missing_settings
 from farm.engines.runners import Reported, ask, differences
 from farm.plan.settings import Github, Runner, github_if_any, load_github, load_runners
-from farm.platforms.runner_service import SCRIPTS, Registration
 
 NO_RUNNER = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what",
-        choices=["list", "check", "add"],
-        help="list: show the file; check: compare the machines with the file; add: print the commands that register a "
-        "machine with GitHub Actions, for a shell on that machine",
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="add: the runner's name in ci/runners.yaml")
-    parser.add_argument(
-        "--ephemeral", action="store_true", help="add: unregister after one job instead of running as a service"
+        "what", choices=["list", "check"], help="list: show the file; check: compare the machines with the file"
     )
 
 
@@ -36,36 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """0: every runner is online and as written; else 4 (`check`)."""
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)
-    if args.what == "add":
-        return _add(args, project, runners)
-    if args.name:
-        raise UsageError(f"farm runners {args.what} takes no name", hint=f"farm runners add {args.name}")
     return _check(args, project, runners) if args.what == "check" else _list(args, runners)
-
-
-def _add(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
-    """Print the commands; what is not for the machine goes to the other stream, so that both can be used."""
-    runner = runners.get(args.name)
-    if runner is None:
-        known = ", ".join(name for name, each in runners.items() if each.by_labels)
-        raise UsageError(
-            f"ci/runners.yaml has no runner {args.name}" if args.name else "the runner's name is missing",
-            hint=f"write it there with its labels; there now: {known or 'none'}",
-        )
-    if not runner.by_labels:
-        raise UsageError(f"{args.name} is a Docker engine in ci/runners.yaml: it needs no registration")
-    script = SCRIPTS[runner.platform]
-    what = Registration(args.name, tuple(runner.labels), runner.platform, builds="build" in runner.jobs)
-    github = load_github(project)
-    with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:
-        text = commands(api, what, site_of(github.api_url), ephemeral=args.ephemeral)
-    if args.json:
-        show.json_document({"name": what.name, "labels": what.labels, "shell": script.shell, "commands": text})
-        return 0
-    where = f"for {script.shell} on {what.name}, where {script.folder} has GitHub's runner"
-    print(f"{where}; the secret in it is good for an hour", file=sys.stderr)
-    print(text, end="")
-    return 0
 
 
 def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:

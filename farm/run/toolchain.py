@@ -206,7 +206,7 @@ def toolchain(
     emulated = emulates(backend, plan)
     assert plan.base  # submit refuses the others
     if emulated:
-        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take ten times as long")
+        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take far longer")
     with outcomes.timed("image", watcher) as step, backend.lock:
         base = base_images.base_image(
             client,
@@ -269,7 +269,8 @@ def unpacked_toolchain(
             script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
             packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
             image_id = (folder / IMAGE).read_text(encoding="utf-8")
-            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made))
+            environment = maker.engine.image_environment(made)
+            engine.add_toolchain(image, packed, image_id, environment, workspace.id)
             step.result = f"{image} into {engine.folder}"
     finally:
         maker.close()

@@ -32,7 +32,6 @@ POLL_S = 0.2
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
-MARK = "FARM_PROBE"
 _HUNG = "hung for more than"
 _CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
@@ -184,7 +183,7 @@ def _run(
         child = subprocess.Popen(
             command,
             cwd=folder,
-            env={**environment, MARK: mark},
+            env={**environment, processes.MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -205,7 +204,7 @@ def _run(
         _kill_group(child.pid)
         child.kill()
         # What left the group is known by its environment, where this system shows that.
-        processes.end_marked(f"{MARK}={mark}", KILL_WAIT_S)
+        processes.end_marked(mark, processes.KILL, KILL_WAIT_S)
     try:
         returncode: int | None = child.wait(KILL_WAIT_S)
     except subprocess.TimeoutExpired:

@@ -228,6 +228,12 @@ class Journal(Database):
         """The ids of the runs that have ended."""
         return frozenset(row["id"] for row in self._rows("SELECT id FROM runs WHERE finished IS NOT NULL"))
 
+    def handles(self) -> frozenset[str]:
+        """What engines called the attempts of the runs that have ended."""
+        query = """SELECT a.handle FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN runs r ON r.id = j.run_id
+            WHERE a.handle IS NOT NULL AND r.finished IS NOT NULL"""
+        return frozenset(row[0] for row in self._rows(query))
+
     def run(self, run_id: str) -> Run:
         """The run of this id, or the only one whose id begins so.
 

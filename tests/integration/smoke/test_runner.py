@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.base import processes
 from farm.base.errors import InfrastructureError, UsageError
 from farm.smoke import runner
 from farm.smoke.report import SmokeReport
@@ -82,7 +83,7 @@ def test_what_forces_or_hides_code_stays_outside(environment, monkeypatch):
     assert report.outcome == "passed", report.reason
     [line] = [each for each in report.output_tail.splitlines() if each.startswith("environment:")]
     # The probe's, for code that the driver compiles, and the runner's, by which it finds what is left behind.
-    own = {"CUDA_CACHE_MAXSIZE", runner.MARK}
+    own = {"CUDA_CACHE_MAXSIZE", processes.MARK}
     assert set(line.split()[1:]) <= {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"} | own
 
 

@@ -126,6 +126,52 @@ def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(p
     assert not any(folder.exists() for folder in (unpublished, failed, half, untested))
 
 
+def test_a_hosts_compiler_cache_stays_unless_told(project, capsys):
+    host = project / "artifacts/host"
+    for name in (
+        "farm/src/a.o",
+        "farm/ccache/b.o",
+        "farm-volumes/farm-ccache-x-torch/c.o",
+        "farm-volumes/farm-tree-1/d.o",
+    ):
+        _made((host / name).parent)
+        (host / name).touch()
+    clean(project, capsys)
+    assert of(host) == ["farm-volumes/farm-ccache-x-torch/c.o", "farm/ccache/b.o"]
+    clean(project, capsys, "--compiler-caches")
+    assert of(host) == []
+
+
+def test_the_folder_of_a_cluster_is_cleaned_of_what_is_this_projects(project, capsys):
+    """Jobs of runs that ended, the toolchains and build trees of this project; nothing that others put there."""
+    shared, own = project / "shared", Workspace(project, load_settings(project), Silent()).id
+    settings = project / "ci/farm.yaml"
+    _made(settings.parent)
+    settings.write_text(f"slurm: {{folder: {shared}}}\n")
+    with Journal(project / "artifacts" / "farm.db") as journal:
+        run = journal.create_run("b" * 64, Request(), {})
+        attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "slurm", "local")
+        journal.set_handle(attempt.id, "farm-1")
+    tree, cache = f"farm-tree-{'b' * 24}", f"farm-ccache-{own}-torch"
+    names = ("jobs/farm-1", "jobs/farm-2", "toolchains/mine", "toolchains/other", f"volumes/{tree}", f"volumes/{cache}")
+    for name in (*names, "volumes/farm-tree-2"):
+        _made(shared / name)
+    (shared / "toolchains/mine/project").write_text(own)
+    clean(project, capsys)
+    assert left(shared) == sorted((*names, "volumes/farm-tree-2"))  # the run may still need them
+    with Journal(project / "artifacts" / "farm.db") as journal:
+        journal.finish_run(run.id, "failure", 5)
+    clean(project, capsys)
+    kept = ["jobs/farm-2", "toolchains/other", f"volumes/{cache}", "volumes/farm-tree-2"]
+    assert left(shared) == sorted(kept)
+    clean(project, capsys, "--compiler-caches")
+    assert left(shared) == sorted(set(kept) - {f"volumes/{cache}"})
+
+
+def left(shared):
+    return sorted(path.relative_to(shared).as_posix() for path in shared.glob("*/*"))
+
+
 def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, capsys):
     """Also the one that `local` names: its build trees were never listed."""
     _made(project / "ci")
