@@ -51,8 +51,8 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     lost = sorted(rebuild.taken_back())
     if lost and not take_back:
         raise PublishRefusedError(
-            f"reconcile would take back what pages show and nothing says: {'; '.join(lost)}",
-            hint="restore records/ and events/ from a backup; or, if that is right: farm index reconcile --take-back",
+            f"pages show what no record or event says any more: {'; '.join(lost)}",
+            hint="restore records/ and events/ from a backup; to take it off the pages: farm index reconcile --take-back",
         )
     check_store(store)
     return rebuild.all()
