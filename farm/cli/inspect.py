@@ -9,8 +9,6 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.wheel.explain import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
-from farm.wheel.library import Library
-from farm.wheel.needs import Need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu", action="store_true", help="CPU features of libraries above 16 MiB too: seconds for each"
     )
-    parser.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
     parser.add_argument(
         "--explain",
         metavar="MESSAGE",
@@ -39,10 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show.json_document(contents.to_json())
         return 0
-    if args.tree:
-        print_tree(contents)
-    else:
-        show_contents(contents)
+    show_contents(contents)
     return 0
 
 
@@ -95,47 +89,6 @@ def _floor(contents: WheelContents) -> str:
     if not contents.libraries and not contents.manylinux:
         return "no libraries that are read (ELF, PE)"
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
-
-
-def print_tree(contents: WheelContents) -> None:
-    """The wheel as a tree of lines."""
-    show.say(f"{contents.file} ({contents.size / 1e6:.1f} MB)")
-    for line in components(contents):
-        show.say(line)
-    by_who: dict[str, list[Need]] = {}
-    for need in contents.needs:
-        by_who.setdefault(need.who, []).append(need)
-    for index, library in enumerate(contents.libraries):
-        last = index + 1 == len(contents.libraries)
-        show.say(f"{'└── ' if last else '├── '}{library.path} ({library.size / 1e6:.2f} MB)")
-        lines = [*_facts(library), *map(_need, by_who.get(library.path, []))]
-        for number, line in enumerate(lines):
-            stem = "    " if last else "│   "
-            show.say(f"{stem}{'└── ' if number + 1 == len(lines) else '├── '}{line}")
-
-
-def _facts(library: Library) -> list[str]:
-    if library.error:
-        return [f"cannot be read: {library.error}"]
-    lines = []
-    if library.linker:
-        lines.append(f"made by MSVC linker {library.linker}")
-    for found in library.fatbins:
-        sass = " ".join(f"sm_{sm}" for sm in found.sass) or "none"
-        ptx = " ".join(f"compute_{sm}" for sm in found.ptx)
-        lines.append(f"{found.containers} fat binaries: {sass}{', PTX ' + ptx if ptx else ''}")
-    code = library.instructions
-    if code:
-        counts = ", ".join(f"{feature} {count}" for feature, (count, _) in code.beyond.items())
-        lines.append(f"CPU: {code.not_checked or counts or 'nothing beyond ' + code.level}")
-    elif library.is_loadable:
-        lines.append("CPU: not decoded (--cpu)")
-    return lines
-
-
-def _need(need: Need) -> str:
-    on = {"load": "", "call": " (when called)", "name": " (by name)"}[need.when]
-    return f"needs {need.name}{on}: {need.answer}{' ' + need.by if need.by else ''}"
 
 
 def message_of(argument: str) -> str:

@@ -11,8 +11,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.tags import python_of
 from farm.base.temporary import temporary_folder
 from farm.smoke.emulation import find_emulator, model_for
-from farm.smoke.environment import find_python
-from farm.smoke.variables import for_probe
+from farm.smoke.environment import find_python, probe_environment
 from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -137,7 +136,6 @@ def _load(
         By number, what became of each that was begun; the signal or the reason that ended the process at the last of
         them, None where it came to its end; and the last line that it wrote to stderr.
     """
-    environment, _ = for_probe(folder, ())
     output = folder / "loaded"
     output.write_bytes(b"")
     arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(output), *libraries]
@@ -147,7 +145,7 @@ def _load(
         subprocess.Popen(
             [*command, *arguments],
             cwd=folder,
-            env=environment,
+            env=probe_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
