@@ -68,7 +68,7 @@ def values(plan: "Plan") -> list[Row]:
     if plan.python:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
     if plan.windows:
-        rows.append(("openmp", plan.windows.openmp, f"blas {plan.options.get('blas')}"))
+        rows.append(("openmp", plan.windows.openmp, "the one OpenMP runtime of the build"))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
 

@@ -379,5 +379,5 @@ def test_visual_studio_2026_from_cuda_13_2_on(stack):
 
 
 def test_mkl_is_not_in_linux_images(stack):
-    assert rules(stack, "cpu-avx2-py311", blas="mkl")["blas"] == "error"
-    assert "blas" not in rules(stack, "cpu-avx2-py311", "windows", blas="mkl")
+    assert rules(stack, "cpu-avx2-py311", words=(("blas", "mkl"),))["blas"] == "error"
+    assert "blas" not in rules(stack, "cpu-avx2-py311", "windows", words=(("blas", "mkl"),))
