@@ -111,11 +111,11 @@ def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
 
     from farm.base.text import duration
     from farm.machine.doctor.findings import needs
-    from farm.machine.doctor.site import ThisSite
+    from farm.machine.doctor.site import Site
     from farm.plan.recipe import recipe
     from farm.platforms.facts import facts
 
-    known, site = recipe(plan.recipe), ThisSite()
+    known, site = recipe(plan.recipe), Site()
     memory, cores = site.memory()[0], site.cores()
     jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
     here = f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; {plan.memory_per_job_gb} GB each)"
