@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from farm.base.yamlfile import Model, load
 from farm.catalog import models
+from farm.platforms.facts import WINDOWS
 
 FOLDER = Path(__file__).parent
 M = TypeVar("M", bound=Model)
@@ -186,7 +187,7 @@ def standalone_wheel(
 
 
 def windows() -> models.Windows:
-    return _read("windows", models.Windows)
+    return _read(WINDOWS, models.Windows)
 
 
 NEXT_BRANCH = {470: 495, 580: 590}

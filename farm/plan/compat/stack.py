@@ -164,7 +164,7 @@ class _Row(Model):
     fact: str
     source: str
     severity: Severity = "error"
-    change: tuple[str, ...] = ()
+    change: list[str] = []
 
 
 class _Rows(RootModel[dict[str, _Row]]):
@@ -197,7 +197,7 @@ def because(name: str, stack: Stack, of: Any = None, /, **values: Any) -> Reason
         row.fact.format(**named) + (f" (unconfirmed: {doubt})" if doubt else ""),
         values.get("source") or sources.get(row.source, row.source),
         severity=values.get("severity") or severity,
-        change=values.get("change") or row.change,
+        change=tuple(values.get("change") or row.change),
     )
 
 
