@@ -229,7 +229,8 @@ class Channel:
                 words, word = getattr(self.text, name), dict(zip(AXES, key, strict=True)).get(name)
                 # With the word's place in its list the error names the line of the word, else that of the key.
                 place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
-                raise RuleError(reason.text, *place)
+                more = "; without `base` in the channel each Python gets the image that has it"
+                raise RuleError(reason.text + (more if reason.rule == "base-python" else ""), *place)
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
         """The parts of a build that REFUSED is about, for the rules."""
