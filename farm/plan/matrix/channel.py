@@ -245,7 +245,8 @@ class Channel:
             package=built.package,
             variant=Variant(gpu, cpu, python),
             platform=platform,
-            base=pins.base,
+            # One that follows from the Python may give way to another.
+            base=pins.base if self.text.base else None,
             toolkit=value.get("toolkit"),
             cuda=cuda,
             torch=value.get("torch"),
