@@ -52,7 +52,7 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     if lost and not take_back:
         raise PublishRefusedError(
             f"pages show what no record or event says any more: {'; '.join(lost)}",
-            hint="restore records/ and events/ from a backup; to take it off the pages: farm index reconcile --take-back",
+            hint="restore records/ and events/ from a backup, or take it off the pages: reconcile --take-back",
         )
     check_store(store)
     return rebuild.all()
