@@ -37,7 +37,6 @@ ROOT_WARNING = timedelta(days=60)
 TIMESTAMP = "tuf/timestamp.json"
 NOT_PAGES = (*DATA, SCRATCH, SMOKE)
 TRIES = 10
-_TIME = "x-farm-time"
 
 
 class Signed(NamedTuple):
@@ -101,10 +100,7 @@ def parse_timestamp(data: bytes) -> Metadata[Timestamp]:
 
 def time_of(signed: Timestamp | Targets) -> datetime:
     """When it was signed; the signer's word."""
-    try:
-        return datetime.fromisoformat(str(signed.unrecognized_fields.get(_TIME)))
-    except ValueError:
-        return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
+    return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
 
 
 def _check_clock(before: Timestamp, now: datetime) -> None:
@@ -142,11 +138,7 @@ def _write(
 ) -> bool:
     """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the last is there."""
     # One version for all three: they are written together, so none can be newer than another.
-    common: dict[str, Any] = {
-        "version": version,
-        "expires": now + timedelta(days=DAYS),
-        "unrecognized_fields": {_TIME: now.isoformat()},
-    }
+    common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
     roles: dict[str, Targets | Snapshot] = {
         f"tuf/{version}.targets.json": Targets(**common, targets=targets),
         f"tuf/{version}.snapshot.json": Snapshot(**common, meta={"targets.json": MetaFile(version)}),
