@@ -125,6 +125,9 @@ class DirectoryStore:
             _sync_folder(path.parent)
             return True
 
+    def clock(self) -> None:
+        """A folder has none."""
+
     def list(self, prefix: str) -> Iterator[str]:
         top = self.root.joinpath(*[check_key(part) for part in prefix.split("/")[:-1]])
         with _failures(top):
