@@ -18,7 +18,7 @@ from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, code_sections, function_symbols
 from farm.wheel.initscan import InitScan, LoadedImage, Paths, follow_starts
-from farm.wheel.isa import Finds, IsaResult
+from farm.wheel.isa import NO_SECTIONS, Finds, IsaResult
 from farm.wheel.isalevels import arm_table
 
 _WORD = 4
@@ -35,6 +35,8 @@ def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
         UsageError: No such level.
         VerificationFailedError: A section or the symbol table is damaged.
     """
+    if not elf.sections:
+        return IsaResult(not_checked=NO_SECTIONS)
     words, finds = _Words(level), Finds()
     for section, start, end in code_sections(data, elf):
         for offset in range(start, end - end % _WORD, _BLOCK):

@@ -184,16 +184,6 @@ def damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged ELF file: {what}")
 
 
-def _hash(name: bytes) -> int:
-    """ELF's hash of a name (gABI chapter 5)."""
-    value = 0
-    for byte in name:
-        value = (value << 4) + byte
-        high = value & 0xF0000000
-        value = (value ^ (high >> 24)) & ~high
-    return value
-
-
 class _Reader:
     def __init__(self, data: Buffer) -> None:
         self.data = data
@@ -339,10 +329,8 @@ class _Reader:
             entry = position + first
             for _ in range(count):
                 # Elf_Vernaux: hash, flags, index that `.gnu.version` uses for a symbol, name, offset of the next.
-                hashed, _, number, name, step = self._at("IHHII", entry)
+                _, _, number, name, step = self._at("IHHII", entry)
                 names.append(self._string(strings + name))
-                if names[-1].isascii() and hashed != _hash(names[-1].encode()):
-                    raise damaged(f"the hash of the version {names[-1]!r} is wrong")
                 numbers.append(number)
                 entry += step
             library = self._string(strings + file)
@@ -385,56 +373,14 @@ _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _MAX_SYMBOLS = 2_000_000
 
-# Sections that are data wherever they lie: linkers of old put them into the segment of the code.
-_DATA_NAMES = (
-    ".rodata",
-    ".eh_frame",
-    ".gcc_except_table",
-    ".note",
-    ".interp",
-    ".lrodata",
-    ".gnu.",
-    ".dyn",
-    ".nv",
-    "__nv_",
-)
-_PROGBITS = 1
-
 
 def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
-    """Executable segments, with the (offset, end) of their bytes.
-
-    The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
-    data between the code, and are believed only where they name it. Without a section table all of an executable
-    segment counts as code.
+    """Sections of code, with the (offset, end) of their bytes.
 
     Raises:
-        VerificationFailedError: A section that is called code is outside the file.
+        VerificationFailedError: One is outside the file.
     """
-    found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
-    for segment in elf.segments if not elf.sections and elf.is_loadable else ():
-        if segment.is_code and segment.size:
-            start = segment.offset + (_header_size(data, elf) if segment.offset == 0 else 0)
-            skipped = start - segment.offset
-            whole = Section("", _PROGBITS, SHF_EXECINSTR, segment.address + skipped, start, segment.size - skipped, 0)
-            found += section_ranges(data, [whole])
-    return found
-
-
-def _header_size(data: Buffer, elf: Elf) -> int:
-    """Bytes of the ELF header and the program headers, which a segment often begins with."""
-    return 64 + 56 * int.from_bytes(data[56:58], "little") if elf.bits == 64 else 52
-
-
-def _may_run(section: Section, elf: Elf) -> bool:
-    if section.is_code:
-        return True
-    if section.kind != _PROGBITS or section.name.startswith(_DATA_NAMES):
-        return False
-    # By the place in the file: debugging information says address 0, where the code's segment begins in old layouts.
-    return any(
-        segment.is_code and segment.offset <= section.offset < segment.offset + segment.size for segment in elf.segments
-    )
+    return section_ranges(data, (part for part in elf.sections if part.size and part.is_code))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from farm.wheel.policy import Chosen
 
+NO_SECTIONS = "it has no section table to find its code by"
 _BLOCK = 1 << 20
 _LONGEST = 15  # bytes of an x86 instruction
 _PLACES = 3
@@ -74,6 +75,8 @@ def scan_isa(data: Buffer, elf: Elf, level: str, chosen: "Chosen | None" = None)
     """
     if elf.machine != "x86_64":
         return IsaResult(not_checked=f"machine code for {elf.machine} is not decoded")
+    if not elf.sections:
+        return IsaResult(not_checked=NO_SECTIONS)
     sweep = Sweep(level)
     functions = function_symbols(data, elf)
     addresses = functions.addresses
