@@ -29,12 +29,7 @@ _OUTSIDE = -1  # in a register: the address of another library's function
 
 
 def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
-    """Find the instructions of an ELF file that need more than `level`.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A section or the symbol table is damaged.
-    """
+    """Find the instructions of an ELF file that need more than `level`."""
     if not elf.sections:
         return IsaResult(not_checked=NO_SECTIONS)
     words, finds = _Words(level), Finds()
@@ -228,11 +223,7 @@ def _is_base(word: int) -> bool:
 
 
 def _features(level: str) -> Iterator[str]:
-    """The groups that a level and those below it allow.
-
-    Raises:
-        UsageError: No such level.
-    """
+    """The groups that a level and those below it allow."""
     levels, step = arm_table(), level
     if level not in levels:
         raise UsageError(f"CPU level {level!r} cannot be checked", hint=f"levels that can: {', '.join(levels)}")

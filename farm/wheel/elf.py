@@ -122,11 +122,7 @@ class Elf:
     static_tls: int = 0
 
     def file_offset(self, address: int) -> int:
-        """Where in the file a loaded address lies.
-
-        Raises:
-            VerificationFailedError: Nothing of the file is loaded there.
-        """
+        """Where in the file a loaded address lies."""
         for segment in self.segments:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
@@ -143,21 +139,12 @@ class Elf:
 
 
 def read_elf(data: Buffer) -> Elf:
-    """Read the facts of an ELF file.
-
-    Raises:
-        VerificationFailedError: It is not an ELF file, or damaged.
-    """
+    """Read the facts of an ELF file."""
     return _Reader(data).read()
 
 
 def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
-    """Each section with the (offset, end) of its bytes.
-
-    Raises:
-        VerificationFailedError: They are not in the file, or are together larger than it (sections that overlap
-            a thousand times would cost as much time).
-    """
+    """Each section with the (offset, end) of its bytes."""
     ranges = [(section, section.offset, section.offset + section.size) for section in sections]
     for section, _, end in ranges:
         if end > len(data) or section.address + section.size >= 1 << 63:
@@ -375,11 +362,7 @@ _MAX_SYMBOLS = 2_000_000
 
 
 def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
-    """Sections of code, with the (offset, end) of their bytes.
-
-    Raises:
-        VerificationFailedError: One is outside the file.
-    """
+    """Sections of code, with the (offset, end) of their bytes."""
     return section_ranges(data, (part for part in elf.sections if part.size and part.is_code))
 
 
@@ -450,11 +433,7 @@ class Symbols:
 
 
 def read_symbols(data: Buffer, elf: Elf) -> Symbols:
-    """Read the dynamic symbols of a 64-bit little-endian library; of others nothing.
-
-    Raises:
-        VerificationFailedError: A table is damaged.
-    """
+    """Read the dynamic symbols of a 64-bit little-endian library; of others nothing."""
     tags = dict(elf.dynamic)
     if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
         return Symbols()

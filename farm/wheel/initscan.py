@@ -85,12 +85,7 @@ class InitScan:
 
 
 def scan_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
-    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A table is damaged or too large.
-    """
+    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute."""
     sweep = Sweep(level)
     if (elf.machine, elf.bits, elf.little) != ("x86_64", 64, True):
         return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, {elf.bits} bits, is not decoded"))

@@ -68,10 +68,6 @@ def scan_isa(data: Buffer, elf: Elf, level: str, chosen: "Chosen | None" = None)
 
     The functions of `chosen` are called behind a choice at run time and left out: what follows their symbols, up to the
     next one. A file without symbols leaves nothing out.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A section or the symbol table is damaged.
     """
     if elf.machine != "x86_64":
         return IsaResult(not_checked=f"machine code for {elf.machine} is not decoded")

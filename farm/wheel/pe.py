@@ -70,22 +70,14 @@ class Pe(NamedTuple):
     wide: bool = True
 
     def place(self, address: int) -> tuple[int, int]:
-        """(file offset, end of its section in the file) of an address relative to the image base.
-
-        Raises:
-            VerificationFailedError: No section's bytes in the file are there.
-        """
+        """(file offset, end of its section in the file) of an address relative to the image base."""
         for section in self.sections:
             if section.address <= address < section.address + section.end - section.offset:
                 return section.offset + address - section.address, section.end
         raise _damaged("a table is outside its sections")
 
     def bytes_at(self, data: Buffer, address: int, size: int) -> bytes:
-        """So many bytes of the file from an address on.
-
-        Raises:
-            VerificationFailedError: Not all of them are in one section.
-        """
+        """So many bytes of the file from an address on."""
         start, end = self.place(address)
         if start + size > end:
             raise _damaged("a table reaches beyond its section")
@@ -93,11 +85,7 @@ class Pe(NamedTuple):
 
 
 def read_pe(data: Buffer) -> Pe:
-    """Read the facts of a PE file.
-
-    Raises:
-        VerificationFailedError: It is not a PE file, or damaged.
-    """
+    """Read the facts of a PE file."""
     return _Reader(data).read()
 
 
@@ -196,11 +184,7 @@ class DllSymbols:
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
-    """Read what a DLL imports and exports.
-
-    Raises:
-        VerificationFailedError: A table is damaged.
-    """
+    """Read what a DLL imports and exports."""
     imports: dict[str, set[str]] = {}
     for name, thunks in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
