@@ -1,4 +1,4 @@
-"""Tags that libraries earn, here and by auditwheel: `python tests/bench/tags.py WHEEL...`; ends with 1 if they differ."""
+"""Tags that libraries earn, here and by auditwheel: `python tests/bench/tags.py WHEEL...`; 1 if they differ."""
 
 import re
 import subprocess
