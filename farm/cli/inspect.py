@@ -7,15 +7,12 @@ from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.cli import show
-from farm.smoke.causes import causes_of
-from farm.wheel.explain import Diagnosis, Explanation, explain, why_126
+from farm.wheel.explain import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "wheel", type=Path, help="a file; with --explain or --why-126 an installed package's folder too"
-    )
+    parser.add_argument("wheel", type=Path, help="a file; with --explain an installed package's folder too")
     parser.add_argument(
         "--cpu", action="store_true", help="CPU features of libraries above 16 MiB too: seconds for each"
     )
@@ -24,9 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MESSAGE",
         help="what a message of the loader, CUDA or torch means: WinError 126, 127, 193, 1114, 'undefined symbol', "
         "'GLIBC_2.34 not found', 'no kernel image', 'illegal instruction', …; - reads it from the input",
-    )
-    parser.add_argument(
-        "--why-126", action="store_true", help="every DLL that is missing, and the chain that leads to it"
     )
 
 
@@ -38,13 +32,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_explanations(explanations)
         return 0
-    if args.why_126:
-        found = why_126(args.wheel)
-        if args.json:
-            show.json_document(found.model_dump(mode="json"))
-        else:
-            print_missing(found)
-        return 6 if found.missing else 0
     contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
     if args.json:
         show.json_document(contents.to_json())
@@ -104,13 +91,6 @@ def _floor(contents: WheelContents) -> str:
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
 
 
-_WHEN = {
-    "load": "importing fails with WinError 126",
-    "call": "delay-loaded: the first call into it fails",
-    "name": "loaded by name: the function that asks for it fails",
-}
-
-
 def message_of(argument: str) -> str:
     """The message: the argument itself, or with `-` what is on the input.
 
@@ -124,22 +104,20 @@ def message_of(argument: str) -> str:
 
 
 def explanations_of(path: Path, message: str) -> tuple[Explanation, ...]:
-    """A loader's errors by the files of the wheel or package; else what is known of failed smoke tests.
+    """A message by the files of the wheel or package.
 
     Raises:
         UsageError: There is no such file or folder, no library in it, or no known error in the message.
         VerificationFailedError: The wheel is damaged.
     """
-    if found := explain(path, message):
-        return found
-    causes = causes_of(message, module=path.name.partition("-")[0])
-    if not causes:
+    found = explain(path, message)
+    if not found:
         raise UsageError(
             "no known error in the message",
             hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'; if it stays "
             "unknown, send the whole traceback, the name of the wheel and the output of `farm detect` to the farm",
         )
-    return tuple(Explanation(message=each.id.replace("-", " "), cause=each.what, cure=each.fix) for each in causes)
+    return found
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:
@@ -149,23 +127,3 @@ def print_explanations(found: Sequence[Explanation]) -> None:
         for culprit in each.culprits:
             show.say(f"  {culprit}")
         show.say(f"  what to do: {each.cure}")
-
-
-def print_missing(found: Diagnosis) -> None:
-    """Every missing DLL: who needs it, how the loader comes to it, and where it is to be had."""
-    if not found.missing:
-        show.say(f"{found.where}: no DLL is missing; Windows can load everything in it")
-        return
-    for item in found.missing:
-        show.say(f"{item.name} is missing ({_WHEN[item.when]})")
-        show.say(f"  needed by: {', '.join(item.needed_by)}")
-        if item.chain:
-            show.say(f"  chain: {' -> '.join(item.chain)}")
-        if item.elsewhere:
-            show.say(f"  there is one at {item.elsewhere}, where Windows does not look")
-        show.say(f"  get it from: {item.source or 'unknown: look for the name in the build environment'}")
-    if found.named:
-        verdict = "it is innocent: it is only the first file whose chain of imports is broken"
-        if not found.innocent:
-            verdict = "it is there; what it needs is not"
-        show.say(f"Python's message names {found.named}: {verdict}")

@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 
 class Cause(Model):
-    """Why something did not work, and what to do about it. `id` is that of `causes.yaml`."""
+    """Why something did not work, and what to do about it. `id` is that of `farm/wheel/messages.yaml`."""
 
     id: Name
     what: Text

@@ -37,7 +37,7 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     try:
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
-        names = [found.variant, *(other.variant for other in found.alternatives)]
+        names = [found.variant, *found.alternatives]
         there = [(name, newest(reader, Variant.parse(name), readings, submit)) for name in dict.fromkeys(names)]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
@@ -53,8 +53,10 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
     # The address as pip sees it: the index itself may be asked under another one, such as s3://.
-    root = found.pip.partition(" --index-url ")[2].partition("/whl/")[0]
-    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --index-url {root}/whl/{group}/simple/"
+    root = found.pip.partition(" --extra-index-url ")[2].partition("/whl/")[0]
+    pip = (
+        f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --extra-index-url {root}/whl/{group}/simple/"
+    )
     said = standing(reader, wheel.filename)
     state = said.state if said else UNTOLD
     tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in said.tests) if said else ()

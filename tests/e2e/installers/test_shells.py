@@ -23,7 +23,7 @@ CASES = [
     ("farm smo", "farm smoke"),
     ("farm index che", "farm index check"),
     ("farm index key ren", "farm index key renew"),
-    ("farm index check --fi", "farm index check --fix"),
+    ("farm index reconcile --ta", "farm index reconcile --take-back"),
     ("farm --project . plan --pla", "farm --project . plan --platform"),
     ("farm plan --platform win", "farm plan --platform windows"),
     ("farm completion fi", "farm completion fish"),

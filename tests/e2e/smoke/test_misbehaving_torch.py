@@ -73,7 +73,7 @@ def test_a_torch_whose_library_is_rubbish(smoke):
     [
         ("import ctypes\nctypes.string_at(8)", "SIGSEGV", []),
         ("import os\nos.abort()", "SIGABRT", []),
-        (UD2, "SIGILL", ["sigill"]),
+        (UD2, "SIGILL", ["illegal-instruction"]),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", ["killed"]),
     ],
 )  # fmt: skip
