@@ -1,18 +1,19 @@
 """Trying again while another program has a file open, which Windows asks for and POSIX does not."""
 
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+
 import sys
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 RETRY_S = 10.0
 """How long a writer waits for readers of a file that it replaces; on Windows only."""
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def retry_while_open(call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+def retry_while_open(call: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
     """On Windows a file cannot be replaced while it is read, nor opened while it is replaced: tried again.
 
     Who reads may be another thread, another program of ours, a virus scanner or the search index.

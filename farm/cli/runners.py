@@ -3,48 +3,23 @@
 import argparse
 import contextlib
 import os
-import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm.base.errors import FarmError, UsageError
+from farm.base.errors import FarmError
 from farm.base.project import find_project
 from farm.cli import show
 from farm.engines.github_api import GithubApi, connect
-from farm.engines.github_settings import commands, missing_settings, site_of
+from farm.engines.github_settings import missing_settings
 from farm.engines.runners import Reported, ask, differences
 from farm.plan.settings import Github, Runner, github_if_any, load_github, load_runners
-from farm.platforms.facts import DEFAULT, PLATFORMS
-from farm.platforms.runner_service import SCRIPTS, Registration
 
 NO_RUNNER = 4
-LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what",
-        choices=["list", "check", "add"],
-        help="list: show the file; check: compare the machines with the file; add: print the commands that register a "
-        "machine with GitHub Actions, for a shell on that machine",
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="add: the runner's name in ci/runners.yaml")
-    parser.add_argument(
-        "--labels", type=_labels, metavar="A,B", help="add: labels of the runner (default: those in the file)"
-    )
-    parser.add_argument(
-        "--platform",
-        choices=list(PLATFORMS),
-        help=f"add: system of the runner (default: that in the file, else {DEFAULT})",
-    )
-    parser.add_argument(
-        "--ephemeral", action="store_true", help="add: unregister after one job instead of running as a service"
-    )
-    parser.add_argument("--replace", action="store_true", help="add: replace a registered runner with this name")
-    parser.add_argument("--folder", metavar="DIR", help="add: folder on the machine for GitHub's runner program")
-    parser.add_argument(
-        "--user", default="farm-runner", help="add: user on the machine that runs it (default: %(default)s)"
+        "what", choices=["list", "check"], help="list: show the file; check: compare the machines with the file"
     )
 
 
@@ -52,60 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """0: every runner is online and as written; else 4 (`check`)."""
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)
-    if args.what == "add":
-        return _add(args, project, runners)
-    if args.name:
-        raise UsageError(f"farm runners {args.what} takes no name", hint=f"farm runners add {args.name}")
     return _check(args, project, runners) if args.what == "check" else _list(args, runners)
-
-
-def _labels(text: str) -> tuple[str, ...]:
-    words = tuple(text.split(","))
-    for word in words:
-        if not re.fullmatch(LABEL, word):
-            raise argparse.ArgumentTypeError(f"{word!r}: a label has letters, digits, dots, dashes and underscores")
-    return words
-
-
-def _add(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
-    """Prints the commands; what is not for the machine goes to the other stream, so that both can be used."""
-    if args.name is None or not re.fullmatch(LABEL, args.name):
-        raise UsageError(
-            "the runner's name is missing", hint="farm runners add NAME: letters, digits, dots, dashes and underscores"
-        )
-    known = runners.get(args.name)
-    if known is not None and not known.by_labels:
-        raise UsageError(f"{args.name} is a Docker engine in ci/runners.yaml: it needs no registration")
-    labels = args.labels or (tuple(known.labels) if known else ())
-    if not labels:
-        raise UsageError(
-            f"ci/runners.yaml has no runner {args.name}: its labels are not known",
-            hint="--labels farm-build, or write it into ci/runners.yaml first",
-        )
-    platform = args.platform or (known.platform if known else DEFAULT)
-    script = SCRIPTS[platform]
-    what = Registration(
-        args.name,
-        labels,
-        platform,
-        args.folder or script.folder,
-        args.user,
-        builds="build" in known.jobs if known else True,
-        replace=args.replace,
-    )
-    github = load_github(project)
-    with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:
-        text = commands(api, what, site_of(github.api_url), ephemeral=args.ephemeral)
-    if args.json:
-        show.json_document({"name": what.name, "labels": labels, "shell": script.shell, "commands": text})
-        return 0
-    where = f"for {script.shell} on {what.name}, where {what.folder} has GitHub's runner"
-    print(f"{where}; the secret in it is good for an hour", file=sys.stderr)
-    print(text, end="")
-    if known is None:
-        row = f"{what.name}: {{engine: github, platform: {platform}, labels: [{', '.join(labels)}]}}"
-        print(f"add to ci/runners.yaml, under runners:\n  {row}", file=sys.stderr)
-    return 0
 
 
 def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:

@@ -211,7 +211,7 @@ class GithubEngine:
         try:
             for piece in self._bounded_log(job):
                 tail = (tail + piece)[-(1 << 16) :]
-        except (InfrastructureError, UsageError):
+        except UsageError:
             return 1
         codes = _EXIT.findall(tail)
         return int(codes[-1]) if codes and codes[-1] != b"0" else 1

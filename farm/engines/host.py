@@ -5,8 +5,7 @@ the job runs in it, by chroot, under /farm. Only one job of a user runs at a tim
 of: its supervisor holds a lock (on Windows one of each project). Unlike a container it is not cut off from
 the network or from this machine's files: run only plans that you trust. Needs the standard library alone.
 
-What Linux, macOS and Windows do differently is in `farm.base.processes`. On Windows a job is a job object: its
-processes end at once when it is cancelled, and with their supervisor. That was run under Wine, never on Windows itself.
+What Linux, macOS and Windows do differently is in `farm.base.processes`.
 """
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
@@ -29,6 +28,7 @@ import farm
 from farm.base import processes
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock
+from farm.base.retries import retry_while_open
 from farm.engines import supervise
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
 from farm.engines.transfer import RefusedOutputError, check_name, storing, too_large
@@ -45,9 +45,9 @@ CARRIED = (
     "farm/base/__init__.py",
     "farm/base/errors.py",
     "farm/base/locks.py",
-    "farm/base/processes/__init__.py",
-    "farm/base/processes/enter.py",
-    "farm/base/processes/posix.py",
+    "farm/base/enter.py",
+    "farm/base/processes.py",
+    "farm/base/retries.py",
     "farm/base/text.py",
     "farm/platforms/__init__.py",
     "farm/platforms/facts.py",
@@ -205,8 +205,7 @@ class HostEngine:
             "labels": job.labels,
             "output": job.output,
             "command": [self._path(word) for word in job.command],
-            # The mark by which processes are found that outlive their supervisor: see `_end_session`.
-            "environment": {**self._environment(job), "FARM_JOB": handle},
+            "environment": {**self._environment(job), processes.MARK: handle},
             "root": str(self.root),
             "chroot": self.tree,
             "cpus": job.limits.cpus,
@@ -216,7 +215,7 @@ class HostEngine:
         }
         part = folder / "job.json.part"
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        processes.replace(part, folder / JOB)  # other controllers read it at any moment: whole or not at all
+        retry_while_open(part.replace, folder / JOB)  # other controllers read it at any moment: whole or not at all
         with (folder / "supervisor.log").open("wb") as log:
             # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
             begun = subprocess.run(
@@ -286,7 +285,7 @@ class HostEngine:
 
     def _read(self, handle: str, name: str) -> dict[str, Any] | None:
         try:
-            data: dict[str, Any] = json.loads(processes.read(self._jobs / handle / name))
+            data: dict[str, Any] = json.loads(retry_while_open((self._jobs / handle / name).read_text, "utf-8"))
         except FileNotFoundError:
             return None
         return data
@@ -341,8 +340,8 @@ class HostEngine:
         raise InfrastructureError(f"job {handle} does not stop", hint=f"kill process {pid['pid']}")
 
     def _end_session(self, handle: str) -> None:
-        """Ends what a killed supervisor left: the processes that carry this job's mark in their environment."""
-        if not processes.end_marked(f"FARM_JOB={handle}", END_S):
+        """Ends what a killed supervisor left."""
+        if not processes.end_marked(handle, processes.KILL, END_S):
             raise InfrastructureError(f"processes of job {handle} do not end", hint="look at them with ps")
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
@@ -370,7 +369,7 @@ class HostEngine:
         folder = self._jobs / handle
         # First it is no job any more: half removed, it would be one that starts, and keep the machine from others.
         with contextlib.suppress(FileNotFoundError):
-            processes.replace(folder / JOB, folder / "released.json")
+            retry_while_open((folder / JOB).replace, folder / "released.json")
         processes.remove(folder)
 
     def volume_id(self, volume: str) -> str | None:

@@ -2,10 +2,10 @@
 
 Everything lies in a folder that the login node and the nodes share. The login node is this machine, or is reached by
 `ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs Python 3.6 and user namespaces, else
-bubblewrap, else apptainer: the job enters the toolchain's file system by the first of them that works, and runs there
-under the host engine's supervisor, which keeps its limits and notes its end.
+bubblewrap: the job enters the toolchain's file system by the first of them that works, and runs there under the host
+engine's supervisor, which keeps its limits and notes its end.
 
-    toolchains/<image>/root, image.json          unpacked once
+    toolchains/<image>/root, image.json, project unpacked once
     jobs/<handle>/                               job.sh and what the job cannot write
     jobs/<handle>/farm, run, tmp                 what it sees as /farm (with the image's scripts), /run, /tmp
     volumes/<name>                               build trees
@@ -24,8 +24,9 @@ import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -111,10 +112,18 @@ for file in jobs/*/places; do
 done
 [ ! -d "volumes/$2" ] || { chmod -R u+rwX "volumes/$2"; rm -rf "volumes/$2"; }
 """
+FOLDERS = """
+cd "$1" 2>/dev/null || exit 0
+for path in jobs/* toolchains/* volumes/*; do
+    [ -d "$path" ] || continue
+    echo "$path|$(stat -c %Y "$path")|$(du -sk "$path" | cut -f 1)|$(cat "$path/project" 2>/dev/null)"
+done
+"""
+REMOVE = 'cd "$1"; shift; for path; do chmod -R u+rwX "$path"; rm -rf "$path"; done'
 INSTALL = """
 set -e; umask 077; mkdir -p "$1/toolchains"; cd "$1/toolchains"; part=$(mktemp -d ".$2.XXXXXX")
 trap 'rm -rf "$part"' EXIT
-printf '%s\\n' "$3" > "$part/image.json"; mkdir "$part/root"
+printf '%s\\n' "$3" > "$part/image.json"; printf %s "$4" > "$part/project"; mkdir "$part/root"
 xz -dc | tar -xf - -C "$part/root" --no-same-owner
 for name in dev proc run tmp farm; do mkdir -p "$part/root/$name"; done
 mv -T "$part" "$2" 2>/dev/null || [ -d "$2/root" ]
@@ -142,10 +151,19 @@ PATH=/usr/local/bin:/usr/bin:/bin; export PATH
 {driver}
 if python3 enter.py --check 2> refused; then rm refused; exec {enter} {command}; fi
 if {bwrap} /bin/true 2>> refused; then rm refused; exec {bwrap} {command}; fi
-if {apptainer} /bin/true 2>> refused; then rm refused; exec {apptainer} {command}; fi
 exit 125
 """
 COMMAND = ["/usr/bin/python3", "-I", "/run/run.py"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder in the shared one: its path there, the time of its last change, its bytes, the project that made it."""
+
+    path: str
+    changed: datetime
+    size: int
+    project: str
 
 
 @dataclass(frozen=True)
@@ -232,11 +250,11 @@ class SlurmEngine:
         found = self._image(image)
         return found["id"] if found else None
 
-    def add_toolchain(self, image: str, packed: Path, image_id: str, environment: dict[str, str]) -> None:
+    def add_toolchain(self, image: str, packed: Path, image_id: str, environment: dict[str, str], project: str) -> None:
         """Unpack an image's file system (tar.xz) in the shared folder; `environment` is what the image sets."""
         data = json.dumps({"id": image_id, "environment": environment})
         with packed.open("rb") as stream:
-            self._run(INSTALL, self.folder, _file_name(image), data, stdin=stream)
+            self._run(INSTALL, self.folder, _file_name(image), data, project, stdin=stream)
 
     def _image(self, image: str) -> dict[str, Any] | None:
         try:
@@ -292,7 +310,7 @@ class SlurmEngine:
             environment["LD_LIBRARY_PATH"] = "/farm/driver"
         data = {
             "command": job.command,
-            "environment": environment | job.environment,
+            "environment": {**environment, **job.environment, processes.MARK: handle},
             "root": "/",
             "chroot": False,
             "cpus": ALL_CPUS,
@@ -305,7 +323,7 @@ class SlurmEngine:
         with zipfile.ZipFile(folder / "run/engine.zip", "w") as archive:
             for name in CARRIED:
                 archive.write(ROOT / name, name)
-        (folder / "enter.py").write_bytes((ROOT / "farm/base/processes/enter.py").read_bytes())
+        (folder / "enter.py").write_bytes((ROOT / "farm/base/enter.py").read_bytes())
         places = {_below_farm(target): "" for target in job.inputs}
         places |= {_below_farm(target): _file_name(volume) for target, volume in job.volumes.items()}
         text = "".join(f"{place} {volume}\n" for place, volume in places.items())
@@ -397,6 +415,17 @@ class SlurmEngine:
     def discard(self, volume: str) -> None:
         self._run(DISCARD, self.folder, _file_name(volume))
 
+    def folders(self) -> list[Folder]:
+        """What is in the shared folder: jobs, toolchains, volumes."""
+        rows = [line.split("|") for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines()]
+        return [
+            Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, own) for path, time, kib, own in rows
+        ]
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove some of `folders`."""
+        self._run(REMOVE, self.folder, *paths)
+
 
 def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
     """What a job's line of squeue and its own files say together.
@@ -454,9 +483,7 @@ def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
     bwrap = ["bwrap", "--die-with-parent", "--unshare-user", "--unshare-net", "--uid", "0", "--gid", "0"]
     bwrap += ["--ro-bind", root, "/", "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     bwrap += [word for source, place in binds for word in ("--bind", source, f"/{place}")]
-    apptainer = ["apptainer", "exec", "--contain", "--no-home", "--pwd", "/"]
-    apptainer += [word for source, place in binds for word in ("--bind", f"{source}:/{place}")]
-    ways = {"enter": enter, "bwrap": bwrap, "apptainer": [*apptainer, root], "command": COMMAND}
+    ways = {"enter": enter, "bwrap": bwrap, "command": COMMAND}
     return SCRIPT.format(driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()})
 
 

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from farm.base.processes import Tree, end_wanted, leave, replace, settle, started
+from farm.base.processes import Tree, end_wanted, leave, limit_cpus, started
+from farm.base.retries import retry_while_open
 from farm.engines.base import Cause
 
 POLL_S = 0.1
@@ -37,7 +38,7 @@ def supervise(folder: Path) -> None:
     wanted = end_wanted(folder)
     # With the time of its start: another process may have the same number later.
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
-    settle(job["cpus"])
+    limit_cpus(job["cpus"])
     cause: Cause | None = None
     with (folder / "log").open("ab", buffering=0) as log:
         try:
@@ -92,7 +93,7 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     # The engine reads these files at any moment: it finds the whole file or none.
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(data), encoding="utf-8")
-    replace(part, path)
+    retry_while_open(part.replace, path)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,12 @@ from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, DllSymbols, Pe, read_dll_
 from farm.wheel.windows import loaded_by_name
 
 if TYPE_CHECKING:
+    from farm.wheel.initscan import InitScan
     from farm.wheel.isa import IsaResult
     from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
+_SWEPT = 16 << 20  # bytes of a library: a second
 _GPUS = ("cuda", "intelgt", "amdgpu")
 _DLLS = (".dll", ".pyd", ".exe", ".so")  # other files may begin with the two letters of a PE file by chance
 
@@ -68,6 +70,7 @@ class Library(NamedTuple):
         path: Member name.
         size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
+        page_size: The largest pages of a kernel that loads it (ELF); 0: it is not loaded.
         kind: `shared`, `executable`, `object`, `core` or `other`.
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
@@ -88,6 +91,7 @@ class Library(NamedTuple):
     size: int
     format: Literal["elf", "pe"] = "elf"
     machine: str = ""
+    page_size: int = 0
     kind: str = "other"
     soname: str | None = None
     needed: tuple[str, ...] = ()
@@ -159,6 +163,7 @@ def _read_elf(
         sha256=sha256,
         size=len(data),
         machine=elf.machine,
+        page_size=min((segment.align for segment in elf.segments), default=0),
         kind=elf.kind,
         soname=elf.soname,
         needed=tuple(dict.fromkeys([*elf.needed, *([posixpath.basename(elf.interpreter)] if elf.interpreter else [])])),
@@ -255,41 +260,40 @@ def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
 
 def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Chosen | None") -> Instructions:
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
-    from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
+    from farm.wheel.isa import IsaResult, scan_isa  # noqa: PLC0415 (as above)
 
-    if level in arm_level_names():
-        return _found(level, _arm_instructions(data, elf, level, on_load))
-    if on_load:
-        scan = scan_starts(data, elf, level)
-        return _found(level, scan.result, scan.starts, scan.open_ends)
-    return _found(level, scan_isa(data, elf, level, chosen))
+    if level not in arm_level_names():
+        scan = scan_starts(data, elf, level) if on_load else None
+        return _found(level, scan, len(data), lambda: scan_isa(data, elf, level, None if on_load else chosen))
+    from farm.wheel.aarch64 import scan_aarch64, scan_arm_starts  # noqa: PLC0415 (as above, and few wheels need it)
 
-
-def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> "IsaResult":
-    from farm.wheel.aarch64 import scan_aarch64  # noqa: PLC0415 (slow to import, and few wheels are for Arm)
-    from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
-
-    if elf.machine != "aarch64":
-        return IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64")
-    if on_load:
-        return IsaResult(not_checked="not decided: what runs on import is not followed in AArch64 code")
-    return scan_aarch64(data, elf, level)
+    if (elf.machine, elf.bits, elf.little) != ("aarch64", 64, True):
+        why = f"machine code for {elf.machine}, and {level} is a level of aarch64"
+        return _found(level, None, len(data), lambda: IsaResult(not_checked=why))
+    scan = scan_arm_starts(data, elf, level) if on_load else None
+    return _found(level, scan, len(data), lambda: scan_aarch64(data, elf, level))
 
 
 def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:
     from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
 
-    scan = scan_dll(data, pe, level, on_load=on_load)
-    return _found(level, scan.result, scan.starts, scan.open_ends) if on_load else _found(level, scan.result)
+    scan = scan_dll(data, pe, level, on_load=True) if on_load else None
+    return _found(level, scan, len(data), lambda: scan_dll(data, pe, level, on_load=False).result)
 
 
-def _found(level: str, result: "IsaResult", starts: int | None = None, open_ends: int = 0) -> Instructions:
+def _found(level: str, scan: "InitScan | None", size: int, sweep: "Callable[[], IsaResult]") -> Instructions:
+    """The instructions of a library: of what runs on loading, or of all code (`sweep`)."""
+    open_ends = scan.open_ends if scan else 0
+    # Where not all can be followed, code that holds nothing beyond the level has nothing that could run on loading.
+    if scan and open_ends and not scan.result.beyond and size <= _SWEPT and not sweep().beyond:
+        open_ends = 0
+    result = scan.result if scan else sweep()
     return Instructions(
         level=level,
         beyond={find.feature: (find.count, find.places) for find in result.beyond},
         undecodable=result.undecodable,
         not_checked=result.not_checked,
-        starts=starts,
+        starts=scan.starts if scan and not result.not_checked else None,
         open_ends=open_ends,
     )
 

@@ -170,8 +170,10 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def windows_python(wine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> windows.WindowsPython:
-    """CPython 3.11.9 of python.org under Wine: `windows_python.run("-c", "...")`."""
-    return windows.make(tmp_path_factory.mktemp("windows-python"), wine, need)
+    """CPython 3.11.9 of python.org under Wine: `windows_python.run("-c", "...")`; with what the host engine needs."""
+    made = windows.make(tmp_path_factory.mktemp("windows-python"), wine, need)
+    made.install(need, "psutil")
+    return made
 
 
 @pytest.fixture(scope="session")

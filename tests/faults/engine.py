@@ -9,7 +9,6 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +20,7 @@ from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
-from farm.run import buildstep, dispatch, mainjob, run, smoke
+from farm.run import buildstep, dispatch, run, smoke
 from farm.run.queue import Worker
 from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
@@ -80,7 +79,7 @@ class Engine:
 
     def __init__(self, containers=None):
         self.containers = {} if containers is None else containers
-        self.streams, self.numbers, self.at_once = 0, 0, 0
+        self.numbers = 0
 
     def capacity(self):
         return Capacity(2, 4 << 30)
@@ -93,7 +92,6 @@ class Engine:
         handle = f"{job.labels['farm.attempt']}-{self.numbers}"
         packed = io.BytesIO()
         self.containers[handle] = job.labels
-        self.at_once = max(self.at_once, len(self.containers))
         try:
             transfer.pack(job.inputs, packed)
         except BaseException:
@@ -105,30 +103,14 @@ class Engine:
         return Observation("done", exit_code=0) if handle in self.containers else Observation("lost", why="unknown")
 
     def logs(self, _handle, _since=0):
-        self.streams += 1
-        try:
-            yield b"farm: step build\n[1/2] a\n"
-            yield b"[2/2] b\n"
-        finally:
-            self.streams -= 1
+        yield b"farm: step build\n[1/2] a\n"
+        yield b"[2/2] b\n"
 
     def cancel(self, _handle):
         pass
 
     def collect(self, _handle, dest, limit):
-        def pieces():
-            self.streams += 1
-            try:
-                for at in range(0, len(self.output), 1024):
-                    yield self.output[at : at + 1024]
-            finally:
-                self.streams -= 1
-
-        stream = pieces()
-        try:
-            return transfer.unpack(stream, dest, limit)
-        finally:
-            stream.close()
+        return transfer.unpack([self.output], dest, limit)
 
     def release(self, handle):
         self.containers.pop(handle, None)
@@ -138,32 +120,6 @@ class Engine:
 
     def discard(self, volume):
         pass
-
-
-class Folder(MutableMapping):
-    """A dictionary that another process sees as well: a file for each key."""
-
-    def __init__(self, path):
-        self.path = path
-        path.mkdir(exist_ok=True)
-
-    def __getitem__(self, key):
-        try:
-            return json.loads((self.path / key).read_text())
-        except FileNotFoundError:
-            raise KeyError(key) from None
-
-    def __setitem__(self, key, value):
-        (self.path / key).write_text(json.dumps(value))
-
-    def __delitem__(self, key):
-        (self.path / key).unlink()
-
-    def __iter__(self):
-        return iter(path.name for path in self.path.iterdir())
-
-    def __len__(self):
-        return len(list(self.path.iterdir()))
 
 
 SETTINGS = load_settings(ROOT)
@@ -226,19 +182,7 @@ def install_smoke(patch):
         return runner._Ended(0, None, "", 0.1)
 
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
-    patch(smoke, "find_uv", lambda: None)
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
     patch(environment, "subprocess", SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
     patch(runner, "find_emulator", lambda: Emulator("qemu-x86_64"))
     patch(runner, "_run", probed)
-
-
-def from_publish_on(patch, disk):
-    """The disk is at work from repair on: what comes before has cases of its own."""
-    disk.at_work, real = False, mainjob.repair_built
-
-    def repair_built(*args):
-        disk.at_work = True
-        return real(*args)
-
-    patch(mainjob, "repair_built", repair_built)

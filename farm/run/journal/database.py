@@ -229,17 +229,6 @@ class Database:
                     self._db.execute("ROLLBACK")
                 raise
 
-    @contextlib.contextmanager
-    def _removing(self) -> Iterator[None]:
-        """A transaction that may remove events: the triggers that refuse it stand aside for its length alone."""
-        with self._writing():
-            # DDL is part of a transaction in SQLite: after a kill the triggers are there again.
-            for name in _TRIGGERS:
-                self._db.execute(f"DROP TRIGGER {name}")
-            yield
-            for statement in _TRIGGERS.values():
-                self._db.execute(statement)
-
     def _rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._lock, self._errors():
             return self._db.execute(query, values).fetchall()

@@ -14,7 +14,7 @@ from farm.engines.slurm import Options, SlurmEngine, _script
 from tests.e2e.conftest import Farm, make_project, pack_fast, wait
 from tests.e2e.slurm.conftest import FOLDER, NOBODY, ROOT, Cluster
 
-ENTER = ROOT / "farm/base/processes/enter.py"
+ENTER = ROOT / "farm/base/enter.py"
 CANARY = ("--variant", "cpu-avx-py311", "--package", "canary")
 
 

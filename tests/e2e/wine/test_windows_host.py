@@ -94,7 +94,9 @@ def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(host, tmp_pat
     handle, pids = generations(host, tmp_path, "wait")
     host.kill(supervisor(host, handle))
     wait("the loss", lambda: host.observe(handle) == Observation("lost", why="its supervisor was killed"))
-    wait("the kernel ends the job's processes", lambda: not any(map(host.alive, pids)), 60)
+    assert all(map(host.alive, pids))
+    host.release(handle)
+    assert not any(map(host.alive, pids))
     assert end(host, submit(host, "say('next')")) == (Observation("done", exit_code=0), "next\n")
 
 
@@ -121,7 +123,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_the_job(host):
     handle = submit(host, "time.sleep(300)")
     note = host.root / "farm-jobs" / handle / "pid"
     told = json.loads(note.read_text())
-    note.write_text(json.dumps(told | {"start": str(int(told["start"]) + 1)}))
+    note.write_text(json.dumps(told | {"start": told["start"] + "1"}))
     assert host.observe(handle).state == "lost"
     note.write_text(json.dumps(told))
     assert host.observe(handle).state == "running"
@@ -213,28 +215,7 @@ def test_a_batch_file_is_a_job_and_read_only_output_is_cleared(host, tmp_path):
         made.unlink()
 
 
-def test_the_kernels_messages_about_a_job_arrive(windows_python, tmp_path):
-    """Wine sends no message about memory: that of a new process comes the same way."""
-    code = """
-import os
-from farm.base.processes import Tree, win32
-new_process = 6  # JOB_OBJECT_MSG_NEW_PROCESS
-for number in (win32.MSG_JOB_MEMORY_LIMIT, new_process):
-    win32.MSG_JOB_MEMORY_LIMIT = number
-    with open("log", "wb") as log:
-        more = {"environment": dict(os.environ), "folder": ".", "chroot": False, "log": log, "memory": 1 << 40}
-        tree = Tree(["cmd", "/c", "exit 0"], **more)
-        print(tree.exceeded())
-        tree.end(0)
-"""
-    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path)
-    assert done.stdout.split() == ["False", "True"], done.stderr
-
-
 def test_there_is_no_chroot(windows_python, tmp_path):
     code = "from pathlib import Path; from farm.engines.host import HostEngine; HostEngine(Path('x'), tree=True)"
     done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path)
-    assert (
-        "NoRunnerError: the toolchain of an offline bundle is entered by chroot, which Windows does not have"
-        in done.stderr
-    )
+    assert "NoRunnerError: the toolchain of an offline bundle can only be entered on Linux" in done.stderr

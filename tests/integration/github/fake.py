@@ -235,14 +235,6 @@ class Fake:
         match (method, *parts):
             case ("GET", "runners"):
                 return self._page("runners", self.runners, published.ReposOwnerRepoActionsRunnersGetResponse200, query)
-            case ("POST", "runners", "registration-token"):
-                made = {"token": "AABF3JGZDX3P5PMEXLND6TS6FCWO6", "expires_at": iso(self.now() + timedelta(hours=1))}
-                return 201, *self._json(made, published.AuthenticationToken)[1:]
-            case ("POST", "runners", "generate-jitconfig"):
-                asked = published.ReposOwnerRepoActionsRunnersGenerateJitconfigPostBody.model_validate_json(body)
-                self.add_runner(asked.name, asked.labels, online=False)
-                made = {"runner": self.runners[-1], "encoded_jit_config": "eyJhIjoxfQ=="}
-                return 201, *self._json(made, published.OrgsOrgActionsRunnersGenerateJitconfigPostResponse201)[1:]
             case ("POST", "workflows", workflow, "dispatches"):
                 return self._dispatch(workflow, body)
             case ("GET", "workflows", workflow, "runs"):

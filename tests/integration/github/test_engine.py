@@ -1,7 +1,6 @@
 """The github engine against the fake of GitHub in fake.py (a fake: nothing here ran on GitHub)."""
 
 import json
-import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -92,14 +91,6 @@ def test_every_runner_with_the_labels_is_offline(fake, engine, job):
     assert not fake.sent("POST", "")
 
 
-def test_the_two_hundredth_runner_is_found_on_its_page(fake, engine, job):
-    for number in range(250):
-        fake.add_runner(f"k40-{number}", K40)
-    fake.add_runner("builder", [label.upper() for label in BUILDER])  # labels are not case-sensitive
-    engine.submit(job())
-    assert len(fake.sent("GET", "/runners")) == 3
-
-
 def test_why_a_job_waits(fake, engine, job, builder):
     handle = engine.submit(job())
     run = only_run(fake)
@@ -156,13 +147,6 @@ def test_a_dispatch_that_never_took_effect_is_an_error_and_no_second_dispatch(fa
         engine.submit(job())
     assert len(fake.sent("POST", "/dispatches")) == 1
     assert sum(clock.slept) >= 60
-
-
-def test_another_persons_run_is_not_taken_for_ours(fake, engine, job, builder):
-    fake.new_run("build-plan.yml", {"submission_id": "somebody-else"})
-    fake.faults["POST /dispatches"] = [(503, {}, b"")]
-    with pytest.raises(InfrastructureError):
-        engine.submit(job())
 
 
 def test_an_answer_without_an_id_is_looked_for(fake, engine, job, builder):
@@ -275,15 +259,6 @@ def test_a_stubborn_run_is_cancelled_by_force(fake, engine, job, builder):
     assert engine.observe(handle).state == "cancelled"
 
 
-def test_a_run_that_never_stops_is_said_to(fake, engine, job, builder, clock):
-    handle = engine.submit(job())
-    fake.faults["POST /cancel"] = [(202, {}, b"{}")] * 9
-    fake.faults["POST /force-cancel"] = [(502, {}, b"")] * 9
-    with pytest.raises(InfrastructureError, match="does not stop"):
-        engine.cancel(handle)
-    assert len(clock.slept) < 100
-
-
 # -- what comes back is not trusted --
 
 
@@ -359,15 +334,6 @@ def test_a_job_without_a_plan_or_of_another_kind_is_refused(fake, engine, job, b
     assert fake.requests == []
 
 
-def test_hostile_names_of_steps_and_runners_are_made_plain(fake, engine, job, builder):
-    handle = engine.submit(job())
-    fake.take(int(handle), "k40\x1b[2J", step="step\u202e\x07" + "x" * 5000)
-    why = engine.observe(handle).why
-    assert "\x1b" not in why
-    assert "\u202e" not in why
-    assert len(why) < 2100
-
-
 # -- tokens --
 
 
@@ -379,23 +345,6 @@ def test_no_token_and_no_repository(fake):
         connect(fake.url, None, {"FARM_GITHUB_TOKEN": TOKEN})
     with pytest.raises(UsageError, match="no usable token"):
         connect(fake.url, REPOSITORY, {"FARM_GITHUB_TOKEN": "two\nlines"})
-
-
-def test_two_controllers_at_once_make_a_run_each_of_their_own_jobs(fake, job, builder, clock):
-    """Nothing is shared but GitHub: jobs of different labels never adopt each other's runs."""
-    handles = []
-
-    def one(number):
-        with closing(GithubApi(fake.url, REPOSITORY, TOKEN, sleep=clock)) as api:
-            engine = GithubEngine(api, load_github(ROOT), Capacity(1, 1), sleep=clock)
-            handles.append(engine.submit(job(run=f"r{number}")))
-
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(handles)) == 8 == len(fake.runs)
 
 
 def test_a_clock_that_is_wrong_by_hours_changes_nothing(fake, engine, job, builder):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.base import enter
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.processes import enter
 from farm.base.zipapps import pack
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors

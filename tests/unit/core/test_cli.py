@@ -22,7 +22,6 @@ from farm.cli import progress, show
 from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, main, parse, parser
 from farm.run.workspace import Outcomes, Step
 from tests.answers import CANARY, HOSTILE, control, failed
-from tests.faults.disk import Disk, failing
 
 
 def test_every_command_has_help_that_works(capsys):
@@ -330,9 +329,12 @@ def test_a_terminal_says_how_long_a_program_prints_nothing(terminal, monkeypatch
         (errno.EIO, None),
     ],
 )
-def test_a_project_that_cannot_be_written_has_advice(project, number, advice, capsys):
-    with failing(Disk(project, number, first=1)):
-        assert main(["--project", str(project), "submit", *CANARY]) == 9
+def test_a_project_that_cannot_be_written_has_advice(project, number, advice, capsys, monkeypatch):
+    def refused(path, *_):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    assert main(["--project", str(project), "submit", *CANARY]) == 9
     said = capsys.readouterr().err
     assert said.startswith(f"farm: {project / 'artifacts'}: {os.strerror(number)}\n")
     assert (f"\n  next: {advice}" in said) if advice else ("next:" not in said)

@@ -777,10 +777,6 @@ def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, c
     found = valid("runners", capsys.readouterr().out)
     assert "no Docker engine answers" in found["runners"]["local"]["why"]
     assert found["settings_missing"] == []
-    assert main(["--project", str(own), "runners", "add", "k40", "--labels", "a"]) == 2
-    said = capsys.readouterr().err
-    assert f"{own}/ci/runners.yaml: no key 'github'" in said
-    assert "next: " in said
 
 
 def test_a_project_that_is_the_package_itself_is_what_git_has_of_it(own, tmp_path):

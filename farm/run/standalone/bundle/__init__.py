@@ -3,7 +3,7 @@
     run --check                                can this machine do it, which parts are here; nothing is unpacked
     run [--jobs N] [--out DIR]                 join, verify, unpack, build, and follow it to its end
 
-Root and ordinary users alike enter the toolchain by `farm.base.processes.enter`. The result goes back to the farm:
+Root and ordinary users alike enter the toolchain by `farm.base.enter`. The result goes back to the farm:
 `farm submit --from-bundle DIR` joins its pieces and does all that follows.
 
 The build runs in the background: a call that ends before it, by Ctrl-C or `--wait-s`, does not end it, and the same

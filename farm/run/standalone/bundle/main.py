@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm.base import enter
 from farm.base.errors import FarmError
 from farm.base.locks import lock
-from farm.base.processes import enter, machine
+from farm.base.processes import machine
 from farm.engines.base import Job
 from farm.engines.host import HostEngine
 
