@@ -4,7 +4,8 @@ Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py, do
 exits with its codes.
 
 The manifest is a list of `{name, version, url, sha256, max_mb, members, mirrors}`; `members` maps a pattern (fnmatch)
-to a place below FOLDER, a folder if it ends in a slash; `mirrors` are asked after `url`. FOLDER/NAME.ok records what is there; it is not downloaded again.
+to a place below FOLDER, a folder if it ends in a slash; `mirrors` are asked after `url`. FOLDER/NAME.ok records what
+is there; it is not downloaded again.
 """
 
 import errno

@@ -15,7 +15,7 @@ from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.base.source_tree import tree_digest
 from farm.plan.build import judge, resolve
-from farm.plan.environment import arch_list, wheel_version
+from farm.plan.environment import wheel_version
 from farm.plan.file import MAX_PLAN_BYTES, Plan
 from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
@@ -189,22 +189,6 @@ def test_a_value_of_the_wrong_kind_is_a_usage_error(root, options, message):
 def test_wheel_versions(cuda, variant, rebuild, version):
     assert wheel_version("0.1.0", cuda, Variant.parse(variant), rebuild) == version
     assert str(Version(version)) == version  # PEP 440, and already in its normal form
-
-
-@pytest.mark.parametrize(
-    ("gpu", "ptx", "expected"),
-    [
-        ("sm35", False, "3.5"),
-        ("sm35", True, "3.5+PTX"),
-        ("kepler", False, "3.5;3.7"),
-        ("kepler", True, "3.5;3.7+PTX"),
-        ("legacy", False, "3.5;3.7;5.0;5.2;6.0;6.1;7.0;7.5"),
-        ("sm120", True, "12.0+PTX"),
-        ("cpu", True, ""),
-    ],
-)
-def test_arch_lists(gpu, ptx, expected):
-    assert arch_list(Variant.parse(f"{gpu}-avx-py311"), ptx=ptx) == expected
 
 
 def test_what_the_wheel_promises(root):
