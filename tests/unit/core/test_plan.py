@@ -283,6 +283,17 @@ def test_what_is_no_plan_is_refused(tmp_path, content):
         Plan.read(tmp_path / "absent.json")
 
 
+def test_a_plan_of_another_version_of_the_farm_says_what_to_do(root, tmp_path):
+    selectors = Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
+    older = json.loads(resolve(root, selectors).to_json())
+    del older["windows"]["openmp"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(older))
+    with pytest.raises(UsageError, match=r"windows\.openmp: Field required") as caught:
+        Plan.read(path)
+    assert "another version of the farm wrote it: make it again" in caught.value.hint
+
+
 LINE = "x\nRUN touch /owned"
 
 
