@@ -15,6 +15,7 @@ from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.run.journal.model import JobKind, Result, State
 
 SCHEMA_VERSION = 3
+WAL_PAGES = 100  # of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the journal
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 
 _TRIGGERS = {
@@ -143,6 +144,7 @@ class Database:
                 hint="upgrade this farm, or move the file away: wheels, logs and the index are not touched",
             )
         self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no committed change.
         self._write_ahead()
         # Only where there is something to write: who may only read the file, or comes beside a writer, can open it.
