@@ -126,7 +126,7 @@ def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
         word, count = hours
         yield "time", f"{word} {count:g} CPU hours: {word} {duration(count * 3600 / jobs)} here, {here}"
     if plan.base and plan.machine != (found := facts(plan.platform).machine(machine())):
-        yield "emulated", f"on {found}, by qemu: image, build and test take ten times as long (docs/runners.md)"
+        yield "emulated", f"on {found}, by qemu: image, build and test take far longer (docs/runners.md)"
     sizes = [f"{known.disk_gb:g} GB for the build"]
     sizes += [f"{needs().image_gb} GB for the image"] if plan.base else []
     if known.cost and known.cost.installed_gb and plan.toolkit:

@@ -26,8 +26,11 @@ Line = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f
 
 
 class Built(Model):
+    """The build. `emulated`: its machine was, and so was that of every run."""
+
     date: Date
     where: Line
+    emulated: bool = False
 
 
 class Ran(Model):
@@ -71,6 +74,8 @@ class ProvedWheel(Model):
     @property
     def state(self) -> str:
         """How far the proof goes, in a few words."""
+        if self.built.emulated:
+            return f"built{' and run' if self.runs else ''} on an emulated machine alone"
         on_card = [run for run in self.runs if run.card]
         if on_card:
             return f"built and run on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"

@@ -209,7 +209,7 @@ def toolchain(
     emulated = emulates(backend, plan)
     assert plan.base  # submit refuses the others
     if emulated:
-        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take ten times as long")
+        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take far longer")
     with outcomes.timed("image", watcher) as step, backend.lock:
         base = base_images.base_image(
             client,

@@ -3,7 +3,8 @@
 Every instruction has four bytes, so the code is read word by word. Equal words are decoded once; classes that only the
 base architecture has (branches, immediates, plain loads and stores) are most of the code and are not decoded at all.
 The limits are those of `farm.wheel.isa`: what is there is found, not what runs, and data between functions may look
-like an instruction.
+like an instruction. What runs on import is followed as `farm.wheel.initscan` says; registers are known where addresses
+are formed (ADRP with ADD or LDR), within one run of instructions.
 
 Levels are data: `aarch64_levels.yaml`. Source of the classes: Arm Architecture Reference Manual (DDI 0487), C4.1,
 "A64 instruction set encoding".
@@ -16,13 +17,15 @@ from collections.abc import Iterator
 from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, code_sections, function_symbols
-from farm.wheel.isa import Beyond, IsaResult, place_of
+from farm.wheel.initscan import InitScan, LoadedImage, Paths, follow_starts
+from farm.wheel.isa import Finds, IsaResult
 from farm.wheel.isalevels import arm_table
 
 _WORD = 4
 _OPERANDS = 0x3FF  # Rn and Rd, on which no extension depends
-_PLACES = 3
 _BLOCK = 1 << 22
+_PAGE = 1024  # words
+_OUTSIDE = -1  # in a register: the address of another library's function
 
 
 def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
@@ -32,10 +35,7 @@ def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
         UsageError: No such level.
         VerificationFailedError: A section or the symbol table is damaged.
     """
-    words = _Words(level)
-    counts: dict[str, int] = {}
-    places: dict[str, list[int]] = {}
-    undecodable = 0
+    words, finds = _Words(level), Finds()
     for section, start, end in code_sections(data, elf):
         for offset in range(start, end - end % _WORD, _BLOCK):
             block = array("I", bytes(data[offset : min(offset + _BLOCK, end - (end - start) % _WORD)]))
@@ -43,20 +43,135 @@ def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
                 block.byteswap()
             verdicts = words.judge(set(block))
             for index, word in enumerate(block if verdicts else ()):
-                if word not in verdicts:
-                    continue
-                undecodable += not verdicts[word]
-                for feature in verdicts[word]:
-                    counts[feature] = counts.get(feature, 0) + 1
-                    found = places.setdefault(feature, [])
-                    if len(found) < _PLACES:
-                        found.append(section.address + offset - start + _WORD * index)
-    functions = function_symbols(data, elf)
-    beyond = (
-        Beyond(feature, counts[feature], tuple(place_of(data, functions, address) for address in places[feature]))
-        for feature in sorted(counts)
-    )
-    return IsaResult(tuple(beyond), undecodable)
+                if word in verdicts:
+                    finds.undecodable += not verdicts[word]
+                    finds.note(verdicts[word], section.address + offset - start + _WORD * index)
+    return finds.result(data, function_symbols(data, elf))
+
+
+def scan_arm_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
+    """As `farm.wheel.initscan.scan_starts`."""
+    words, finds = _Words(level), Finds()
+    return follow_starts(data, elf, finds, lambda image: _Code(data, image, words, finds))
+
+
+class _Code(Paths):
+    """Follows code and judges it. `known`: what registers hold, where that is an address in this library."""
+
+    def __init__(
+        self, data: Buffer, image: LoadedImage, words: "_Words", finds: Finds, addresses: list[int] | None = None
+    ) -> None:
+        super().__init__(data, image, addresses, tables=image if addresses is None else None)
+        self.loaded, self.words, self.finds = image, words, finds
+        self.known: dict[int, int] = {}
+
+    def for_addresses(self, found: list[int]) -> "_Code":
+        return _Code(self.data, self.loaded, self.words, Finds(), found)
+
+    def decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+        place = self.image.offset(address)
+        if place is None or address % _WORD:
+            return None
+        self.known = {}
+        for offset in range(place[0], place[1] - _WORD + 1, _WORD):
+            page, index = divmod(address // _WORD, _PAGE)
+            seen = self.seen.setdefault(page, bytearray(_PAGE))
+            if seen[index]:
+                break
+            seen[index] = 1
+            self.count(1)
+            word = int.from_bytes(self.data[offset : offset + _WORD], "little")
+            features = self.words.judge({word}).get(word)
+            if features is not None:
+                self.finds.undecodable += not features
+                self.finds.note(features, address)
+            # No instruction, UDF and BRK end the run.
+            ends = features == () or word >> 16 == 0 or word & 0xFFE0001F == 0xD4200000
+            if ends or not self._goes_on(word, address, waiting, calls):
+                break
+            address += _WORD
+        return None
+
+    def _goes_on(self, word: int, address: int, waiting: list[int], calls: dict[int, None] | None) -> bool:
+        """Note where an instruction leads; gives whether the one behind it may run too."""
+        top = word >> 24
+        if word >> 26 & 0x1F == 0b00101:  # B, BL
+            target = address + _WORD * _signed(word, 26)
+            if word >> 31:
+                return self._called(target, calls)
+            waiting.append(target)
+            return False
+        if top == 0b01010100 or top & 0x7E == 0b0110100:  # B.cond; CBZ, CBNZ
+            waiting.append(address + _WORD * _signed(word >> 5, 19))
+        elif top & 0x7E == 0b0110110:  # TBZ, TBNZ
+            waiting.append(address + _WORD * _signed(word >> 5, 14))
+        elif word >> 25 == 0b1101011:  # BR, BLR, RET, ERET, and those that authenticate
+            held, kind = self.known.get(word >> 5 & 31), word >> 21 & 7
+            self.open_ends += held is None and kind < 2  # BR or BLR to where no one knows
+            held = None if held == _OUTSIDE else held
+            if kind == 1:
+                self.through_pointer |= held is None
+                return self._called(held, calls)
+            waiting += [held] if kind == 0 and held is not None else []
+            return False
+        else:
+            self._follow_registers(word, address)
+        return True
+
+    def _called(self, target: int | None, calls: dict[int, None] | None) -> bool:
+        if calls is not None and target is not None:
+            calls[target] = None
+        elif target is not None and self.image.offset(target) is not None:
+            page, index = divmod(target // _WORD, _PAGE)
+            self.open_ends += not (page in self.seen and self.seen[page][index])
+        self.known = {register: held for register, held in self.known.items() if 19 <= register <= 29}
+        return True
+
+    def _follow_registers(self, word: int, address: int) -> None:
+        """Keep track of the addresses that registers hold, and note those that code takes."""
+        to, base = word & 31, self.known.get(word >> 5 & 31)
+        base = None if base == _OUTSIDE else base
+        self.known.pop(to, None)
+        if word >> 27 & 7 == 0b101:  # LDP has a second one
+            self.known.pop(word >> 10 & 31, None)
+        if word >> 24 & 0x9F == 0b10010000:  # ADRP
+            self.known[to] = (address & ~0xFFF) + (_page(word) << 12)
+        elif word >> 24 & 0x9F == 0b00010000:  # ADR
+            self._take(to, address + _page(word))
+        elif word >> 22 == 0b1001000100 and base is not None:  # ADD, 64 bits, immediate
+            self._take(to, base + (word >> 10 & 0xFFF))
+        elif word >> 22 == 0b1111100101 and base is not None:  # LDR, 64 bits, unsigned offset
+            self._load(to, base + 8 * (word >> 10 & 0xFFF))
+
+    def _take(self, to: int, value: int) -> None:
+        self.known[to] = value
+        if self.addresses is not None:
+            self.addresses.append(value)
+        else:
+            self.taken.add(value)
+
+    def _load(self, to: int, slot: int) -> None:
+        """A pointer out of a slot of the GOT, or from another fixed place."""
+        found = self.loaded.slots.get(slot)
+        value = found if found is not None else self.loaded.pointer(slot)
+        if value is not None or slot in self.loaded.elsewhere:
+            self.known[to] = _OUTSIDE if value is None else value
+        if self.addresses is not None:
+            self.addresses += [value] if value is not None else []
+        elif found is None and slot not in self.loaded.elsewhere:
+            self.taken.add(slot)
+        elif found is not None and self.image.offset(found) is None:
+            self.taken.add(found)
+
+
+def _signed(word: int, bits: int) -> int:
+    """The lowest bits as a number in two's complement."""
+    return (word & (1 << bits) - 1) - ((word >> bits - 1 & 1) << bits)
+
+
+def _page(word: int) -> int:
+    """The offset of ADR and ADRP."""
+    return _signed((word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3, 21)
 
 
 class _Words:

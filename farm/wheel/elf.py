@@ -74,11 +74,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes of the file that are loaded: their place in memory and in the file."""
+    """Bytes of the file that are loaded: their place in memory and in the file; `align` is the page that it is for."""
 
     address: int
     offset: int
     size: int
+    align: int
     is_code: bool
     is_writable: bool
 
@@ -286,11 +287,11 @@ class _Reader:
         for index in range(count):
             if self.bits == 64:
                 # p_flags comes second in 64-bit files and last in 32-bit ones.
-                kind, flags, offset, address, _, length, in_memory = self._at("IIQQQQQ", table + index * size)
+                kind, flags, offset, address, _, length, in_memory, align = self._at("IIQQQQQQ", table + index * size)
             else:
-                kind, offset, address, _, length, in_memory, flags = self._at("IIIIIII", table + index * size)
+                kind, offset, address, _, length, in_memory, flags, align = self._at("IIIIIIII", table + index * size)
             if kind == _PT_LOAD:
-                self.loads.append(Segment(address, offset, length, bool(flags & _PF_X), bool(flags & _PF_W)))
+                self.loads.append(Segment(address, offset, length, align, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
                 self.stack = flags
             elif kind == _PT_TLS:

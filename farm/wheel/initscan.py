@@ -18,15 +18,15 @@ What else pointers reach is not seen: such ends, and calls below `depth`, are co
 what runs undecided; emulation decides it (`farm.smoke.emulated`). A branch is followed whether or not it asks the CPU
 first, so a find is a place to look at.
 
-Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4
-(relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and `Include/moduleobject.h` of
-CPython for the layout of PyModuleDef.
+Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4, and
+AAELF64, 5.7 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and
+`Include/moduleobject.h` of CPython for the layout of PyModuleDef.
 """
 
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Protocol
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, Section, function_symbols, section_ranges
-from farm.wheel.isa import IsaResult, Sweep
+from farm.wheel.isa import Finds, IsaResult, Sweep
 
 if TYPE_CHECKING:
     import iced_x86
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 DEPTH = 2
 # Section types of the gABI; relocation types of the AMD64 psABI, section 4.4.
 _SHT_RELA, _SHT_DYNSYM, _SHT_INIT_ARRAY = 4, 11, 14
-_R_64, _R_GLOB_DAT, _R_JUMP_SLOT, _R_RELATIVE, _R_IRELATIVE = 1, 6, 7, 8, 37
+# A pointer to a symbol (R_X86_64_64), two kinds of slots, a pointer of this library, and the resolver of a function.
+_KINDS = {"x86_64": (1, 6, 7, 8, 37), "aarch64": (257, 1025, 1026, 1027, 1032)}
 _RELOCATION = struct.Struct("<QQq")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _WINDOW = 256  # bytes handed to the decoder at a time: most runs of code without a jump are shorter
@@ -93,16 +94,23 @@ def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitS
     sweep = Sweep(level)
     if (elf.machine, elf.bits, elf.little) != ("x86_64", 64, True):
         return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, {elf.bits} bits, is not decoded"))
+    return follow_starts(data, elf, sweep, lambda image: Walk(data, image, sweep, tables=image), depth)
+
+
+def follow_starts(
+    data: Buffer, elf: Elf, finds: Finds, walk_of: "Callable[[LoadedImage], Paths]", depth: int = DEPTH
+) -> InitScan:
+    """Walk the code that loading a library may execute; `finds` gets what is beyond the level."""
     if not elf.sections:
         return InitScan(IsaResult(not_checked="it has no section table to find the initialisers by"))
-    image = _Image(data, elf)
+    image = LoadedImage(data, elf)
     starts = image.starts()
-    walk = Walk(data, image, sweep, tables=image)
+    walk = walk_of(image)
     walk.descend(starts, depth)
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
     walk.descend([*entries, *slots], depth)
-    result = sweep.result(data, function_symbols(data, elf))
+    result = finds.result(data, function_symbols(data, elf))
     return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends)
 
 
@@ -127,11 +135,12 @@ def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
     return list(found)
 
 
-class _Image:
+class LoadedImage:
     """Where code lies, where the loader enters it, and what the library's own PLT leads to."""
 
     def __init__(self, data: Buffer, elf: Elf) -> None:
         self.data = data
+        self.kinds = _KINDS[elf.machine]
         self.sections = elf.sections
         self.code = [
             (section.address, section.address + end - start, start)
@@ -221,22 +230,23 @@ class _Image:
             raise _damaged(f"{count} relocations; more than {_MAX_RELOCATIONS} are refused")
         bounds = [(array.address, array.address + array.size) for array in self.arrays]
         symbols = self._symbols(section)
+        absolute, glob_dat, jump_slot, relative, indirect = self.kinds
         view = memoryview(self.data)[start : start + count * _RELOCATION.size]
         try:
             for slot, info, addend in _RELOCATION.iter_unpack(view):
                 kind = info & 0xFFFFFFFF
                 # The addend is the address of a resolver, which the loader calls to learn the function's address.
-                if kind == _R_IRELATIVE:
+                if kind == indirect:
                     self.resolvers.add(addend)
-                elif kind in (_R_GLOB_DAT, _R_JUMP_SLOT) and symbols is not None:
+                elif kind in (glob_dat, jump_slot) and symbols is not None:
                     target = self._defined(symbols, info >> 32)
                     if target:
                         self.slots[slot] = target
                     else:
                         self.elsewhere.add(slot)
-                elif kind in (_R_RELATIVE, _R_64):
-                    base = self._defined(symbols, info >> 32) if kind == _R_64 and symbols is not None else 0
-                    if kind == _R_64 and not base:
+                elif kind in (relative, absolute):
+                    base = self._defined(symbols, info >> 32) if kind == absolute and symbols is not None else 0
+                    if kind == absolute and not base:
                         continue
                     self.relocated.append(slot)
                     self.values.append(base + addend & _ALL_ONES)
@@ -323,31 +333,39 @@ class ModuleImage(Image, Protocol):
         ...
 
 
-class Walk:
-    """Decodes code along its jumps. `addresses`, if given, takes what `lea` loads relative to the code, in order."""
+class Paths:
+    """Code along its jumps and calls; what decodes it is a subclass.
+
+    `addresses`, if given, takes what code loads relative to itself, in order; nothing is judged then.
+    """
 
     def __init__(
-        self,
-        data: Buffer,
-        image: Image,
-        sweep: Sweep,
-        addresses: list[int] | None = None,
-        tables: Tables | None = None,
+        self, data: Buffer, image: Image, addresses: list[int] | None = None, tables: Tables | None = None
     ) -> None:
-        import iced_x86  # noqa: PLC0415 (see farm.wheel.isa)
-
-        self.flow = iced_x86.FlowControl
-        self.lea = iced_x86.Mnemonic.LEA
-        self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
-        self.data, self.image, self.sweep, self.addresses, self.tables = data, image, sweep, addresses, tables
+        self.data, self.image, self.addresses, self.tables = data, image, addresses, tables
         self.instructions = 0
         self.open_ends = 0
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
-        self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
         self.taken: set[int] = set()  # addresses that the function which is decoded takes, or those who call it
         self.first = True  # it is an initialiser
         self.through_pointer = False  # it calls what no address in the code names
         self.handed: dict[int, set[int]] = {}  # by function: addresses that its callers take
+
+    def for_addresses(self, found: list[int]) -> "Paths":
+        """Another walk through the same code, which takes addresses."""
+        raise NotImplementedError
+
+    def decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+        """Decode a piece of code as far as it is new: the address where it goes on, None at the run's end.
+
+        `waiting` and `calls` get what it leads to.
+        """
+        raise NotImplementedError
+
+    def count(self, instructions: int) -> None:
+        self.instructions += instructions
+        if self.instructions > _MAX_INSTRUCTIONS:
+            raise _damaged(f"loading it runs through more than {_MAX_INSTRUCTIONS} instructions")
 
     def descend(self, starts: list[int], depth: int) -> None:
         """Decode what runs from `starts`, with `depth` levels of calls."""
@@ -358,7 +376,7 @@ class Walk:
     def addresses_in(self, starts: list[int]) -> list[int]:
         """Addresses that the code from `starts` loads relative to itself, in order; nothing is judged."""
         found: list[int] = []
-        Walk(self.data, self.image, Sweep(self.sweep.level), found).descend(starts, DEPTH)
+        self.for_addresses(found).descend(starts, DEPTH)
         return found
 
     def follow(self, starts: list[int], *, with_calls: bool) -> list[int]:
@@ -371,7 +389,7 @@ class Walk:
             while waiting:
                 address: int | None = waiting.pop()
                 while address is not None:
-                    address = self._decode(address, waiting, called if with_calls else None)
+                    address = self.decode(address, waiting, called if with_calls else None)
             if self.tables is not None and self.taken and with_calls:
                 if self.through_pointer:
                     called |= dict.fromkeys(self._through_pointers(self.tables))
@@ -392,6 +410,30 @@ class Walk:
                 reached = end + 8 if end is not None and 8 * len(table) == end - address else reached
         return found
 
+
+class Walk(Paths):
+    """Follows code of x86 and judges it."""
+
+    def __init__(
+        self,
+        data: Buffer,
+        image: Image,
+        sweep: Sweep,
+        addresses: list[int] | None = None,
+        tables: Tables | None = None,
+    ) -> None:
+        import iced_x86  # noqa: PLC0415 (see farm.wheel.isa)
+
+        super().__init__(data, image, addresses, tables)
+        self.flow = iced_x86.FlowControl
+        self.lea = iced_x86.Mnemonic.LEA
+        self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
+        self.sweep = sweep
+        self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
+
+    def for_addresses(self, found: list[int]) -> "Walk":
+        return Walk(self.data, self.image, Sweep(self.sweep.level), found)
+
     def _take(self, instruction: "iced_x86.Instruction") -> None:
         """Note an address that code takes (`lea`), or loads from a slot of the GOT; the place of a pointer it loads."""
         address = instruction.ip_rel_memory_address
@@ -404,7 +446,7 @@ class Walk:
             elif found is not None and self.image.offset(found) is None:
                 self.taken.add(found)
 
-    def _decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
         """The instructions of a window, as far as they are new; gives where it goes on, None at the run's end.
 
         A million instructions pass here: what is written out in the loop would take twice the time in functions.
@@ -440,9 +482,7 @@ class Walk:
                 break
         else:
             following = decoder.ip
-        self.instructions += count
-        if self.instructions > _MAX_INSTRUCTIONS:
-            raise _damaged(f"loading it runs through more than {_MAX_INSTRUCTIONS} instructions")
+        self.count(count)
         return following
 
     def _goes_on(self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None] | None) -> bool:

@@ -15,7 +15,7 @@ Levels are data: `isa_levels.yaml`.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
@@ -104,8 +104,32 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
     return re.compile("|".join(map(translate, patterns)) or "(?!)").match
 
 
-class Sweep:
-    """Judges instructions against a level, and remembers what is beyond it.
+class Finds:
+    """What was found beyond a level: how often, and the first places."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.places: dict[str, list[int]] = {}
+        self.undecodable = 0
+
+    def note(self, features: Iterable[str], address: int) -> None:
+        for feature in features:
+            self.counts[feature] = self.counts.get(feature, 0) + 1
+            places = self.places.setdefault(feature, [])
+            if len(places) < _PLACES:
+                places.append(address)
+
+    def result(self, data: Buffer, functions: Functions) -> IsaResult:
+        """The findings, with places named by their functions."""
+        beyond = []
+        for feature in sorted(self.counts):
+            places = tuple(place_of(data, functions, address) for address in self.places[feature])
+            beyond.append(Beyond(feature, self.counts[feature], places))
+        return IsaResult(tuple(beyond), self.undecodable)
+
+
+class Sweep(Finds):
+    """Judges instructions of x86 against a level, and remembers what is beyond it.
 
     Raises:
         UsageError: No such level.
@@ -114,6 +138,7 @@ class Sweep:
     def __init__(self, level: str) -> None:
         import iced_x86  # noqa: PLC0415 (half of this program's start-up time, and few commands need it)
 
+        super().__init__()
         self.decoder = iced_x86.Decoder
         self.invalid = iced_x86.Code.INVALID
         self.mnemonics = _names(iced_x86.Mnemonic)
@@ -123,9 +148,6 @@ class Sweep:
         self.cut = iced_x86.DecoderError.NO_MORE_BYTES
         self.harmless: set[int] = set()
         self.verdicts: dict[int, tuple[str, ...]] = {}
-        self.counts: dict[str, int] = {}
-        self.places: dict[str, list[int]] = {}
-        self.undecodable = 0
 
     def piece(self, data: Buffer, start: int, end: int, address: int) -> None:
         """Decode the bytes from `start` to `end`, which the program sees at `address`."""
@@ -153,17 +175,9 @@ class Sweep:
         if verdict is None:
             verdict = self._judge(instruction)
         if verdict:
-            self._note(verdict, instruction.ip)
+            self.note(verdict, instruction.ip)
         elif code == self.invalid:
             self.undecodable += 1
-
-    def result(self, data: Buffer, functions: Functions) -> IsaResult:
-        """The findings, with places named by their functions."""
-        beyond = []
-        for feature in sorted(self.counts):
-            places = tuple(place_of(data, functions, address) for address in self.places[feature])
-            beyond.append(Beyond(feature, self.counts[feature], places))
-        return IsaResult(tuple(beyond), self.undecodable)
 
     def _judge(self, instruction: "iced_x86.Instruction") -> tuple[str, ...]:
         if instruction.code == self.invalid or self.mnemonics[instruction.mnemonic] in self.allowed.instructions:
@@ -175,13 +189,6 @@ class Sweep:
         if not verdict and instruction.code != self.invalid:
             self.harmless.add(instruction.code)
         return verdict
-
-    def _note(self, verdict: tuple[str, ...], address: int) -> None:
-        for feature in verdict:
-            self.counts[feature] = self.counts.get(feature, 0) + 1
-            places = self.places.setdefault(feature, [])
-            if len(places) < _PLACES:
-                places.append(address)
 
 
 def _names(enumeration: object) -> dict[int, str]:

@@ -68,6 +68,7 @@ class Library(NamedTuple):
         path: Member name.
         size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
+        page_size: The largest pages of a kernel that loads it (ELF); 0: it is not loaded.
         kind: `shared`, `executable`, `object`, `core` or `other`.
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
@@ -88,6 +89,7 @@ class Library(NamedTuple):
     size: int
     format: Literal["elf", "pe"] = "elf"
     machine: str = ""
+    page_size: int = 0
     kind: str = "other"
     soname: str | None = None
     needed: tuple[str, ...] = ()
@@ -159,6 +161,7 @@ def _read_elf(
         sha256=sha256,
         size=len(data),
         machine=elf.machine,
+        page_size=min((segment.align for segment in elf.segments), default=0),
         kind=elf.kind,
         soname=elf.soname,
         needed=tuple(dict.fromkeys([*elf.needed, *([posixpath.basename(elf.interpreter)] if elf.interpreter else [])])),
@@ -258,22 +261,24 @@ def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Ch
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
     if level in arm_level_names():
-        return _found(level, _arm_instructions(data, elf, level, on_load))
+        return _arm_instructions(data, elf, level, on_load)
     if on_load:
         scan = scan_starts(data, elf, level)
         return _found(level, scan.result, scan.starts, scan.open_ends)
     return _found(level, scan_isa(data, elf, level, chosen))
 
 
-def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> "IsaResult":
-    from farm.wheel.aarch64 import scan_aarch64  # noqa: PLC0415 (slow to import, and few wheels are for Arm)
+def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instructions:
+    from farm.wheel.aarch64 import scan_aarch64, scan_arm_starts  # noqa: PLC0415 (slow to import, few wheels need it)
     from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
 
-    if elf.machine != "aarch64":
-        return IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64")
+    if (elf.machine, elf.bits, elf.little) != ("aarch64", 64, True):
+        why = f"machine code for {elf.machine}, and {level} is a level of aarch64"
+        return _found(level, IsaResult(not_checked=why))
     if on_load:
-        return IsaResult(not_checked="not decided: what runs on import is not followed in AArch64 code")
-    return scan_aarch64(data, elf, level)
+        scan = scan_arm_starts(data, elf, level)
+        return _found(level, scan.result, scan.starts, scan.open_ends)
+    return _found(level, scan_aarch64(data, elf, level))
 
 
 def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:

@@ -164,6 +164,7 @@ _SYSTEM_ELF = re.compile(
 )
 _STATIC_TLS = 1664  # glibc, elf/dl-tls.c: TLS_STATIC_SURPLUS with the default tunables
 _INTERPRETER = re.compile(rf"/lib(32|64|x32)?/({LOADER}|ld-musl-\w+\.so\.1)")
+_ARM_PAGES = 64 << 10
 _PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
 _MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker scripts
@@ -248,6 +249,15 @@ def _refused(library: Library) -> Iterator[Finding]:
             what=f"is a program for the loader {library.interpreter}, which other machines do not have",
             why="starting it fails: 'No such file or directory'",
             fix="link it on a system whose loader has its usual place, or patchelf --set-interpreter",
+        )
+    if library.machine == "aarch64" and library.page_size < _ARM_PAGES:
+        yield Finding(
+            check="link",
+            where=library.path,
+            what=f"is for pages of {max(library.page_size, 1) / 1024:g} KiB at most",
+            why="kernels for Arm have pages of 4, 16 or 64 KiB; larger ones refuse it: ELF load command alignment not "
+            "page-aligned",
+            fix="link with -Wl,-z,max-page-size=65536, and edit it with patchelf --page-size 65536",
         )
 
 

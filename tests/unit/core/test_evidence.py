@@ -67,7 +67,7 @@ def test_every_entry_is_of_a_build_that_can_be_planned_and_its_page_is_there_and
     for wheel in load_evidence(ROOT).wheels:
         options = dict(wheel.options)
         rebuild = wheel.version.rpartition(".")[2]
-        if rebuild.isdigit() and wheel.package == "canary":
+        if rebuild.isdigit() and wheel.package == "canary" and not wheel.version.endswith(".armv8.2"):
             options["rebuild"] = int(rebuild)
         assert wheel.channel in load_matrix(ROOT).channels
         assert wheel in load_evidence(ROOT).of(plan(wheel.variant, wheel.package, wheel.channel, **options)), wheel

@@ -69,6 +69,7 @@ def build_elf(
     dynamic: Iterable[tuple[int, int]] = (),
     fatbin: bytes | None = None,
     machine: int = 62,
+    pages: int = 64 << 10,
     kind: int = 3,
     init: Iterable[int] = (),
     relocate_init: bool = True,
@@ -81,6 +82,7 @@ def build_elf(
 
     `symbols`: function name to offset in `text`. `takes`: names that others must give. `indirect`: those of
     `symbols` that are resolvers (STT_GNU_IFUNC). `dynamic`: further tags.
+    `pages`: the size of a page that it is linked for.
     `init`: offsets in `text` of the static initialisers, put into `.init_array` by relocations or, without
     `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
     `stack`: the flags of PT_GNU_STACK, None without one. `interpreter`: PT_INTERP. `tls`: bytes of PT_TLS.
@@ -151,7 +153,7 @@ def build_elf(
         "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 5, 64, len(headers), len(headers) - 1
     )
     offset, size = places[".dynamic"]
-    body[64:120] = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, len(body), len(body), 4096)
+    body[64:120] = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, len(body), len(body), pages)
     body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
     body[176:232] = struct.pack("<IIQQQQQQ", 0 if stack is None else 0x6474E551, stack or 0, 0, 0, 0, 0, 0, 16)
     body[232:288] = struct.pack("<IIQQQQQQ", 3 if interpreter else 0, 4, asked, asked, asked, 0, 0, 1)

@@ -7,7 +7,7 @@ import capstone
 import pytest
 
 from farm.base.errors import UsageError
-from farm.wheel.aarch64 import _features, _is_base, scan_aarch64
+from farm.wheel.aarch64 import _features, _is_base, scan_aarch64, scan_arm_starts
 from farm.wheel.elf import read_elf
 from farm.wheel.isalevels import arm_level_names
 
@@ -110,3 +110,92 @@ def test_what_is_not_decoded_needs_no_extension():
         for instruction in decoder.disasm(word.to_bytes(4, "little"), 0, 1):
             needs = {instruction.group_name(group) for group in instruction.groups if group >= 128}
             assert needs <= allowed, (hex(word), instruction.mnemonic)
+
+
+# --- code that runs on import, at these offsets of the text: `start`, `next`, `kernel`
+
+START, NEXT, KERNEL, DATA = 0, 32, 64, 96
+SVE = 0x04A20020
+NOP, BRK, BLR_X1, BR_X1 = 0xD503201F, 0xD4200000, 0xD63F0020, 0xD61F0020
+
+
+def branch(at, to, *, link=False):
+    return (0x94000000 if link else 0x14000000) | (to - at) // 4 & 0x3FFFFFF
+
+
+def cbz(at, to):
+    return 0xB4000000 | ((to - at) // 4 & 0x7FFFF) << 5
+
+
+def adrp(at, to, register=1):
+    pages = ((CODE + to) >> 12) - ((CODE + at) >> 12)
+    return 0x90000000 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5 | register
+
+
+def add_low(to, register=1):
+    return 0x91000000 | ((CODE + to) & 0xFFF) << 10 | register << 5 | register
+
+
+def load_low(address, register=1):
+    return 0xF9400000 | (address & 0xFFF) // 8 << 10 | register << 5 | register
+
+
+@pytest.fixture
+def on_import(make_elf):
+    """The places of SVE instructions that run on import, of code at given offsets."""
+
+    def run(pieces, *, init=(START,), names=None, data=b"", relocations=()):
+        code = bytearray(DATA + len(data))
+        for at, words in ({KERNEL: [SVE, RET]} | pieces).items():
+            code[at : at + 4 * len(words)] = struct.pack(f"<{len(words)}I", *words)
+        code[DATA:] = data
+        symbols = names or {"start": START, "next": NEXT, "kernel": KERNEL}
+        raw = make_elf(
+            machine=183, text=bytes(code), symbols=symbols, init=init, relocate_init=False, relocations=relocations
+        )
+        return [place for find in scan_arm_starts(raw, read_elf(raw), "armv8_2").result.beyond for place in find.places]
+
+    return run
+
+
+GOT = 0x1008
+SLOT_OF_KERNEL = (GOT, 3 << 32 | 1026, 0)
+THROUGH_GOT = [adrp(START, GOT - CODE), load_low(GOT)]
+
+
+@pytest.mark.parametrize(
+    ("start", "rows", "runs"),
+    [
+        ([RET], [], False),
+        ([NOP, branch(4, KERNEL)], [], True),
+        ([branch(0, KERNEL, link=True), RET], [], True),
+        ([cbz(0, KERNEL), RET], [], True),
+        ([adrp(0, KERNEL), add_low(KERNEL), BLR_X1, RET], [], True),
+        ([adrp(0, KERNEL), add_low(KERNEL), BR_X1], [], True),
+        ([*THROUGH_GOT, BR_X1], [SLOT_OF_KERNEL], True),
+        ([*THROUGH_GOT, BR_X1], [(GOT, 1027, CODE + KERNEL)], True),
+        ([BRK, branch(4, KERNEL)], [], False),
+        ([RET, branch(4, KERNEL)], [], False),
+        ([0, branch(4, KERNEL)], [], False),
+        # The call may change x1: what it holds afterwards is not known.
+        ([adrp(0, KERNEL), add_low(KERNEL), branch(8, NEXT, link=True), BR_X1], [], False),
+    ],
+)
+def test_jumps_and_calls_of_an_initialiser_are_followed(on_import, start, rows, runs):
+    assert on_import({START: start, NEXT: [RET]}, relocations=rows) == (["kernel+0x0"] if runs else [])
+
+
+def test_the_functions_in_the_slots_of_a_module_run_on_import(on_import):
+    definition = bytes(72) + struct.pack("<Q", 0)
+    slots = struct.pack("<QQQQ", 2, 0, 0, 0)
+    at = DATA + len(definition)
+    rows = [(CODE + DATA + 72, 1027, CODE + at), (CODE + at + 8, 1027, CODE + KERNEL)]
+    start = {START: [adrp(START, DATA), add_low(DATA), RET]}
+    found = {"PyInit_m": START, "kernel": KERNEL}
+    assert on_import(start, init=(), names=found, data=definition + slots, relocations=rows) == ["kernel+0x0"]
+    assert on_import(start, init=(), names={"f": START}, data=definition + slots, relocations=rows) == []
+
+
+def test_resolvers_run_on_loading(on_import):
+    assert on_import({START: [RET]}, relocations=[(GOT, 1032, CODE + KERNEL)]) == ["kernel+0x0"]
+    assert on_import({START: [RET]}, relocations=[(GOT, 37, CODE + KERNEL)]) == [], "a kind of x86"

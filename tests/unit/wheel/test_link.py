@@ -63,6 +63,11 @@ def test_runpath(found, make_elf, runpath, text):
         ({"tls": 64, "dynamic": [(30, 0x10)]}, None),
         ({"interpreter": "/nix/store/abc-glibc-2.40/lib/ld-linux-x86-64.so.2"}, "a program for the loader /nix/store"),
         ({"interpreter": "/lib64/ld-linux-x86-64.so.2"}, None),
+        # AArch64 has kernels with pages of 64 KiB, x86 has none.
+        ({"machine": 183, "pages": 4096}, "is for pages of 4 KiB at most"),
+        ({"machine": 183, "pages": 16 << 10}, "of 16 KiB"),
+        ({"machine": 183, "pages": 64 << 10}, None),
+        ({"pages": 4096}, None),
     ],
 )
 def test_what_loaders_refuse(found, make_elf, asked, text):

@@ -1,0 +1,77 @@
+"""Two Docker engines of ci/runners.yaml: the one on ARM takes what is for ARM; where it is away, the other emulates."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run import backends, dispatch
+from farm.run.dispatch import Dispatcher
+from farm.run.run import request_for
+from tests.unit.dispatch.conftest import ROOT
+
+
+@pytest.fixture
+def engines():
+    """Starts what speaks Docker's API as far as a dispatcher asks an engine that builds nothing yet."""
+    servers = []
+
+    def start(machine):
+        answers = {
+            "/version": {"ApiVersion": "1.41", "Os": "linux", "Arch": machine},
+            "/info": {"Architecture": machine, "OSType": "linux", "NCPU": 4, "MemTotal": 64 << 30},
+        }
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                found = next((answer for path, answer in answers.items() if self.path.endswith(path)), {})
+                body = json.dumps(found).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        return f"tcp://127.0.0.1:{server.server_port}", server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("variant", "away", "runner"),
+    [
+        ("cpu-armv8_2-py311", False, "graviton"),
+        ("cpu-armv9-py311", False, "graviton"),
+        ("cpu-armv9-py311", True, "intel"),
+        ("cpu-avx-py311", False, "intel"),
+    ],
+)
+def test_who_takes_it(fleet, workspace, journal, engines, monkeypatch, variant, away, runner):
+    monkeypatch.setattr(dispatch, "open_backend", backends.open_backend)
+    (intel, _), (arm, server) = engines("x86_64"), engines("aarch64")
+    if away:
+        server.shutdown()
+        server.server_close()
+    (workspace.project / "ci").mkdir()
+    (workspace.project / "ci" / "runners.yaml").write_text(
+        f'runners:\n  intel: {{engine: docker, url: "{intel}"}}\n'
+        f'  graviton: {{engine: docker, url: "{arm}", machine: aarch64}}\n'
+    )
+    plan = resolve(ROOT, Selectors(Variant.parse(variant), package="canary"))
+    request = request_for(plan, until="publish", on="docker", detached=True)
+    run = journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
+    Dispatcher(workspace, journal).drain()
+    assert (journal.run(run).result, fleet.ran_on) == ("success", [runner])
