@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from farm.base import yaml_cache as parsed
+from farm.base import yamlfile
 from farm.base.errors import UsageError
 from farm.base.yamlfile import Loader
 
@@ -186,7 +186,7 @@ def load(product: str, version: str) -> Redist:
     if version not in versions(product):
         raise _choose(f"{product} redist version", version, versions(product))
     name = f"{product}-{version}.yaml"
-    redist = _read(lambda: parsed.plain(_folder() / name), name)
+    redist = _read(lambda: yamlfile.plain(_folder() / name), name)
     # The name of the file is what is looked up: a copy under a wrong name would give the archives of another version.
     if (redist.product, redist.version) != (product, version):
         raise UsageError(f"{name}: says that it is {redist.product} {redist.version}")

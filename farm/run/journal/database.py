@@ -18,10 +18,6 @@ SCHEMA_VERSION = 3
 WAL_PAGES = 100  # of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the journal
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 
-_TRIGGERS = {
-    name: f"CREATE TRIGGER {name} BEFORE {action} ON events BEGIN SELECT RAISE(ABORT, 'events are never {what}'); END"
-    for name, action, what in (("events_stay", "UPDATE", "changed"), ("events_last", "DELETE", "removed"))
-}
 _SCHEMA = (
     f"""CREATE TABLE runs (
         id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, request TEXT NOT NULL,
@@ -49,7 +45,6 @@ _SCHEMA = (
         time TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL)""",
     """CREATE INDEX events_of_run ON events (run_id)""",
     """CREATE INDEX events_of_kind ON events (run_id, kind, id)""",
-    *_TRIGGERS.values(),
 )
 
 
@@ -230,17 +225,6 @@ class Database:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-
-    @contextlib.contextmanager
-    def _removing(self) -> Iterator[None]:
-        """A transaction that may remove events: the triggers that refuse it stand aside for its length alone."""
-        with self._writing():
-            # DDL is part of a transaction in SQLite: after a kill the triggers are there again.
-            for name in _TRIGGERS:
-                self._db.execute(f"DROP TRIGGER {name}")
-            yield
-            for statement in _TRIGGERS.values():
-                self._db.execute(statement)
 
     def _rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._lock, self._errors():

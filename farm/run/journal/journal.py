@@ -1,8 +1,8 @@
 """The journal: every run, job, attempt and event, in one SQLite file (WAL) that several processes share.
 
 A run is one submission, a job one node of its graph (build or smoke), an attempt one try of a job. Status (where it
-is) and result (how it ended) are kept apart. Events are appended and never changed: triggers in the database refuse
-it. Every change writes its event in the same transaction, so a killed process leaves both or neither.
+is) and result (how it ended) are kept apart. Events are appended and never changed.
+Every change writes its event in the same transaction, so a killed process leaves both or neither.
 """
 
 import difflib
@@ -194,7 +194,7 @@ class Journal(Database):
             with self._lock, self._errors():
                 return int(self._db.execute(f"SELECT count(*) FROM ({ended})", when).fetchone()[0])  # noqa: S608 a text of ours
         # Children first: foreign keys point upwards and are checked in each statement.
-        with self._removing():
+        with self._writing():
             self._db.execute(f"DELETE FROM events WHERE run_id IN ({ended})", when)  # noqa: S608 a text of ours
             jobs = f"SELECT id FROM jobs WHERE run_id IN ({ended})"  # noqa: S608 a text of ours
             self._db.execute(f"DELETE FROM attempts WHERE job_id IN ({jobs})", when)  # noqa: S608 a text of ours

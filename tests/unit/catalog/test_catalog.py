@@ -5,7 +5,6 @@ import re
 import pytest
 
 from farm import catalog
-from farm.base import yaml_cache as parsed
 from farm.base import yamlfile
 from farm.base.errors import UsageError
 from farm.base.yamlfile import load
@@ -188,7 +187,7 @@ def test_windows_drivers_belong_to_the_branch_before_the_next(major, branch):
     assert catalog.driver_branch(major) == branch
 
 
-OWN = sorted(path for path in parsed.FOLDER.rglob("*.yaml") if path.name != "dependencies.yaml")  # read elsewhere
+OWN = sorted(path for path in yamlfile.FOLDER.rglob("*.yaml") if path.name != "dependencies.yaml")  # read elsewhere
 
 
 @pytest.mark.parametrize("path", OWN, ids=str)
