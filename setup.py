@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel carries ci/, dockerfiles/ and pages of docs/, as a checkout has them."""
+"""What pyproject.toml cannot say: a wheel carries ci/ and dockerfiles/, as a checkout has them."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,6 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 SHIPPED = ("ci", "dockerfiles")
-PAGES = ("reference.md", "options.md", "verify.md", "your-package.md")  # `farm help`
 
 
 class BuildPy(build_py):
@@ -22,9 +21,6 @@ class BuildPy(build_py):
         shutil.rmtree(target, ignore_errors=True)  # a build folder that was used before
         for name in SHIPPED:
             shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-        (target / "docs").mkdir()
-        for name in PAGES:
-            shutil.copyfile(ROOT / "docs" / name, target / "docs" / name)
 
 
 setup(cmdclass={"build_py": BuildPy})

@@ -1,5 +1,4 @@
-"""`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched; wheels that are
-in no index, the logs of failures and compiler caches only when told.
+"""`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched.
 
 A Docker engine serves many projects, so only this project's containers, images and volumes are removed: a container
 carries its run as a label and an image the project that made it, a build tree is named after the digest of its plan, a
@@ -10,7 +9,6 @@ import argparse
 import contextlib
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -60,15 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only what is older, such as 30d, 12h or 4w (default: all)",
     )
     for option, text in {
-        "--all-projects": "remove toolchain images, build trees and caches of other projects as well",
-        "--journal": "remove ended runs from the journal as well: `status`, `logs` and `retry` no longer find them",
-        "--unpublished": "remove wheels as well that are in no index",
-        "--logs": "remove logs and reports of runs that failed as well",
+        "--unpublished": "remove wheels that are in no index, and logs of runs that failed, as well",
         "--compiler-caches": "remove the compiler caches of packages as well: their next builds take longer",
         "--dry-run": "only list what would be removed",
     }.items():
         parser.add_argument(option, action="store_true", help=text)
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask in a terminal")
 
 
 def age(text: str) -> timedelta:
@@ -81,64 +75,47 @@ def age(text: str) -> timedelta:
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
-    from farm.cli.project import workspace_of
+    from farm.cli.project import journal_of, workspace_of
 
     workspace, before = workspace_of(args), datetime.now(UTC) - args.older_than
-    with _journal(workspace) as journal:
+    with journal_of(args) as journal:
         paths = sorted(leftovers(workspace, journal, before, args))
-        found = [(path, size_of(path)) for path in paths]
-        docker: list[Leftover] = []
+        rows = [(str(path), size_of(path)) for path in paths]
         for name, client in engines_of(workspace):
-            docker += in_docker(name, client, before, workspace, journal, args)
-        shared = in_slurm(before, workspace, journal, args)
-        rows = [*((str(path), size) for path, size in found), *((str(each), each.size) for each in (*docker, *shared))]
-        lines = [f"{size / 1e6:10.1f} MB  {what}" for what, size in rows]
-        asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
-        if not args.json:
-            for line in lines:
-                show.say(line)
-        removes = not args.dry_run and (not asks or _agreed(len(rows)))
-        if removes:
-            for path in paths:
-                # Of a link the link itself, not what it leads to.
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            for name, client in engines_of(workspace) if docker else ():
-                remove_from_docker(client, [each for each in docker if each.engine == name])
-            if shared:
-                _slurm(workspace).remove(each.name for each in shared)
-        forgotten = journal.forget(before, dry_run=not removes) if args.journal and journal else 0
+            found = in_docker(name, client, before, workspace, journal, caches=args.compiler_caches)
+            rows += [(str(each), each.size) for each in found]
+            if not args.dry_run:
+                remove_from_docker(client, found)
+        shared = in_slurm(before, workspace, journal, caches=args.compiler_caches)
+        rows += [(str(each), each.size) for each in shared]
+    if shared and not args.dry_run:
+        _slurm(workspace).remove(each.name for each in shared)
+    for path in () if args.dry_run else paths:
+        # Of a link the link itself, not what it leads to.
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if args.json:
-        entries = [{"what": what, "bytes": size} for what, size in rows]
-        show.json_document({"removed": removes, "found": entries, "runs_forgotten": forgotten})
+        show.json_document(
+            {"removed": not args.dry_run, "found": [{"what": what, "bytes": size} for what, size in rows]}
+        )
         return 0
-    verb = "removed" if removes else "would be removed"
-    if args.journal:
-        show.say(f"{forgotten} runs {verb} from the journal")
-    kept = {
-        "the index": False,
-        "unpublished wheels (--unpublished)": args.unpublished,
-        "logs of failures (--logs)": args.logs,
-        "compiler caches (--compiler-caches)": args.compiler_caches,
-    }
-    names = ", ".join(name for name, goes in kept.items() if not goes)
-    show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {names}")
+    for what, size in rows:
+        show.say(f"{size / 1e6:10.1f} MB  {what}")
+    kept = ["the index", *([] if args.unpublished else ["unpublished wheels and logs of failures (--unpublished)"])]
+    kept += [] if args.compiler_caches else ["compiler caches (--compiler-caches)"]
+    verb = "would be removed" if args.dry_run else "removed"
+    show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {', '.join(kept)}")
     return 0
-
-
-def _agreed(count: int) -> bool:
-    """The answer of whoever sits at the terminal."""
-    return input(f"remove these {count}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def leftovers(
     workspace: "Workspace", journal: "Journal | None", before: datetime, args: argparse.Namespace
 ) -> Iterator[Path]:
-    """What runs that ended before left, and caches and build trees that nothing changed since."""
+    """Folders of runs that ended before, and caches and build trees that nothing changed since."""
     artifacts = workspace.artifacts
     kept = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
         if folder.name not in kept and changed(folder) <= before:
-            yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
+            yield from [folder] if args.unpublished else _of_run(folder, journal)
     # A run that is under way uses the caches.
     for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
         stays = _is_compiler_cache(entry) and not args.compiler_caches
@@ -154,29 +131,23 @@ def _is_compiler_cache(entry: Path) -> bool:
     return entry.name.startswith(COMPILER_CACHES) or entry.name.removesuffix(".volume") == Path(CACHE).name
 
 
-def _of_run(folder: Path, journal: "Journal | None", *, unpublished: bool, logs: bool) -> Iterator[Path]:
+def _of_run(folder: Path, journal: "Journal | None") -> Iterator[Path]:
     """The folder of an ended run, or the parts of it that can go."""
     from farm.base.errors import UsageError
     from farm.run.journal import EventKind
 
     failed, published = True, False
-    with contextlib.suppress(UsageError):  # a run that the journal has forgotten
+    with contextlib.suppress(UsageError):  # a run that is not in the journal
         if journal is not None:
             run = journal.run(folder.name)
             steps = [event.data for event in journal.events(run.id) if event.kind == EventKind.STEP]
             failed = run.result != "success"
             published = any(step["name"] == "publish" and step["outcome"] == "done" for step in steps)
-    kept = set()
-    if not published and not unpublished:
-        wheels = ("repaired", "built") if any((folder / "repaired").glob("*.whl")) else ("built",)
-        kept = {folder / name for name in wheels[:1] if any((folder / name).rglob("*.whl"))}
-        kept |= {folder / "built"} if kept and failed else set()  # `farm retry` goes on from there
-    if failed and not logs:
-        kept |= {path for path in folder.glob("*") if path.suffix in LOGS and path.is_file()}
-    if not kept:
-        yield folder
-        return
-    yield from (path for path in folder.glob("*") if path not in kept)
+    kept = {path for path in folder.glob("*") if failed and path.suffix in LOGS and path.is_file()}
+    if not published:
+        wheels = [folder / name for name in ("repaired", "built") if any((folder / name).rglob("*.whl"))]
+        kept |= {*wheels} if failed else {*wheels[:1]}  # `farm retry` goes on from the one that was built
+    yield from (path for path in folder.glob("*") if path not in kept) if kept else (folder,)
 
 
 def _holds_index(entry: Path, index: str) -> bool:
@@ -221,7 +192,8 @@ def in_docker(
     before: datetime,
     workspace: "Workspace",
     journal: "Journal | None",
-    args: argparse.Namespace,
+    *,
+    caches: bool,
 ) -> list[Leftover]:
     """Leftovers of ended runs on one engine: containers, then images and volumes that nothing else uses."""
     from farm.engines.images import PROJECT_LABEL
@@ -245,12 +217,12 @@ def in_docker(
     used = {container.attrs["Image"] for container in others}
     # Not client.images.list: it asks for each image anew, and fails where someone has removed one meanwhile.
     for image in client.api.images(name=IMAGES):
-        ours = args.all_projects or (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
+        ours = (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
         if ours and image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
             tags = image["RepoTags"] or []
             found += [Leftover(name, "image", t, int(image["Size"])) for t in tags if t.startswith(f"{IMAGES}:")]
     mounted = {mount.get("Name") for container in others for mount in container.attrs.get("Mounts", ())}
-    wanted = volumes_of(workspace, journal, all_projects=args.all_projects, caches=args.compiler_caches)
+    wanted = volumes_of(workspace, journal, caches=caches)
     for volume in client.volumes.list():
         free = re.fullmatch(wanted, volume.name) and volume.name not in mounted
         if free and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before:
@@ -258,9 +230,7 @@ def in_docker(
     return found
 
 
-def in_slurm(
-    before: datetime, workspace: "Workspace", journal: "Journal | None", args: argparse.Namespace
-) -> list[Leftover]:
+def in_slurm(before: datetime, workspace: "Workspace", journal: "Journal | None", *, caches: bool) -> list[Leftover]:
     """Leftovers in the folder that a cluster shares: jobs of ended runs; the rest where no run is open."""
     from farm.base.errors import FarmError
     from farm.cli import show
@@ -273,15 +243,12 @@ def in_slurm(
         show.note(f"the folder of the cluster is left as it is: {error}")
         return []
     ended, free = journal.handles(), not journal.open_runs()
-    volumes = volumes_of(workspace, journal, all_projects=args.all_projects, caches=args.compiler_caches)
+    volumes = volumes_of(workspace, journal, caches=caches)
     found = []
     for folder in folders:
         kind, _, name = folder.path.partition("/")
-        own = args.all_projects or folder.project == workspace.id
-        goes = (
-            name in ended if kind == "jobs" else free and (own if kind == "toolchains" else re.fullmatch(volumes, name))
-        )
-        if goes and folder.changed <= before:
+        own = folder.project == workspace.id if kind == "toolchains" else re.fullmatch(volumes, name)
+        if (name in ended if kind == "jobs" else free and own) and folder.changed <= before:
             found.append(Leftover("slurm", "folder", folder.path, folder.size))
     return found
 
@@ -295,34 +262,17 @@ def _slurm(workspace: "Workspace") -> "SlurmEngine":
     return engine
 
 
-def volumes_of(workspace: "Workspace", journal: "Journal | None", *, all_projects: bool, caches: bool) -> str:
+def volumes_of(workspace: "Workspace", journal: "Journal | None", *, caches: bool) -> str:
     """A pattern for the names of build trees, with `caches` for compiler caches as well."""
     from farm.run.build import CACHES as COMPILER_CACHES
-    from farm.run.build import TREES, tree_volume
+    from farm.run.build import tree_volume
 
-    if all_projects:
-        names = [f"{TREES}.*"]
-    else:
-        names = [tree_volume(digest) for digest in journal.plan_digests()] if journal else []
-    if caches:
-        names.append(f"{COMPILER_CACHES}.*" if all_projects else f"{COMPILER_CACHES}{workspace.id}-.*")
-    return "|".join(names)
-
-
-@contextlib.contextmanager
-def _journal(workspace: "Workspace") -> "Iterator[Journal | None]":
-    """The project's journal, if it has one: looking makes none."""
-    from farm.run.workspace import journal_path, open_journal
-
-    if not journal_path(workspace.project, workspace.settings).is_file():
-        yield None
-        return
-    with open_journal(workspace.project, workspace.settings) as journal:
-        yield journal
+    names = [tree_volume(digest) for digest in journal.plan_digests()] if journal else []
+    return "|".join([*names, *([f"{COMPILER_CACHES}{workspace.id}-.*"] if caches else [])])
 
 
 def remove_from_docker(client: "docker.DockerClient", found: Sequence[Leftover]) -> None:
-    """Removes leftovers of one engine; what someone else removed or uses by now is passed over."""
+    """Remove leftovers of one engine; what someone else removed or uses by now is passed over."""
     from docker.errors import APIError
 
     for each in found:

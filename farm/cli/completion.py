@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHELLS = ("bash", "zsh", "fish")
-LISTED = {"--variant": "variants", "--channel": "channels", "--package": "packages", "run": "runs", "topic": "topics"}
+LISTED = {"--variant": "variants", "--channel": "channels", "--package": "packages", "run": "runs"}
 """Options and positional arguments whose words are looked up."""
 RUNS = 50
 """The newest runs, whose ids are offered."""
@@ -57,12 +57,7 @@ def _add_completers(parser: argparse.ArgumentParser, folder: Path) -> None:
 
 
 def words_of(kind: str, folder: Path) -> Iterable[str]:
-    """The variants, channels, packages or newest runs of a project, or the topics of `farm help`."""
-    if kind == "topics":
-        from farm.cli.help import PAGES, sections
-        from farm.cli.main import COMMANDS
-
-        return [*sections(), *PAGES, *COMMANDS]
+    """The variants, channels, packages or newest runs of a project."""
     from farm.base.project import JOURNAL, find_project, journal_path
     from farm.plan.matrix import load_matrix
 

@@ -7,29 +7,20 @@ from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.cli import show
-from farm.smoke.causes import causes_of
-from farm.wheel.explain import Diagnosis, Explanation, explain, why_126
+from farm.wheel.explain import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
-from farm.wheel.library import Library
-from farm.wheel.needs import Need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "wheel", type=Path, help="a file; with --explain or --why-126 an installed package's folder too"
-    )
+    parser.add_argument("wheel", type=Path, help="a file; with --explain an installed package's folder too")
     parser.add_argument(
         "--cpu", action="store_true", help="CPU features of libraries above 16 MiB too: seconds for each"
     )
-    parser.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
     parser.add_argument(
         "--explain",
         metavar="MESSAGE",
         help="what a message of the loader, CUDA or torch means: WinError 126, 127, 193, 1114, 'undefined symbol', "
         "'GLIBC_2.34 not found', 'no kernel image', 'illegal instruction', …; - reads it from the input",
-    )
-    parser.add_argument(
-        "--why-126", action="store_true", help="every DLL that is missing, and the chain that leads to it"
     )
 
 
@@ -41,21 +32,11 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_explanations(explanations)
         return 0
-    if args.why_126:
-        found = why_126(args.wheel)
-        if args.json:
-            show.json_document(found.model_dump(mode="json"))
-        else:
-            print_missing(found)
-        return 6 if found.missing else 0
     contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
     if args.json:
         show.json_document(contents.to_json())
         return 0
-    if args.tree:
-        print_tree(contents)
-    else:
-        show_contents(contents)
+    show_contents(contents)
     return 0
 
 
@@ -110,54 +91,6 @@ def _floor(contents: WheelContents) -> str:
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
 
 
-def print_tree(contents: WheelContents) -> None:
-    """The wheel as a tree of lines."""
-    show.say(f"{contents.file} ({contents.size / 1e6:.1f} MB)")
-    for line in components(contents):
-        show.say(line)
-    by_who: dict[str, list[Need]] = {}
-    for need in contents.needs:
-        by_who.setdefault(need.who, []).append(need)
-    for index, library in enumerate(contents.libraries):
-        last = index + 1 == len(contents.libraries)
-        show.say(f"{'└── ' if last else '├── '}{library.path} ({library.size / 1e6:.2f} MB)")
-        lines = [*_facts(library), *map(_need, by_who.get(library.path, []))]
-        for number, line in enumerate(lines):
-            stem = "    " if last else "│   "
-            show.say(f"{stem}{'└── ' if number + 1 == len(lines) else '├── '}{line}")
-
-
-def _facts(library: Library) -> list[str]:
-    if library.error:
-        return [f"cannot be read: {library.error}"]
-    lines = []
-    if library.linker:
-        lines.append(f"made by MSVC linker {library.linker}")
-    for found in library.fatbins:
-        sass = " ".join(f"sm_{sm}" for sm in found.sass) or "none"
-        ptx = " ".join(f"compute_{sm}" for sm in found.ptx)
-        lines.append(f"{found.containers} fat binaries: {sass}{', PTX ' + ptx if ptx else ''}")
-    code = library.instructions
-    if code:
-        counts = ", ".join(f"{feature} {count}" for feature, (count, _) in code.beyond.items())
-        lines.append(f"CPU: {code.not_checked or counts or 'nothing beyond ' + code.level}")
-    elif library.is_loadable:
-        lines.append("CPU: not decoded (--cpu)")
-    return lines
-
-
-def _need(need: Need) -> str:
-    on = {"load": "", "call": " (when called)", "name": " (by name)"}[need.when]
-    return f"needs {need.name}{on}: {need.answer}{' ' + need.by if need.by else ''}"
-
-
-_WHEN = {
-    "load": "importing fails with WinError 126",
-    "call": "delay-loaded: the first call into it fails",
-    "name": "loaded by name: the function that asks for it fails",
-}
-
-
 def message_of(argument: str) -> str:
     """The message: the argument itself, or with `-` what is on the input.
 
@@ -171,22 +104,20 @@ def message_of(argument: str) -> str:
 
 
 def explanations_of(path: Path, message: str) -> tuple[Explanation, ...]:
-    """A loader's errors by the files of the wheel or package; else what is known of failed smoke tests.
+    """A message by the files of the wheel or package.
 
     Raises:
         UsageError: There is no such file or folder, no library in it, or no known error in the message.
         VerificationFailedError: The wheel is damaged.
     """
-    if found := explain(path, message):
-        return found
-    causes = causes_of(message, module=path.name.partition("-")[0])
-    if not causes:
+    found = explain(path, message)
+    if not found:
         raise UsageError(
             "no known error in the message",
             hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'; if it stays "
             "unknown, send the whole traceback, the name of the wheel and the output of `farm detect` to the farm",
         )
-    return tuple(Explanation(message=each.id.replace("-", " "), cause=each.what, cure=each.fix) for each in causes)
+    return found
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:
@@ -196,23 +127,3 @@ def print_explanations(found: Sequence[Explanation]) -> None:
         for culprit in each.culprits:
             show.say(f"  {culprit}")
         show.say(f"  what to do: {each.cure}")
-
-
-def print_missing(found: Diagnosis) -> None:
-    """Every missing DLL: who needs it, how the loader comes to it, and where it is to be had."""
-    if not found.missing:
-        show.say(f"{found.where}: no DLL is missing; Windows can load everything in it")
-        return
-    for item in found.missing:
-        show.say(f"{item.name} is missing ({_WHEN[item.when]})")
-        show.say(f"  needed by: {', '.join(item.needed_by)}")
-        if item.chain:
-            show.say(f"  chain: {' -> '.join(item.chain)}")
-        if item.elsewhere:
-            show.say(f"  there is one at {item.elsewhere}, where Windows does not look")
-        show.say(f"  get it from: {item.source or 'unknown: look for the name in the build environment'}")
-    if found.named:
-        verdict = "it is innocent: it is only the first file whose chain of imports is broken"
-        if not found.innocent:
-            verdict = "it is there; what it needs is not"
-        show.say(f"Python's message names {found.named}: {verdict}")

@@ -53,21 +53,18 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what CMake found",
         "runners": "list the machines of ci/runners.yaml, or check that they are online and as written",
         "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
-        "cache": "report hits and misses of the compiler cache",
     },
     "Knowledge": {
         "why": "explain why a combination can or cannot be built, and name the nearest that can",
         "matrix": "list the builds of the channels as a table, names, JSON or a workflow's matrix",
-        "help": "explain a topic (variants, channels, exit-codes, …) or show the options of a command",
         "completion": "print a script that completes commands and options in bash, zsh or fish",
-        "patches": "show which declared patches a source tree needs, as a diff",
     },
 }
 """Every command with its line of help, in the groups of `farm --help`."""
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch", "recipe", "report")
+TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
 EPILOG = "\n".join(

@@ -40,14 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the test as one file for any Python 3.7 or newer that has the package, and test nothing here",
     )
     parser.add_argument("--require-gpu", action="store_true", help="fail where the GPU checks cannot run")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the reports as JUnit XML, for CI")
     parser.add_argument(
         "--pass-env",
         action="append",
         default=[],
         metavar="NAME",
-        help="pass this variable to the test, such as CUDA_VISIBLE_DEVICES; "
-        "variables that change which code runs are dropped by default",
+        help="pass this variable to the test, such as CUDA_VISIBLE_DEVICES (default: none)",
     )
     parser.add_argument(
         "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="time limit for one check (default: 900)"
@@ -121,7 +119,6 @@ def run(args: argparse.Namespace) -> int:
         filenames=filenames,
         gpu=args.require_gpu,
         check_s=args.check_limit,
-        junit=args.junit,
         # The report of another index's wheel, or of a loose file, does not belong in the project's index.
         keep=not args.index_url and wheel is None,
         passed=tuple(args.pass_env),

@@ -1,9 +1,6 @@
 """`farm status`: the runs, their steps, and why a run waits. It goes by the journal, so engines do not matter."""
 
 import argparse
-import contextlib
-import sys
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +17,6 @@ WHY_WIDTH = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", help="run id or a unique prefix of one (default: the newest runs)")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="number of runs to show (default: 20)")
-    parser.add_argument("--watch", action="store_true", help="update the list until every run has ended")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,8 +25,6 @@ def run(args: argparse.Namespace) -> int:
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
             _nothing(args)
-        elif args.watch:
-            return _watch(args, journal)
         elif args.run:
             _one(args, journal)
         else:
@@ -102,38 +96,6 @@ def _short(why: str) -> str:
     """The first line of an error; where that only announces what follows, with the first line of that."""
     first, *more = [plain(text) for text in why.splitlines()] or [""]
     return f"{first} {more[0].strip(' -')}" if more and first.endswith(":") else first
-
-
-def _watch(args: argparse.Namespace, journal: "Journal") -> int:
-    """A table that is drawn anew; where nothing can be drawn, such as in a pipe, another one after each change.
-
-    Returns the exit code of the run that is named, else 0.
-    """
-    from rich.live import Live
-    from rich.text import Text
-
-    def rows() -> list[dict[str, Any]]:
-        runs = (journal.run(args.run),) if args.run else journal.runs(args.limit)
-        return [summary(journal, run) for run in runs]
-
-    screen, shown = show.console(stderr=args.json), None
-    drawn = screen.is_terminal and not screen.is_dumb_terminal
-    with Live(console=screen, auto_refresh=False) if drawn else contextlib.nullcontext() as live:
-        while True:
-            found = rows()
-            states = [(row["id"], row["state"], row["why"]) for row in found]
-            if live is not None:
-                live.update(Text("\n".join(show.lines(COLUMNS, map(_cells, found), screen.width))), refresh=True)
-            elif not args.json and states != shown:
-                show.table("", COLUMNS, map(_cells, found))
-                sys.stdout.flush()
-            shown = states
-            if all(row["result"] is not None for row in found):
-                break
-            time.sleep(1)
-    if args.json:
-        show.json_document(rows())
-    return int(journal.run(args.run).exit_code or 0) if args.run else 0
 
 
 def _one(args: argparse.Namespace, journal: "Journal") -> None:

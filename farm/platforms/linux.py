@@ -19,7 +19,7 @@ from farm.platforms.facts import PLATFORMS
 from farm.platforms.templates import Templates
 from farm.platforms.unix import DOCKERFILE, Unix, compilers, job
 
-COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py", "cache_counts.py")
+COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py")
 TOOLKIT_SCRIPTS = {
     "debian": ("install_debian_cuda.py",),
     "nvidia": ("install_toolkit.py",),

@@ -28,7 +28,7 @@ from farm.run.backends import Backend
 from farm.run.build import completed
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
-from farm.smoke.environment import Target, find_python, find_uv, install, make_environment, other_platform
+from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
 from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
 from farm.smoke.runner import CHECK_S, GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
@@ -60,7 +60,6 @@ class SmokeOptions:
         filenames: What the index offers of the plan's version, where it is known and no file is at hand.
         gpu: The GPU part must run.
         check_s: Limit for one check, seconds.
-        junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
         keep: The index is the project's own: the reports are kept in it.
         passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
         elsewhere: Where the probe runs on another machine; None: it runs here.
@@ -70,7 +69,6 @@ class SmokeOptions:
     filenames: tuple[str, ...] = ()
     gpu: bool = False
     check_s: float = CHECK_S
-    junit: Path | None = None
     keep: bool = True
     passed: tuple[str, ...] = ()
     elsewhere: Elsewhere | None = None
@@ -111,7 +109,9 @@ def smoke(
             else:
                 report = _run_here(workspace, plan, place, expect, emulate, options)
             report = with_device_code(report, options.wheel)
-            _write(report, f"-{emulate}" if emulate else "", folder, options.junit)
+            # Names tell the CPUs apart.
+            name_of = f"smoke-{emulate}.json" if emulate else "smoke.json"
+            (folder / name_of).write_text(report.to_json(), encoding="utf-8")
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
                 problem = keep_report(workspace, plan, report)
@@ -135,7 +135,7 @@ def _install(
     options: SmokeOptions,
 ) -> Path | None:
     """The interpreter of a fresh environment, or a folder of packages for another machine; None: neither can be had."""
-    python, uv, target = find_python(plan.parsed_variant.python), find_uv(), None
+    python, target = find_python(plan.parsed_variant.python), None
     # A fresh one: installers keep what is there of the same version.
     place = folder / "env"
     if options.elsewhere and options.elsewhere.foreign:
@@ -151,10 +151,10 @@ def _install(
             step.outcome, step.result = "not run", missing or f"no Python {version} on this machine"
             return None
         shutil.rmtree(place, ignore_errors=True)
-        python = make_environment(place, python, uv=uv)
+        python = make_environment(place, python)
     log, line = folder / "install.log", workspace.watcher.line
-    install(python, requirement, target=target, source=source, log=log, timeout_s=600, uv=uv, line=line)
-    step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}" + (" with uv" if uv else "")
+    install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
+    step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
     return place if target else python
 
 
@@ -171,15 +171,6 @@ def _run_here(
         line=workspace.watcher.note,
         passed=options.passed,
     )
-
-
-def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -> None:
-    """Into files whose names tell the CPUs apart."""
-    (folder / f"smoke{ending}.json").write_text(report.to_json(), encoding="utf-8")
-    if junit:
-        target = junit.with_stem(junit.stem + ending)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(report.to_junit(), encoding="utf-8")
 
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:

@@ -24,7 +24,6 @@ from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build import completed
 from farm.run.sources import fetch
 from farm.run.workspace import Outcomes, Workspace
-from farm.smoke.variables import not_in_build
 
 TAIL_BYTES = 2000
 
@@ -101,9 +100,7 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")
     with outcomes.timed("toolchain", workspace.watcher) as step, temporary_folder() as home:
         environment = processes.environment(str(home), tree=False)  # what the build gets
-        found = f"{system.entry} looks for it" if system.self_contained else _prove(plan, script, environment)
-        unused = not_in_build([*environment, *system.variables])
-        step.result = found + (f"; not passed to the build: {', '.join(unused)}" if unused else "")
+        step.result = f"{system.entry} looks for it" if system.self_contained else _prove(plan, script, environment)
 
 
 def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:

@@ -11,8 +11,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.tags import python_of
 from farm.base.temporary import temporary_folder
 from farm.smoke.emulation import find_emulator, model_for
-from farm.smoke.environment import find_python
-from farm.smoke.variables import for_probe
+from farm.smoke.environment import find_python, probe_environment
 from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -22,6 +21,7 @@ from farm.wheel.tags import platform_machine
 
 _LIMIT_S = 600  # of one process, which loads all libraries unless one kills it
 _MAX_STARTS = 20
+_LAST_WORDS = 300  # characters
 _NUMBER = re.compile(r"(\d+) (\S.*)")
 # Prints the number of each library before it is loaded, so that the last one is what killed the process. A module is
 # imported as its users do; where its package cannot be imported (a dependency is not there), by itself.
@@ -77,6 +77,7 @@ def emulate(report: Report, wheel: Path) -> Report:
         if library.format == "elf" and library.is_loadable and library.kind == "shared" and not library.interpreter
     ]
     outcomes: dict[str, str | int] = {}
+    words: dict[str, str] = {}
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
@@ -85,14 +86,14 @@ def emulate(report: Report, wheel: Path) -> Report:
         for _ in range(_MAX_STARTS):
             if start == len(libraries):  # the last one ended its process, or there is none
                 break
-            seen, end = _load(command, root, libraries, start, folder)
+            seen, end, said = _load(command, root, libraries, start, folder)
             outcomes |= {libraries[number]: text for number, text in seen.items()}
             if end is None:
                 break
             last = max(seen, default=start)
-            outcomes[libraries[last]] = end
+            outcomes[libraries[last]], words[libraries[last]] = end, said
             start = last + 1
-    return _with(report, model.name, libraries, outcomes)
+    return _with(report, model.name, libraries, outcomes, words)
 
 
 def _python(wheel: Path) -> Path:
@@ -128,26 +129,29 @@ def _unpack(wheel: Path, root: Path) -> None:
 
 def _load(
     command: list[str], root: Path, libraries: list[str], start: int, folder: Path
-) -> tuple[dict[int, str], str | int | None]:
+) -> tuple[dict[int, str], str | int | None, str]:
     """Load the libraries from `start` on in one process.
 
     Returns:
-        By number, what became of each that was begun; and the signal or the reason that ended the process at the last
-        of them, None where it came to its end.
+        By number, what became of each that was begun; the signal or the reason that ended the process at the last of
+        them, None where it came to its end; and the last line that it wrote to stderr.
     """
-    environment, _ = for_probe(folder, ())
     output = folder / "loaded"
     output.write_bytes(b"")
     arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(output), *libraries]
-    with subprocess.Popen(
-        [*command, *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as child:
+    errors = folder / "stderr"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [*command, *arguments],
+            cwd=folder,
+            env=probe_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        ) as child,
+    ):
         try:
             code: int | None = child.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -155,20 +159,26 @@ def _load(
             os.killpg(child.pid, signal.SIGKILL)
     lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+    with errors.open("rb") as written:
+        written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
+        said = written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
     if code is None:
-        return seen, f"not loaded within {_LIMIT_S} s"
+        return seen, f"not loaded within {_LIMIT_S} s", said
     # qemu ends itself by the signal that ended the program.
-    return seen, -code if code < 0 else None
+    return seen, -code if code < 0 else None, said
 
 
-def _with(report: Report, model: str, libraries: list[str], outcomes: dict[str, str | int]) -> Report:
+def _with(
+    report: Report, model: str, libraries: list[str], outcomes: dict[str, str | int], words: dict[str, str]
+) -> Report:
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
     others = [path for path in libraries if path not in died and outcomes.get(path) != "loaded"]
     findings = tuple(
         Finding(
             check="cpu",
             where=path,
-            what=f"loading it on {model} ends the process by {signal.Signals(number).name}",
+            what=f"loading it on {model} ends the process by {signal.Signals(number).name}"
+            + (f" (last words: {words[path]})" if words.get(path) else ""),
             why=f"on a CPU of level {report.policy.cpu} the import dies so",
             fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, PyInit functions",
         )

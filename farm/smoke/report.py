@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 
 class Cause(Model):
-    """Why something did not work, and what to do about it. `id` is that of `causes.yaml`."""
+    """Why something did not work, and what to do about it. `id` is that of `farm/wheel/messages.yaml`."""
 
     id: Name
     what: Text
@@ -88,8 +88,6 @@ class SmokeReport(Model):
         signal: The signal that ended it (`SIGILL`).
         output_tail: The end of what it printed, control characters removed.
         seconds: Wall-clock time of the child.
-        dropped_variables: Names of the caller's environment variables that change which code runs, and that the probe
-            therefore did not get (`variables.yaml`).
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -105,7 +103,6 @@ class SmokeReport(Model):
     signal: Name | None = None
     output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(plain_lines)] = ""
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    dropped_variables: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
 
     def to_json(self) -> str:
         """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
@@ -119,21 +116,7 @@ class SmokeReport(Model):
     def rows(self) -> tuple[Row, ...]:
         """Every check, and at the end the outcome, as plain data for a table."""
         rows = [Row(check.name, _status(check), _detail(check)) for check in self.checks]
-        if self.dropped_variables:
-            rows.append(Row("environment", "dropped", ", ".join(self.dropped_variables)))
         return (*rows, Row(f"{self.module} on {self.where}", self.outcome.replace("_", " "), self.reason or ""))
-
-    def to_junit(self) -> str:
-        """The report as JUnit's XML: every check, and the outcome as a test case of its own."""
-        from farm.smoke.probe.junit import junit, junit_rows  # noqa: PLC0415 slow to import
-
-        suite = self.module + (f" on {self.where}" if self.emulated else "")
-        dropped = f"dropped from the environment: {', '.join(self.dropped_variables)}" if self.dropped_variables else ""
-        text = "\n".join(
-            [self.reason or "", dropped, *(f"{c.what}\nfix: {c.fix}" for c in self.causes), self.output_tail]
-        )
-        outcome = ("run", "outcome", self.outcome, self.seconds, self.reason or "", text.strip())
-        return junit(suite, [*junit_rows([check.model_dump() for check in self.checks]), outcome])
 
 
 def _status(check: Check) -> str:

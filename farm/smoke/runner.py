@@ -18,21 +18,21 @@ from farm.base import zipapps as pack
 from farm.base.errors import UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain_lines, short
-from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
+from farm.smoke.environment import probe_environment
 from farm.smoke.probe.package import EMULATOR, signal_name
-from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
-from farm.smoke.variables import for_probe
+from farm.smoke.report import Cause, Check, ProbeDocument, SmokeReport, Status, read_document
+from farm.wheel.messages import known, words
 
 PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
-MAX_NAMES = 100
 CHECK_S = 900.0  # a K40 that compiles the PTX of a whole torch takes minutes
 GRACE_S = 15.0  # the probe ends itself when a check is over its limit; if it has not by then, it cannot
 POLL_S = 0.2
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
+_LAST_WORDS = 4000  # characters of the output that are looked at for a cause
 _HUNG = "hung for more than"
 _CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
@@ -92,7 +92,7 @@ def run_probe(
 ) -> SmokeReport:
     """Runs the probe with another interpreter and reports what happened, whatever that is.
 
-    The probe gets an environment of its own (`farm.smoke.variables`).
+    The probe gets an environment of its own (`probe_environment`).
 
     Args:
         python: The interpreter of the environment that has the module.
@@ -127,13 +127,12 @@ def run_probe(
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
         command += arguments(module, expect, file, timeout_s=timeout_s, check_s=check_s, cpu_only=emulate is not None)
-        environment, dropped = for_probe(folder, passed)
+        environment = probe_environment(folder, passed)
         if prefix:
             environment[EMULATOR] = " ".join(prefix)
         ended = _run(command, environment, folder, file, timeout_s, line)
         document = read_document(file)
-    report = _judge(module, emulate, ended, document, expect)
-    return report.model_copy(update={"dropped_variables": dropped[:MAX_NAMES]})
+    return _judge(module, emulate, ended, document, expect)
 
 
 def judge(
@@ -304,6 +303,23 @@ def _judge(
     hung = bool(ended.late) or (reason or "").startswith(_HUNG)
     causes = find_causes(report, hung=hung, gpu=_may_use_gpu(report, expect))
     return report.model_copy(update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)})
+
+
+def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
+    """The causes that the texts of a report show (`farm/wheel/messages.yaml`); empty where nothing is known.
+
+    Args:
+        report: What happened.
+        hung: The run, or a check of it, did not end in its time.
+        gpu: It could use a card.
+    """
+    texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
+    # A signal says enough: last words before a crash are often about something else.
+    if report.outcome == "failed" and report.signal is None:
+        texts += [report.reason or "", report.output_tail[-_LAST_WORDS:]]
+    filled = words(texts, report.module, {check.name: check.seen or "" for check in report.checks}, report.emulated)
+    found = known(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
+    return tuple(Cause(id=row.id, what=row.what.format(**filled), fix=row.fix.format(**filled)) for row, _ in found)
 
 
 def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:

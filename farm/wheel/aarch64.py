@@ -68,7 +68,7 @@ class _Code(Paths):
     def for_addresses(self, found: list[int]) -> "_Code":
         return _Code(self.data, self.loaded, self.words, Finds(), found)
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
         place = self.image.offset(address)
         if place is None or address % _WORD:
             return None
@@ -92,7 +92,7 @@ class _Code(Paths):
             address += _WORD
         return None
 
-    def _goes_on(self, word: int, address: int, waiting: list[int], calls: dict[int, None] | None) -> bool:
+    def _goes_on(self, word: int, address: int, waiting: list[int], calls: dict[int, None]) -> bool:
         """Note where an instruction leads; gives whether the one behind it may run too."""
         top = word >> 24
         if word >> 26 & 0x1F == 0b00101:  # B, BL
@@ -118,12 +118,9 @@ class _Code(Paths):
             self._follow_registers(word, address)
         return True
 
-    def _called(self, target: int | None, calls: dict[int, None] | None) -> bool:
-        if calls is not None and target is not None:
+    def _called(self, target: int | None, calls: dict[int, None]) -> bool:
+        if target is not None:
             calls[target] = None
-        elif target is not None and self.image.offset(target) is not None:
-            page, index = divmod(target // _WORD, _PAGE)
-            self.open_ends += not (page in self.seen and self.seen[page][index])
         self.known = {register: held for register, held in self.known.items() if 19 <= register <= 29}
         return True
 

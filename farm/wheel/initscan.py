@@ -10,13 +10,16 @@ and the interpreter enter it:
   STT_GNU_IFUNC does, which the loader calls for whoever binds to it;
 - an extension module's `PyInit_NAME`, and the functions in the slots of the module definitions that it names.
 
-All jumps are followed, and direct calls (also through the PLT, where the library answers itself) down to `depth`
-levels. Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader gives
-it; and those of a function that takes the address of a table of pointers, or is called by an initialiser that does. All
-functions in the table count as called. Tables of virtual functions are left out: their objects decide what is called.
-What else pointers reach is not seen: such ends, and calls below `depth`, are counted (`InitScan.open_ends`) and leave
-what runs undecided; emulation decides it (`farm.smoke.emulated`). A branch is followed whether or not it asks the CPU
-first, so a find is a place to look at.
+All jumps are followed, also those of a `switch`, and direct calls (also through the PLT, where the library answers
+itself). Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader
+gives it; and those of a function that takes the address of a table of pointers, or is called by an initialiser that
+does. All functions in the table count as called. Tables of virtual functions are left out: their objects decide what
+is called. What else pointers reach is not seen: such ends are counted (`InitScan.open_ends`) and leave what runs
+undecided; emulation decides it (`farm.smoke.emulated`).
+
+A branch is followed whether or not it asks the CPU first, so a find is a place to look at. Only what is found within
+two levels of calls counts as one. Further down a question to the CPU mostly stands before such code: that leaves open
+what runs, as does code that is too much to be followed.
 
 Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4, and
 AAELF64, 5.7 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and
@@ -28,7 +31,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from farm.base.errors import VerificationFailedError
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     import iced_x86
 
 DEPTH = 2
+_DEEPER = 1_000_000  # instructions below that: a second or so
+_SWITCH = 1024  # cases, and
+_SWITCH_BYTES = 64  # from the comparison to the jump
 # Section types of the gABI; relocation types of the AMD64 psABI, section 4.4.
 _SHT_RELA, _SHT_DYNSYM, _SHT_INIT_ARRAY = 4, 11, 14
 # A pointer to a symbol (R_X86_64_64), two kinds of slots, a pointer of this library, and the resolver of a function.
@@ -78,14 +84,8 @@ class InitScan:
     open_ends: int = 0
 
 
-def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitScan:
-    """Find the instructions beyond `level` that loading a library may execute.
-
-    Args:
-        data: The file.
-        elf: Its facts.
-        level: A CPU level, as for `scan_isa`.
-        depth: How many levels of calls are followed; 0 follows jumps only.
+def scan_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
+    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute.
 
     Raises:
         UsageError: No such level.
@@ -94,22 +94,21 @@ def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitS
     sweep = Sweep(level)
     if (elf.machine, elf.bits, elf.little) != ("x86_64", 64, True):
         return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, {elf.bits} bits, is not decoded"))
-    return follow_starts(data, elf, sweep, lambda image: Walk(data, image, sweep, tables=image), depth)
+    return follow_starts(data, elf, sweep, lambda image: Walk(data, image, sweep, tables=image))
 
 
-def follow_starts(
-    data: Buffer, elf: Elf, finds: Finds, walk_of: "Callable[[LoadedImage], Paths]", depth: int = DEPTH
-) -> InitScan:
+def follow_starts(data: Buffer, elf: Elf, finds: Finds, walk_of: "Callable[[LoadedImage], Paths]") -> InitScan:
     """Walk the code that loading a library may execute; `finds` gets what is beyond the level."""
     if not elf.sections:
         return InitScan(IsaResult(not_checked="it has no section table to find the initialisers by"))
     image = LoadedImage(data, elf)
     starts = image.starts()
     walk = walk_of(image)
-    walk.descend(starts, depth)
+    walk.descend(starts)
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
-    walk.descend([*entries, *slots], depth)
+    walk.descend([*entries, *slots])
+    walk.deepen(finds)
     result = finds.result(data, function_symbols(data, elf))
     return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends)
 
@@ -307,20 +306,6 @@ class Image(Protocol):
         ...
 
 
-class Tables(Protocol):
-    """A library's pointers to functions of its own that are no slots; and the slots of other libraries' functions."""
-
-    elsewhere: set[int]
-
-    def pointer(self, slot: int) -> int | None:
-        """The pointer into this library that the loader writes to an address; None where it writes none."""
-        ...
-
-    def table(self, address: int, end: int | None) -> list[int]:
-        """The functions in the table of pointers that begins at an address."""
-        ...
-
-
 class ModuleImage(Image, Protocol):
     """A library whose data can be read: pointers as the loader writes them, words as the file has them."""
 
@@ -330,6 +315,16 @@ class ModuleImage(Image, Protocol):
 
     def word(self, address: int) -> int | None:
         """The eight bytes at an address; None where the file has none."""
+        ...
+
+
+class Tables(ModuleImage, Protocol):
+    """Tables of pointers to functions of a library's own; and the slots of other libraries' functions."""
+
+    elsewhere: set[int]
+
+    def table(self, address: int, end: int | None) -> list[int]:
+        """The functions in the table of pointers that begins at an address."""
         ...
 
 
@@ -345,6 +340,7 @@ class Paths:
         self.data, self.image, self.addresses, self.tables = data, image, addresses, tables
         self.instructions = 0
         self.open_ends = 0
+        self.below: dict[int, None] = {}  # what is called below the levels that count
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
         self.taken: set[int] = set()  # addresses that the function which is decoded takes, or those who call it
         self.first = True  # it is an initialiser
@@ -355,7 +351,7 @@ class Paths:
         """Another walk through the same code, which takes addresses."""
         raise NotImplementedError
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
         """Decode a piece of code as far as it is new: the address where it goes on, None at the run's end.
 
         `waiting` and `calls` get what it leads to.
@@ -367,20 +363,29 @@ class Paths:
         if self.instructions > _MAX_INSTRUCTIONS:
             raise _damaged(f"loading it runs through more than {_MAX_INSTRUCTIONS} instructions")
 
-    def descend(self, starts: list[int], depth: int) -> None:
-        """Decode what runs from `starts`, with `depth` levels of calls."""
+    def descend(self, starts: list[int], depth: int = DEPTH) -> None:
+        """Decode what runs from `starts`, with the levels of calls that count."""
         for below in range(depth + 1):
             self.first = below == 0
-            starts = self.follow(starts, with_calls=below < depth)
+            starts = self.follow(starts)
+        self.below |= dict.fromkeys(starts)
+
+    def deepen(self, finds: Finds) -> None:
+        """Follow what is called below, as long as that may decide what runs."""
+        finds.aside, limit = True, self.instructions + _DEEPER
+        waiting = list(self.below)
+        while waiting and not self.open_ends and not finds.beside and self.instructions < limit:
+            waiting += self.follow([waiting.pop()])
+        self.open_ends += finds.beside + bool(waiting)
 
     def addresses_in(self, starts: list[int]) -> list[int]:
         """Addresses that the code from `starts` loads relative to itself, in order; nothing is judged."""
         found: list[int] = []
-        self.for_addresses(found).descend(starts, DEPTH)
+        self.for_addresses(found).descend(starts)
         return found
 
-    def follow(self, starts: list[int], *, with_calls: bool) -> list[int]:
-        """Decode from `starts` along every jump; gives what was called, if that is wanted."""
+    def follow(self, starts: list[int]) -> list[int]:
+        """Decode from `starts` along every jump; gives what was called."""
         calls: dict[int, None] = {}
         for start in starts:
             self.taken, self.through_pointer = set(self.handed.pop(start, ())), False
@@ -389,8 +394,8 @@ class Paths:
             while waiting:
                 address: int | None = waiting.pop()
                 while address is not None:
-                    address = self.decode(address, waiting, called if with_calls else None)
-            if self.tables is not None and self.taken and with_calls:
+                    address = self.decode(address, waiting, called)
+            if self.tables is not None and self.taken:
                 if self.through_pointer:
                     called |= dict.fromkeys(self._through_pointers(self.tables))
                 for each in called if self.first else ():
@@ -426,10 +431,13 @@ class Walk(Paths):
 
         super().__init__(data, image, addresses, tables)
         self.flow = iced_x86.FlowControl
-        self.lea = iced_x86.Mnemonic.LEA
+        self.lea, self.test, self.cmp = iced_x86.Mnemonic.LEA, iced_x86.Mnemonic.TEST, iced_x86.Mnemonic.CMP
         self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
         self.sweep = sweep
         self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
+        self.compares = _compares(vars(iced_x86.Code))
+        self.compared = self.table = (0, 0)  # address of the last comparison with a number, and of the last `lea`
+        self.held = (0, 0, 0)  # address of the last load of a pointer from a fixed place, its register and that place
 
     def for_addresses(self, found: list[int]) -> "Walk":
         return Walk(self.data, self.image, Sweep(self.sweep.level), found)
@@ -439,14 +447,16 @@ class Walk(Paths):
         address = instruction.ip_rel_memory_address
         if instruction.mnemonic == self.lea:
             self.taken.add(address)
+            self.table = instruction.ip, address
         elif instruction.op0_kind == self.register:
+            self.held = instruction.ip, instruction.op0_register, address
             found = self.image.slots.get(address)
             if found is None and self.tables is not None and address not in self.tables.elsewhere:
                 self.taken.add(address)
             elif found is not None and self.image.offset(found) is None:
                 self.taken.add(found)
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
         """The instructions of a window, as far as they are new; gives where it goes on, None at the run's end.
 
         A million instructions pass here: what is written out in the loop would take twice the time in functions.
@@ -485,7 +495,7 @@ class Walk(Paths):
         self.count(count)
         return following
 
-    def _goes_on(self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None] | None) -> bool:
+    def _goes_on(self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None]) -> bool:
         """Judge an instruction and note where it leads; gives whether the one behind it may run too."""
         self.sweep.see(instruction)
         code, flow = instruction.code, instruction.flow_control
@@ -498,17 +508,21 @@ class Walk(Paths):
             elif self.tables is not None and (code == self.load or instruction.mnemonic == self.lea):
                 if instruction.is_ip_rel_memory_operand:
                     self._take(instruction)
+            elif code in self.compares:
+                self.compared = instruction.ip, instruction.immediate(1)
             elif code in self.sweep.harmless:
                 self.dull.add(code)
             return code != self.sweep.invalid
         target = self._target(instruction)
         if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
-            if calls is not None and target is not None:
+            if target is not None:
                 calls[target] = None
-            elif target is not None:
-                self.open_ends += self.image.offset(target) is not None and not self._was_seen(target)
         elif target is not None:
             waiting.append(target)
+        elif flow == self.flow.INDIRECT_BRANCH and not self._leads_elsewhere(self._slot(instruction)):
+            cases = self._cases(instruction)
+            waiting += cases
+            self.open_ends += not cases
         return code != self.sweep.invalid and flow not in (
             self.flow.UNCONDITIONAL_BRANCH,
             self.flow.INDIRECT_BRANCH,
@@ -516,30 +530,65 @@ class Walk(Paths):
             self.flow.EXCEPTION,
         )
 
-    def _was_seen(self, address: int) -> bool:
-        page, at = divmod(address, _PAGE)
-        return page in self.seen and bool(self.seen[page][at >> 3] & 1 << (at & 7))
+    def _cases(self, instruction: "iced_x86.Instruction") -> list[int]:
+        """The targets of a `switch`: a comparison with the last case, then a table of distances from itself."""
+        (compared, last), (loaded, table) = self.compared, self.table
+        near = instruction.ip - _SWITCH_BYTES <= compared < loaded < instruction.ip
+        if self.tables is None or not near or not 0 < last < _SWITCH or self.image.offset(table) is not None:
+            return []
+        found = []
+        for place in range(table, table + 4 * (last + 1), 4):
+            word = self.tables.word(place)
+            target = table + ((word or 0) & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+            if word is None or self.image.offset(target) is None:
+                return []
+            found.append(target)
+        return found
 
-    def _leads_elsewhere(self, instruction: "iced_x86.Instruction") -> bool:
-        if not instruction.is_ip_rel_memory_operand:
-            return False
-        return self.tables is None or instruction.ip_rel_memory_address in self.tables.elsewhere
+    def _slot(self, instruction: "iced_x86.Instruction") -> int | None:
+        """The fixed place of the pointer that an indirect jump or call takes: its operand, or what was just loaded."""
+        if instruction.is_ip_rel_memory_operand:
+            return instruction.ip_rel_memory_address
+        at, register, slot = self.held
+        place = self.image.offset(at)
+        if instruction.op0_kind != self.register or instruction.op0_register != register or place is None:
+            return None
+        distance = instruction.ip - at
+        if not 0 < distance <= _SWITCH_BYTES:
+            return None
+        # Between them nothing else may go into the register, as in: load; test; je; call.
+        decoder = self.sweep.decoder(64, self.data[place[0] : place[0] + distance], ip=at)
+        tested = (self.test, self.cmp)
+        calm = (self.flow.NEXT, self.flow.CONDITIONAL_BRANCH)
+        for each in islice(decoder, 1, None):
+            writes = each.flow_control == self.flow.NEXT and each.op_count and each.mnemonic not in tested
+            if each.flow_control not in calm or (writes and each.op0_kind == self.register):
+                return None
+        return slot
+
+    def _leads_elsewhere(self, slot: int | None) -> bool:
+        return slot is not None and (self.tables is None or slot in self.tables.elsewhere)
 
     def _target(self, instruction: "iced_x86.Instruction") -> int | None:
         flow = instruction.flow_control
         if flow in (self.flow.INDIRECT_BRANCH, self.flow.INDIRECT_CALL):
-            target = None
-            if instruction.is_ip_rel_memory_operand:
-                address = instruction.ip_rel_memory_address
-                target = self.image.slots.get(address)
+            target, slot = None, self._slot(instruction)
+            if slot is not None:
+                target = self.image.slots.get(slot)
                 if target is None and self.tables is not None:
-                    target = self.tables.pointer(address)
-            self.through_pointer |= target is None and flow == self.flow.INDIRECT_CALL
-            # A slot of another library's function is no open end: that library is looked at by itself.
-            self.open_ends += target is None and not self._leads_elsewhere(instruction)
+                    target = self.tables.pointer(slot)
+            if target is None and flow == self.flow.INDIRECT_CALL:
+                self.through_pointer = True
+                # A slot of another library's function is no open end: that library is looked at by itself.
+                self.open_ends += not self._leads_elsewhere(slot)
             return target
         direct = (self.flow.UNCONDITIONAL_BRANCH, self.flow.CONDITIONAL_BRANCH, self.flow.CALL)
         return instruction.near_branch_target if flow in direct else None
+
+
+def _compares(codes: Mapping[str, object]) -> frozenset[object]:
+    """The codes of comparisons of a register or memory with a number."""
+    return frozenset(code for name, code in codes.items() if name.startswith("CMP_") and "_IMM" in name)
 
 
 def _damaged(what: str) -> VerificationFailedError:

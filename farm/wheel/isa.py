@@ -15,7 +15,7 @@ Levels are data: `isa_levels.yaml`.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
@@ -111,8 +111,13 @@ class Finds:
         self.counts: dict[str, int] = {}
         self.places: dict[str, list[int]] = {}
         self.undecodable = 0
+        self.aside = False  # what is noted counts in `beside` alone
+        self.beside = 0
 
-    def note(self, features: Iterable[str], address: int) -> None:
+    def note(self, features: Collection[str], address: int) -> None:
+        if self.aside:
+            self.beside += bool(features)
+            return
         for feature in features:
             self.counts[feature] = self.counts.get(feature, 0) + 1
             places = self.places.setdefault(feature, [])

@@ -29,10 +29,12 @@ from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, DllSymbols, Pe, read_dll_
 from farm.wheel.windows import loaded_by_name
 
 if TYPE_CHECKING:
+    from farm.wheel.initscan import InitScan
     from farm.wheel.isa import IsaResult
     from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
+_SWEPT = 16 << 20  # bytes of a library: a second
 _GPUS = ("cuda", "intelgt", "amdgpu")
 _DLLS = (".dll", ".pyd", ".exe", ".so")  # other files may begin with the two letters of a PE file by chance
 
@@ -258,43 +260,40 @@ def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
 
 def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Chosen | None") -> Instructions:
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
-    from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
+    from farm.wheel.isa import IsaResult, scan_isa  # noqa: PLC0415 (as above)
 
-    if level in arm_level_names():
-        return _arm_instructions(data, elf, level, on_load)
-    if on_load:
-        scan = scan_starts(data, elf, level)
-        return _found(level, scan.result, scan.starts, scan.open_ends)
-    return _found(level, scan_isa(data, elf, level, chosen))
-
-
-def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instructions:
-    from farm.wheel.aarch64 import scan_aarch64, scan_arm_starts  # noqa: PLC0415 (slow to import, few wheels need it)
-    from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
+    if level not in arm_level_names():
+        scan = scan_starts(data, elf, level) if on_load else None
+        return _found(level, scan, len(data), lambda: scan_isa(data, elf, level, None if on_load else chosen))
+    from farm.wheel.aarch64 import scan_aarch64, scan_arm_starts  # noqa: PLC0415 (as above, and few wheels need it)
 
     if (elf.machine, elf.bits, elf.little) != ("aarch64", 64, True):
         why = f"machine code for {elf.machine}, and {level} is a level of aarch64"
-        return _found(level, IsaResult(not_checked=why))
-    if on_load:
-        scan = scan_arm_starts(data, elf, level)
-        return _found(level, scan.result, scan.starts, scan.open_ends)
-    return _found(level, scan_aarch64(data, elf, level))
+        return _found(level, None, len(data), lambda: IsaResult(not_checked=why))
+    scan = scan_arm_starts(data, elf, level) if on_load else None
+    return _found(level, scan, len(data), lambda: scan_aarch64(data, elf, level))
 
 
 def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:
     from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
 
-    scan = scan_dll(data, pe, level, on_load=on_load)
-    return _found(level, scan.result, scan.starts, scan.open_ends) if on_load else _found(level, scan.result)
+    scan = scan_dll(data, pe, level, on_load=True) if on_load else None
+    return _found(level, scan, len(data), lambda: scan_dll(data, pe, level, on_load=False).result)
 
 
-def _found(level: str, result: "IsaResult", starts: int | None = None, open_ends: int = 0) -> Instructions:
+def _found(level: str, scan: "InitScan | None", size: int, sweep: "Callable[[], IsaResult]") -> Instructions:
+    """The instructions of a library: of what runs on loading, or of all code (`sweep`)."""
+    open_ends = scan.open_ends if scan else 0
+    # Where not all can be followed, code that holds nothing beyond the level has nothing that could run on loading.
+    if scan and open_ends and not scan.result.beyond and size <= _SWEPT and not sweep().beyond:
+        open_ends = 0
+    result = scan.result if scan else sweep()
     return Instructions(
         level=level,
         beyond={find.feature: (find.count, find.places) for find in result.beyond},
         undecodable=result.undecodable,
         not_checked=result.not_checked,
-        starts=starts,
+        starts=scan.starts if scan and not result.not_checked else None,
         open_ends=open_ends,
     )
 

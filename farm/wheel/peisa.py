@@ -22,7 +22,7 @@ from itertools import pairwise
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Functions
-from farm.wheel.initscan import DEPTH, ENTRY_NAMES, InitScan, Walk, module_slots
+from farm.wheel.initscan import ENTRY_NAMES, InitScan, Walk, module_slots
 from farm.wheel.isa import IsaResult, Sweep
 from farm.wheel.pe import Pe
 
@@ -55,7 +55,8 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
         for low, high in image.functions():
             sweep.piece(data, low, high, image.address_of(low))
     if on_load or not sweep.counts:
-        walk.descend(starts, DEPTH)
+        walk.descend(starts)
+        walk.deepen(sweep)
     return InitScan(sweep.result(data, image.exports()), len(starts), walk.instructions, walk.open_ends)
 
 

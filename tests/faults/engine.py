@@ -182,7 +182,6 @@ def install_smoke(patch):
         return runner._Ended(0, None, "", 0.1)
 
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
-    patch(smoke, "find_uv", lambda: None)
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
     patch(environment, "subprocess", SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
     patch(runner, "find_emulator", lambda: Emulator("qemu-x86_64"))

@@ -181,32 +181,6 @@ class Journal(Database):
             self._append(run_id, "run-finished", {"result": result, "exit_code": exit_code})
             return True
 
-    def forget(self, before: datetime, *, dry_run: bool = False) -> int:
-        """Removes every run that ended before a time, with its jobs, attempts and events; returns how many.
-
-        `dry_run`: only counts them.
-
-        The space goes back to the disk. Open runs stay, and so does the newest run of all: ids go on from it.
-        """
-        ended = "SELECT id FROM runs WHERE finished < ? AND id < (SELECT max(id) FROM runs)"
-        when = (before.astimezone(UTC).isoformat(timespec="milliseconds"),)
-        if dry_run:
-            with self._lock, self._errors():
-                return int(self._db.execute(f"SELECT count(*) FROM ({ended})", when).fetchone()[0])  # noqa: S608 a text of ours
-        # Children first: foreign keys point upwards and are checked in each statement.
-        with self._writing():
-            self._db.execute(f"DELETE FROM events WHERE run_id IN ({ended})", when)  # noqa: S608 a text of ours
-            jobs = f"SELECT id FROM jobs WHERE run_id IN ({ended})"  # noqa: S608 a text of ours
-            self._db.execute(f"DELETE FROM attempts WHERE job_id IN ({jobs})", when)  # noqa: S608 a text of ours
-            self._db.execute(f"DELETE FROM jobs WHERE run_id IN ({ended})", when)  # noqa: S608 a text of ours
-            count = self._db.execute(f"DELETE FROM runs WHERE id IN ({ended})", when).rowcount  # noqa: S608 a text of ours
-        if count:
-            with self._lock, self._errors():
-                # Not in the transaction: SQLite refuses VACUUM in one. A kill in between only leaves free pages in the
-                # file.
-                self._db.execute("VACUUM")
-        return count
-
     def claim(self, run_id: str) -> bool:
         """Makes this process the run's owner; false while the recorded owner lives, or may live, and after its end."""
         with self._writing():

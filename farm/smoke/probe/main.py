@@ -10,7 +10,6 @@ import platform
 
 from .checks import run_checks
 from .jit import first_kernel
-from .junit import junit, junit_rows
 from .outcome import FAILED
 from .recorder import Recorder
 
@@ -24,7 +23,6 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--module", default="torch", help="the module to test (default: torch)")
     made.add_argument("--json", required=True, help="where to write the report")
-    made.add_argument("--junit", help="where to write it as JUnit's XML")
     made.add_argument("--expect-version", metavar="VERSION", help="the version that must be installed")
     made.add_argument("--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none")
     made.add_argument(
@@ -85,8 +83,5 @@ def main(arguments: list[str] | None = None) -> int:
     run_checks(recorder, options)
     document["complete"] = True
     recorder.write()
-    if options.junit:
-        with open(options.junit, "w", encoding="utf-8") as file:
-            file.write(junit(options.module, junit_rows(recorder.checks)))
     is_failed = any(check["status"] == FAILED for check in recorder.checks)
     return 1 if is_failed or document["skipped"] else 0

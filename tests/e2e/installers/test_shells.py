@@ -31,8 +31,6 @@ CASES = [
     ("farm submit --variant sm35-avx512v", "farm submit --variant sm35-avx512vnni-py311"),
     ("farm completion fi", "farm completion fish"),
     ("farm --project . sta", "farm --project . status"),
-    ("farm help exit-c", "farm help exit-codes"),
-    ("farm help subm", "farm help submit"),
 ]
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_a_torch_whose_library_is_rubbish(smoke):
     [
         ("import ctypes\nctypes.string_at(8)", "SIGSEGV", []),
         ("import os\nos.abort()", "SIGABRT", []),
-        (UD2, "SIGILL", ["sigill"]),
+        (UD2, "SIGILL", ["illegal-instruction"]),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", ["killed"]),
     ],
 )  # fmt: skip
@@ -176,14 +175,11 @@ def test_a_fork_that_goes_on_as_the_probe_does_not_pass(smoke):
     assert answer.here["outcome"] == "failed"
 
 
-def test_the_report_is_kept_and_ci_gets_its_xml(smoke, tmp_path):
-    answer = smoke("raise ImportError('<&>\\x00')", "--junit", str(tmp_path / "ci" / "smoke.xml"))
+def test_the_report_is_kept_beside_the_wheel(smoke):
+    answer = smoke("raise ImportError('<&>\\x00')")
     assert answer.beside == ["torch-2.8.0+cpu.avx2-py3-none-any.whl.smoke-Haswell.json",
                              "torch-2.8.0+cpu.avx2-py3-none-any.whl.smoke.json"]  # fmt: skip
     assert answer.reports["Haswell"]["reason"] == "qemu-x86_64 is not on the PATH"
-    suite = ElementTree.parse(tmp_path / "ci" / "smoke.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("2", "2")
-    assert suite[0][0].get("message") == "ImportError: <&>"
 
 
 def test_a_missing_file_and_wrong_limits_are_the_users_mistakes(smoke, tmp_path):

@@ -111,8 +111,8 @@ def test_a_windows_wheel_is_explained_and_repaired(windows, linux, tmp_path):
 
     seen = json.loads(windows.run("inspect", wheel, "--json"))
     assert seen == linux.json("inspect", str(wheel))
-    why = json.loads(windows.run("inspect", "--why-126", wheel, "--json", code=6))
-    assert [item["name"] for item in why["missing"]] == ["libiomp5md.dll"]
+    [why] = json.loads(windows.run("inspect", wheel, "--explain", "WinError 126", "--json"))
+    assert [each.partition(",")[0] for each in why["culprits"]] == ["libiomp5md.dll"]
     windows.run("repair", wheel, "--lib-dir", libs, "--into", "torch/lib", "-o", tmp_path / "there")
     linux.json("repair", str(wheel), "--lib-dir", str(libs), "--into", "torch/lib", "-o", str(tmp_path / "here"))
     there, here = (zipfile.ZipFile(tmp_path / name / wheel.name) for name in ("there", "here"))

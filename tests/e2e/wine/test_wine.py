@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from farm.base import zipapps as packer
-from farm.smoke.causes import find_causes
 from farm.smoke.report import Check, SmokeReport
-from farm.smoke.runner import PROBE
+from farm.smoke.runner import PROBE, find_causes
 from tests.e2e.wine.windows_python import PARTS, site, windows_path
 
 ROOT = Path(__file__).parents[3]
@@ -130,6 +129,14 @@ def built(wine, tmp_path_factory):
     return wheel, libs
 
 
+def why_126(given):
+    """The explanation of Windows' message by these files."""
+    done = farm("inspect", given, "--explain", "WinError 126", "--json")
+    assert done.returncode == 0, done.stderr
+    [found] = json.loads(done.stdout)
+    return found
+
+
 def test_error_126_before_repair_and_none_after(built, load, tmp_path):
     wheel, libs = built
     before = install(wheel, tmp_path / "before") / "lib"
@@ -137,16 +144,11 @@ def test_error_126_before_repair_and_none_after(built, load, tmp_path):
     assert load(*(before / name for name in names)) == [NOT_FOUND, 0, NOT_FOUND]
 
     for given in (wheel, before.parent):
-        told = farm("inspect", "--why-126", given, "--json")
-        assert told.returncode == 6, told.stderr
-        found = json.loads(told.stdout)
-        assert (found["named"], found["innocent"]) == ("torch/lib/aoti_custom_ops.dll", True)
-        [missing] = found["missing"]
-        assert missing["chain"] == ["torch/lib/aoti_custom_ops.dll", "torch/lib/torch_cpu.dll", "libiomp5md.dll"]
-        assert "intel-openmp" in missing["source"]
-    said = farm("inspect", "--why-126", wheel).stdout
-    assert "libiomp5md.dll is missing" in said
-    assert "aoti_custom_ops.dll: it is innocent" in said
+        found = why_126(given)
+        assert "torch/lib/aoti_custom_ops.dll is the first that fails (it is innocent" in found["cause"]
+        chain = "torch/lib/aoti_custom_ops.dll -> torch/lib/torch_cpu.dll -> libiomp5md.dll"
+        assert found["culprits"] == [f"libiomp5md.dll, needed by torch/lib/torch_cpu.dll (chain: {chain})"]
+        assert "intel-openmp" in found["cure"]
 
     repaired = farm("repair", wheel, "--lib-dir", libs, "--into", "torch/lib", "-o", tmp_path / "out", "--json")
     assert repaired.returncode == 0, repaired.stderr
@@ -155,7 +157,7 @@ def test_error_126_before_repair_and_none_after(built, load, tmp_path):
     assert [item["path"] for item in result["vendored"]] == added
     after = install(result["wheel"], tmp_path / "after") / "lib"
     assert load(*(after / name for name in names)) == [0, 0, 0]
-    assert farm("inspect", "--why-126", result["wheel"]).returncode == 0
+    assert why_126(result["wheel"])["culprits"] == []
 
 
 def download(folder, requirement, require):
@@ -213,16 +215,14 @@ def installed(openmp, tmp_path_factory):
 
 def test_the_official_wheel_gets_its_openmp_back(load, openmp, mended, installed, tmp_path):
     """torch 2.0.1: what is broken is named, repaired, the same twice, and Wine loads it."""
-    told = json.loads(farm("inspect", "--why-126", openmp[1], "--json").stdout)
-    assert [(item["name"], item["needed_by"]) for item in told["missing"]] == [
-        ("libiomp5md.dll", ["torch/lib/torch_cpu.dll"])
-    ]
+    [culprit] = why_126(openmp[1])["culprits"]
+    assert culprit.startswith("libiomp5md.dll, needed by torch/lib/torch_cpu.dll")
     lib = installed / "lib"
     assert load(lib / "c10.dll", lib / "torch_cpu.dll") == [0, NOT_FOUND]
     name, wheels = mended
     assert [wheel.name for wheel in wheels] == [name, name]
     assert len({hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}) == 1
-    assert farm("inspect", "--why-126", wheels[0]).returncode == 0
+    assert why_126(wheels[0])["culprits"] == []
     repaired = lib_of(wheels[0], installed, tmp_path)
     assert load(repaired / "c10.dll", repaired / "torch_cpu.dll") == [0, 0]
 
@@ -268,15 +268,13 @@ def test_pythons_own_message_and_the_file_behind_it(windows_python, installed, n
     assert said, check["seen"]
     named = installed.parent / said[1].removeprefix("Z:").replace("\\", "/")
     assert named.is_file()
-    told = farm("inspect", "--why-126", installed, "--json")
-    assert told.returncode == 6, told.stderr
-    found = json.loads(told.stdout)
-    assert [item["name"] for item in found["missing"]] == ["libiomp5md.dll"]
-    assert (installed.parent / found["named"], found["innocent"]) == (named, True)
+    found = why_126(installed)
+    assert [each.partition(",")[0] for each in found["culprits"]] == ["libiomp5md.dll"]
+    assert f"{named.relative_to(installed.parent).as_posix()} is the first that fails (it is innocent" in found["cause"]
     report = SmokeReport(module="torch", emulated=None, outcome="failed", checks=(Check.model_validate(check),))
     [cause] = find_causes(report, hung=False)
     assert cause.id == "winerror-126"
-    assert "--why-126" in cause.fix
+    assert "--explain" in cause.fix
 
 
 def test_the_repaired_torch_works_in_windows_python(windows_python, mended, installed, needs, tmp_path):

@@ -1,8 +1,7 @@
-"""Installing a wheel from an index of files, with pip and with uv, and probing what was installed."""
+"""Installing a wheel from an index of files, and probing what was installed."""
 
 import functools
 import hashlib
-import re
 import socket
 import ssl
 import sys
@@ -49,22 +48,12 @@ def index(tmp_path):
     return folder
 
 
-@pytest.fixture(params=["pip", "uv"])
-def uv(request):
-    """The program of uv that stands beside this interpreter, or None for pip."""
-    if request.param == "pip":
-        return None
-    program = Path(sys.executable).with_name("uv")
-    assert program.exists(), "uv is one of the development tools"
-    return str(program)
-
-
 @pytest.fixture
-def python(tmp_path, uv):
-    return make_environment(tmp_path / "env", Path(sys.executable), uv=uv)
+def python(tmp_path):
+    return make_environment(tmp_path / "env", Path(sys.executable))
 
 
-def test_a_wheel_of_another_machine_goes_into_a_folder(tmp_path, python, uv):
+def test_a_wheel_of_another_machine_goes_into_a_folder(tmp_path, python):
     """The newest that its Python and glibc take."""
     index = tmp_path / "index"
     for version, tag in (("1", "py3-none-any"), ("2", "cp39-abi3-manylinux_2_17_aarch64")):
@@ -72,11 +61,11 @@ def test_a_wheel_of_another_machine_goes_into_a_folder(tmp_path, python, uv):
     for version, tag in (("3", "cp311-cp311-manylinux_2_39_aarch64"), ("4", "cp311-cp311-manylinux_2_17_x86_64")):
         add_wheel(index, "far", version, "", tag=tag)
     target, log = Target(tmp_path / "site", "py311", "aarch64", "2.36"), tmp_path / "log"
-    install(python, "far", target=target, source=("--index-url", index.as_uri()), log=log, timeout_s=600, uv=uv)
+    install(python, "far", target=target, source=("--index-url", index.as_uri()), log=log, timeout_s=600)
     assert [folder.name for folder in target.folder.glob("*.dist-info")] == ["far-2.dist-info"]
 
 
-NONE_SUCH = r"No matching distribution found for fakemod==9|no version of fakemod==9"
+NONE_SUCH = "No matching distribution found for fakemod==9"
 
 
 def test_a_python_too_old_for_this_pip_brings_its_own(tmp_path, index, monkeypatch):
@@ -93,12 +82,12 @@ def test_a_python_too_old_for_this_pip_brings_its_own(tmp_path, index, monkeypat
         install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
 
 
-def test_install_then_probe(tmp_path, index, python, uv):
+def test_install_then_probe(tmp_path, index, python):
     log = tmp_path / "logs" / "pip.log"
     said: list[str] = []
     source = ("--index-url", index.as_uri())
-    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=600, uv=uv, line=said.append)
-    assert re.search("Successfully installed|Installed 1 package", log.read_text())
+    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=600, line=said.append)
+    assert "Successfully installed" in log.read_text()
     # The screen gets what the log gets.
     assert "\n".join(said) == log.read_text().rstrip("\n")
     report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=600)
@@ -107,84 +96,77 @@ def test_install_then_probe(tmp_path, index, python, uv):
     assert (tmp_path / "env" / imported).is_file()
 
 
-def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, index, python, uv):
+def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, index, python):
     log = tmp_path / "pip.log"
     with pytest.raises(SmokeFailedError, match=NONE_SUCH) as caught:
-        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=600, uv=uv)
+        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=600)
     assert caught.value.hint == f"log: {log}"
 
 
 # `need` begins as `needy` does, as torch and torchvision.
 @pytest.mark.parametrize(("absent", "version"), [("absentmod", ""), ("absentmod", "==1.13.1"), ("need", "==1")])
-def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, uv, absent, version):
+def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, absent, version):
     add_wheel(index, "needy", "1", fakemod.SOURCE, f"Requires-Dist: {absent}{version}\n")
     with pytest.raises(SmokeFailedError, match=absent) as caught:
-        install(
-            python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600, uv=uv
-        )
+        install(python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600)
     assert f"the index lacks {absent}: `farm index dependencies`" in caught.value.hint
     links = (index / "needy" / "index.html").as_uri()
     source = ("--no-index", "--find-links", links)
     with pytest.raises(SmokeFailedError, match=absent) as caught:
-        install(python, "needy==1", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+        install(python, "needy==1", source=source, log=tmp_path / "pip.log", timeout_s=600)
     assert f"the index lacks {absent}: the page of links has" in caught.value.hint
 
 
 @pytest.mark.parametrize("option", ["--index-url", "--find-links"])
-def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, option, monkeypatch):
-    """As a bucket is when it was made; pip says of it only that there is no such version.
-
-    uv looks for credentials then, and makes their folder: not in the user's home, where another one is named.
-    """
-    home = tmp_path / "home"
-    monkeypatch.setenv("HOME", str(home))
+def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, option):
+    """As a bucket is when it was made; pip says of it only that there is no such version."""
     with moto.in_thread() as url:
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
         client = boto3.Session(**keys).client("s3", endpoint_url=url)
         client.create_bucket(Bucket="wheels")
-        client.put_object(Bucket="wheels", Key="links.html", Body=b"")
+        for key in ("links.html", "links.html/fakemod/"):
+            client.put_object(Bucket="wheels", Key=key, Body=b"")
         client.close()
         source = (option, f"{url}/wheels/links.html")
         with pytest.raises(SmokeFailedError) as caught:
-            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
-    assert caught.value.hint.startswith(f"{url}/wheels/links.html answers 403 without credentials")
-    assert not (home / ".local").exists()
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
+    assert f"{url}/wheels/links.html answers 403 to pip" in str(caught.value)
+    assert caught.value.hint.startswith("let everybody read the bucket")
 
 
 @pytest.mark.parametrize("option", ["--index-url", "--find-links"])
-def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python, uv, option, monkeypatch):
+def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python, option, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/links.html"
     with pytest.raises(InfrastructureError) as caught:
-        install(python, "fakemod==9", source=(option, url), log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+        install(python, "fakemod==9", source=(option, url), log=tmp_path / "pip.log", timeout_s=600)
     assert f"{url} does not answer ([Errno 111] Connection refused)" in str(caught.value)
     assert caught.value.hint.startswith("start its server")
 
 
-def test_an_address_without_the_project_is_no_fault_of_the_wheel(tmp_path, index, python, uv):
+def test_an_address_without_the_project_is_no_fault_of_the_wheel(tmp_path, index, python):
     """The index's root for that of a group, for one: pip says of it only that there is no such version."""
     with web(index) as url:
         for wrong in (f"{url}/fakemod", f"{url}/none/"):
             source = ("--index-url", wrong)
             with pytest.raises(InfrastructureError, match=f"{wrong} has no page of fakemod") as caught:
-                install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+                install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
             assert "/whl/<group>/simple/" in caught.value.hint
         with pytest.raises(SmokeFailedError, match=f"(?i){NONE_SUCH}"):
-            install(python, "FakeMod==9", source=("--index-url", url), log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+            install(python, "FakeMod==9", source=("--index-url", url), log=tmp_path / "pip.log", timeout_s=600)
 
 
-def test_a_password_in_the_address_is_not_shown(tmp_path, index, python, uv):
+def test_a_password_in_the_address_is_not_shown(tmp_path, index, python):
     with web(index) as url:
         source = ("--index-url", url.replace("//", "//ann:s3cret@"))
         with pytest.raises(SmokeFailedError, match=NONE_SUCH) as caught:
-            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
     assert url.replace("//", "//****@") in str(caught.value)
     assert "s3cret" not in f"{caught.value}{caught.value.hint}{(tmp_path / 'pip.log').read_text()}"
 
 
-def test_an_authority_that_nobody_knows_is_named(tmp_path, python, uv, monkeypatch):
+def test_an_authority_that_nobody_knows_is_named(tmp_path, python, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -192,11 +174,11 @@ def test_an_authority_that_nobody_knows_is_named(tmp_path, python, uv, monkeypat
     with web(tmp_path, context) as url:
         source = ("--index-url", url)
         with pytest.raises(InfrastructureError, match="CERTIFICATE_VERIFY_FAILED") as caught:
-            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
         assert "SSL_CERT_FILE" in caught.value.hint
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
         with pytest.raises(InfrastructureError, match="has no page of fakemod"):
-            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
 
 
 def web(folder, tls=None):
@@ -209,39 +191,32 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):
+def test_no_other_index_can_answer(tmp_path, index, python, monkeypatch):
     other = tmp_path / "other"
     add_wheel(other, "fakemod", "9", fakemod.SOURCE)
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", other.as_uri())
     monkeypatch.setenv("PIP_FIND_LINKS", str(other / "fakemod"))
-    monkeypatch.setenv("UV_EXTRA_INDEX_URL", other.as_uri())
-    monkeypatch.setenv("UV_FIND_LINKS", str(other / "fakemod"))
     configuration = tmp_path / "pip.conf"
     configuration.write_text(f"[global]\nextra-index-url = {other.as_uri()}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     with pytest.raises(SmokeFailedError, match=NONE_SUCH):
-        install(
-            python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600, uv=uv
-        )
+        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600)
 
 
-def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index, python, uv):
+def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index, python):
     (wheel,) = index.glob("fakemod/*.whl")
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("planted.py", "x = 1")
-    with pytest.raises(SmokeFailedError, match=r"DO NOT MATCH THE HASHES|Hash mismatch"):
+    with pytest.raises(SmokeFailedError, match="DO NOT MATCH THE HASHES"):
         install(
             python,
             f"fakemod=={VERSION}",
             source=("--index-url", index.as_uri()),
             log=tmp_path / "pip.log",
             timeout_s=600,
-            uv=uv,
         )
 
 
-def test_a_requirement_is_no_option(tmp_path, index, python, uv):
+def test_a_requirement_is_no_option(tmp_path, index, python):
     with pytest.raises(UsageError, match="is not a requirement"):
-        install(
-            python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600, uv=uv
-        )
+        install(python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600)

@@ -74,7 +74,7 @@ STEERING = [
 ]
 
 
-def test_what_forces_or_hides_code_stays_outside_and_is_reported(environment, monkeypatch):
+def test_what_forces_or_hides_code_stays_outside(environment, monkeypatch):
     python = environment("import os; print('environment:', *sorted(os.environ))")
     for name in STEERING:
         monkeypatch.setenv(name, "")
@@ -85,12 +85,6 @@ def test_what_forces_or_hides_code_stays_outside_and_is_reported(environment, mo
     # The probe's, for code that the driver compiles, and the runner's, by which it finds what is left behind.
     own = {"CUDA_CACHE_MAXSIZE", processes.MARK}
     assert set(line.split()[1:]) <= {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"} | own
-    assert set(STEERING) <= set(report.dropped_variables)
-    assert "SOME_TOKEN" not in report.dropped_variables  # it changes nothing
-    [row] = [row for row in report.rows() if row.name == "environment"]
-    assert (row.status, "OPENBLAS_CORETYPE" in row.detail) == ("dropped", True)
-    assert "OPENBLAS_CORETYPE" in report.to_junit()
-    assert SmokeReport.model_validate_json(report.to_json()) == report
 
 
 def test_a_variable_that_is_asked_for_is_passed(environment, monkeypatch):
@@ -98,7 +92,6 @@ def test_a_variable_that_is_asked_for_is_passed(environment, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     asked = run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("CUDA_VISIBLE_DEVICES",))
     assert "cards: 1" in asked.output_tail
-    assert "CUDA_VISIBLE_DEVICES" not in asked.dropped_variables
     assert "cards: None" in probe(python).output_tail
     with pytest.raises(UsageError, match="NOT_THERE is not set"):
         run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("NOT_THERE",))

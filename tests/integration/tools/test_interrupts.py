@@ -117,7 +117,6 @@ COMMANDS = [
     ("why", *SELECT),
     ("matrix",),
     ("detect",),
-    ("help", "variants"),
     ("completion", "bash"),
     ("status",),
     ("clean",),

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -61,8 +59,8 @@ def test_a_dry_run_removes_nothing(project, capsys):
 def test_build_trees_are_those_of_this_projects_runs(project):
     workspace = Workspace(project, load_settings(project), Silent())
     with Journal(project / "artifacts" / "farm.db") as journal:
-        assert volumes_of(workspace, journal, all_projects=False, caches=False) == "farm-tree-" + "a" * 24
-    assert volumes_of(workspace, None, all_projects=False, caches=True) == f"farm-ccache-{workspace.id}-.*"
+        assert volumes_of(workspace, journal, caches=False) == "farm-tree-" + "a" * 24
+    assert volumes_of(workspace, None, caches=True) == f"farm-ccache-{workspace.id}-.*"
 
 
 def test_the_index_the_journal_and_what_is_not_the_farms_stay(project, capsys):
@@ -124,11 +122,8 @@ def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(p
     assert not published.exists()
     assert of(untested) == ["build.log"]
     assert of(half) == ["build.log", "built/wheel/a.whl"]
-    clean(project, capsys, "--logs")
-    assert (failed.exists(), of(half)) == (False, ["built/wheel/a.whl"])
-    clean(project, capsys, "--unpublished", "--logs")
-    assert not unpublished.exists()
-    assert not half.exists()
+    clean(project, capsys, "--unpublished")
+    assert not any(folder.exists() for folder in (unpublished, failed, half, untested))
 
 
 def test_a_hosts_compiler_cache_stays_unless_told(project, capsys):
@@ -169,32 +164,12 @@ def test_the_folder_of_a_cluster_is_cleaned_of_what_is_this_projects(project, ca
     clean(project, capsys)
     kept = ["jobs/farm-2", "toolchains/other", f"volumes/{cache}", "volumes/farm-tree-2"]
     assert left(shared) == sorted(kept)
-    clean(project, capsys, "--all-projects", "--compiler-caches")
-    assert left(shared) == ["jobs/farm-2"]
+    clean(project, capsys, "--compiler-caches")
+    assert left(shared) == sorted(set(kept) - {f"volumes/{cache}"})
 
 
 def left(shared):
     return sorted(path.relative_to(shared).as_posix() for path in shared.glob("*/*"))
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-@pytest.mark.parametrize(("answer", "there"), [("n", True), ("", True), ("yes", False)])
-def test_in_a_terminal_it_asks(project, answer, there):
-    import pty
-
-    ours, theirs = pty.openpty()
-    os.write(ours, f"{answer}\n".encode())
-    command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "clean"]
-    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, check=True)
-    assert "remove these 3? [y/N]" in done.stderr
-    assert (project / "artifacts/sources/x.tar").exists() is there
-    done = subprocess.run(
-        [*command, "--yes"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, check=True
-    )
-    assert "[y/N]" not in done.stderr
-    assert not (project / "artifacts/sources/x.tar").exists()
-    os.close(ours)
-    os.close(theirs)
 
 
 def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, capsys):
@@ -211,29 +186,6 @@ def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, cap
     monkeypatch.setattr("farm.engines.docker.connect", connect)
     clean(project, capsys, "--dry-run")
     assert asked == ["tcp://one", "ssh://two"]
-
-
-def test_ended_runs_leave_the_journal_when_that_is_asked_for(project, capsys):
-    """The newest stays: ids go on from it; and so does one that is under way."""
-    request = Request(package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
-    with Journal(project / "artifacts" / "farm.db") as journal:
-        (first,) = journal.runs()
-        under_way = journal.create_run("b" * 64, request, {})
-        newest = journal.create_run("c" * 64, request, {})
-        journal.finish_run(newest.id, "failure", 1)
-
-    def ids():
-        with Journal(project / "artifacts" / "farm.db") as journal:
-            return {run.id for run in journal.runs()}
-
-    assert clean(project, capsys, "--dry-run", "--journal")["runs_forgotten"] == 1
-    assert clean(project, capsys)["runs_forgotten"] == 0
-    assert clean(project, capsys, "--journal", "--older-than", "1d")["runs_forgotten"] == 0
-    assert ids() == {first.id, under_way.id, newest.id}
-    assert clean(project, capsys, "--journal")["runs_forgotten"] == 1
-    assert ids() == {under_way.id, newest.id}
-    assert main(["--project", str(project), "logs", first.id]) == 2
-    assert first.id in capsys.readouterr().err
 
 
 def test_a_folder_without_runs_has_nothing_to_clean(tmp_path, capsys, monkeypatch):

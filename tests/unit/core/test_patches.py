@@ -193,16 +193,3 @@ def test_the_copied_script_does_the_same_without_the_farm(tree, tmp_path):
     (tree / "functorch/csrc/dim/arena.h").write_text("__builtin_clz, otherwise")
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (refused.returncode, "does not look as expected" in refused.stderr) == (5, True)
-
-
-def test_the_command_shows_a_diff_and_writes_with_apply_alone(farm, tree):
-    options = ("--system", "windows", "--setuptools", 80, "--cmake", 4, "--compiler", "icx")
-    shown = farm("patches", tree, *options)
-    assert shown.returncode == 0, shown.stderr
-    assert "-class TORCH_API ForkedSubgraphSRLauncher {" in shown.stdout
-    assert contents(tree) == {name: text.encode() for name, text in FILES.items()}
-    told = json.loads(farm("patches", tree, *options, "--apply", "--json").stdout)
-    assert [patch["state"] for patch in told["patches"]] == ["needed"] * 5
-    assert {p["state"] for p in json.loads(farm("patches", tree, *options, "--json").stdout)["patches"]} == {"done"}
-    refused = farm("patches", tree / "no")
-    assert (refused.returncode, "no such folder" in refused.stderr) == (2, True)

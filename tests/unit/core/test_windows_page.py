@@ -66,7 +66,7 @@ def test_every_command_of_the_farm_exists_and_takes_its_options(page):
             parser().parse_args(words)
         assert ended is None or ended.value.code == 0, f"farm {command}"
         whole.append(words[0])
-    assert {"render", "doctor", "repair", "verify", "submit", "patches"} <= set(whole)
+    assert {"render", "doctor", "repair", "verify", "submit"} <= set(whole)
 
 
 def test_the_first_steps_command_renders_what_the_next_ones_copy(page, root, tmp_path, capsys):

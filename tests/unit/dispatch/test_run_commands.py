@@ -106,22 +106,6 @@ def test_status_names_the_first_error_of_a_failed_run(project, journal, run, cap
     assert shown in capsys.readouterr().out
 
 
-def test_status_of_one_with_watch_ends_when_it_has_ended(project, journal, run, capsys):
-    journal.finish_run(run.id, "success", 0)
-    assert farm(project, "status", run.id, "--watch", "--json") == 0
-    (line,) = json.loads(capsys.readouterr().out)
-    assert (line["state"], line["why"]) == ("success", None)
-
-
-def test_status_with_watch_prints_each_change_where_nothing_can_be_drawn(project, journal, run, capsys, monkeypatch):
-    looks = iter([lambda: None, lambda: journal.finish_run(run.id, "success", 0)])
-    monkeypatch.setattr(status.time, "sleep", lambda _: next(looks)())
-    assert farm(project, "status", "--watch") == 0
-    shown = capsys.readouterr()
-    assert [line.split()[3] for line in shown.out.splitlines() if line.startswith(run.id)] == ["queued", "success"]
-    assert (shown.out.endswith("\n"), shown.err) == (True, "")
-
-
 def test_logs_follow_what_is_written_and_end_with_the_run(project, workspace, journal, run, capsys):
     log = workspace.run_folder(run.id) / "build.log"
     log.parent.mkdir(parents=True)
@@ -254,12 +238,6 @@ def test_a_run_that_succeeds_before_it_is_cancelled_says_so(project, journal, ru
     assert capsys.readouterr().out == f"run {run.id} has ended before it was cancelled: success\n"
 
 
-def test_watching_a_journal_without_runs_says_so(project, capsys):
-    open_journal(project, load_settings(project)).close()
-    assert farm(project, "status", "--watch") == 0
-    assert capsys.readouterr().out == "no runs yet\n"
-
-
 def test_an_unknown_engine_ends_the_run_with_a_clear_error(project, journal, run, capsys):
     journal.finish_run(run.id, "infra", 9)
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
@@ -389,7 +367,6 @@ def test_logs_that_are_followed_end_as_the_run_did(project, workspace, journal, 
     assert farm(project, "logs", batch[1]) == 0
     assert farm(project, "logs", "-f", batch[1]) == 5
     assert "error 5" in capsys.readouterr().err
-    assert farm(project, "status", batch[2], "--watch") == 8
 
 
 def test_the_log_of_a_folder_that_was_removed_is_gone_and_the_build_was_there(project, workspace, journal, run, capsys):

@@ -26,14 +26,12 @@ def wheel_of(folder, files, tag):
     return path
 
 
-def test_tree_of_a_broken_library(tmp_path, capsys):
+def test_a_broken_library_is_named(tmp_path, capsys):
     path = wheel_of(tmp_path, {"canary/a.dll": MINGW + b"\0" * 100, "canary/b.so": b"\x7fELF"}, "cp311-cp311-win_amd64")
-    assert main(["inspect", str(path), "--tree"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "├── canary/a.dll (0.00 MB)"
-    assert lines[2].startswith("│   └── cannot be read: damaged PE file")
-    assert lines[3] == "└── canary/b.so (0.00 MB)"
-    assert lines[4].startswith("    └── cannot be read: damaged ELF file")
+    assert main(["inspect", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "not read: damaged PE file" in out
+    assert "not read: damaged ELF file" in out
 
 
 def test_windows_wheels_have_no_manylinux_level(tmp_path):

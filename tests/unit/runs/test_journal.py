@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -74,20 +73,6 @@ def test_a_run_that_ends_leaves_no_attempt_without_an_end(journal, exit_code, en
     journal.finish_run(run.id, "infra", exit_code)
     ends = [(a.id, (a.state, a.result)) for job in journal.jobs(run.id) for a in job.attempts]
     assert ends == [(first.id, ("done", "failure")), (second.id, end)]
-
-
-def test_runs_that_ended_long_ago_are_forgotten_and_nothing_else(journal, path):
-    runs = [journal.create_run("d", Request(), {"n": n}) for n in range(5)]
-    for run in runs:
-        attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
-        journal.event(run.id, "note", attempt_id=attempt.id)
-    for run in (runs[0], runs[2], runs[4]):
-        journal.finish_run(run.id, "success", 0)
-    assert journal.forget(datetime.now(UTC) - timedelta(hours=1)) == 0
-    assert journal.forget(datetime.now(UTC) + timedelta(seconds=1)) == 2  # the newest stays: ids go on from it
-    assert [run.id for run in journal.runs()] == [runs[4].id, runs[3].id, runs[1].id]
-    assert [len(journal.events(run.id)) for run in (runs[1], runs[3])] == [4, 4]
-    assert journal.create_run("d", Request(), {}).id > runs[4].id
 
 
 def test_it_is_all_there_after_reopening(path):

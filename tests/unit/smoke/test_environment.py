@@ -13,7 +13,6 @@ import pytest
 from packaging import tags
 
 from farm.base.errors import InfrastructureError, SmokeFailedError, UsageError
-from farm.smoke import environment
 from farm.smoke.environment import find_python, install, make_environment, other_platform
 
 
@@ -176,19 +175,21 @@ def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""], ids=["ssh", "closed at once"])
-def test_what_is_no_web_server_does_not_answer(tmp_path, banner):
+def test_what_is_no_web_server_does_not_answer(tmp_path, monkeypatch, banner):
     """pip retries and says that it found no version."""
 
     class Other(socketserver.BaseRequestHandler):
         def handle(self):
             self.request.sendall(banner)
 
+    monkeypatch.setattr(sys, "executable", str(program(tmp_path, "pip", "exit 1")))
     with socketserver.TCPServer(("127.0.0.1", 0), Other) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
+        source = ("--index-url", f"http://127.0.0.1:{server.server_address[1]}/simple/")
         try:
-            assert environment._answer(f"http://127.0.0.1:{server.server_address[1]}/simple/")[0] == 0
-            assert environment._answer(f"http://127.0.0.1:{server.server_address[1]}/simple/")[1]
+            with pytest.raises(InfrastructureError, match="does not answer"):
+                install(Path("python3"), "hello==1", source=source, log=tmp_path / "log", timeout_s=60)
         finally:
             server.shutdown()
             thread.join()

@@ -1,4 +1,5 @@
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ CODE = 352  # where build_elf puts the text
 RET = b"\xc3"
 VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
 JMP_RAX = b"\xff\xe0"
+LEA_RDX = b"\x48\x8d\x15"
 
 
 def call(at, to):
@@ -34,9 +36,9 @@ def text(**pieces):
 
 @pytest.fixture
 def scan(make_elf):
-    def run(code, *, level="avx", depth=2, symbols=None, **kwargs):
+    def run(code, *, level="avx", symbols=None, **kwargs):
         raw = make_elf(text=code, symbols=symbols or {"ctor": 0, "kernel": 64}, **kwargs)
-        return scan_starts(raw, read_elf(raw), level, depth)
+        return scan_starts(raw, read_elf(raw), level)
 
     return run
 
@@ -65,24 +67,55 @@ def test_every_initialiser_is_entered(scan):
 
 def test_jumps_are_followed(scan):
     both = b"\x74\x3e" + RET  # je 64
-    assert features(scan(text(p0=both, p64=VPADDD_YMM + RET), init=[0], depth=0)) == {"AVX2": (1, ("kernel+0x0",))}
-    found = scan(text(p0=jump(0, 64), p64=VPADDD_YMM + jump(68, 0)), init=[0], depth=0)
+    assert features(scan(text(p0=both, p64=VPADDD_YMM + RET), init=[0])) == {"AVX2": (1, ("kernel+0x0",))}
+    found = scan(text(p0=jump(0, 64), p64=VPADDD_YMM + jump(68, 0)), init=[0])
     assert (features(found)["AVX2"], found.instructions) == ((1, ("kernel+0x0",)), 3)
 
 
 def test_what_follows_an_end_is_not_executed(scan):
     for end in (RET, JMP_RAX, b"\x0f\x0b", jump(0, 64)):
         assert features(scan(text(p0=end + VPADDD_YMM, p64=RET), init=[0])) == {}
-    assert features(scan(text(p0=call(0, 64) + VPADDD_YMM + RET, p64=RET), init=[0], depth=0)) != {}
+    assert features(scan(text(p0=call(0, 64) + VPADDD_YMM + RET, p64=RET), init=[0])) != {}
 
 
-def test_calls_are_followed_to_the_depth(scan):
-    code = text(p0=call(0, 32) + RET, p32=call(32, 64) + RET, p64=VPADDD_YMM + RET)
-    assert [bool(features(scan(code, init=[0], depth=depth))) for depth in (0, 1, 2)] == [False, False, True]
+def test_calls_count_down_to_a_depth_and_leave_open_what_is_below(scan):
+    def chain(*places):
+        pieces = {f"p{at}": call(at, to) + RET for at, to in zip(places, (*places[1:], 64), strict=True)}
+        return text(**pieces, p64=VPADDD_YMM + RET)
+
+    found = [scan(chain(*places), init=[0]) for places in [(0,), (0, 16), (0, 16, 32), (0, 16, 32, 48)]]
+    assert [bool(features(each)) for each in found] == [True, True, False, False]
+    assert [each.open_ends for each in found] == [0, 0, 1, 1]
     # the shorter way counts, whichever is met first
-    code = text(p0=call(0, 32) + RET, p32=call(32, 48) + RET, p48=call(48, 64) + RET, p64=VPADDD_YMM + RET)
-    assert features(scan(code, init=[0], depth=2)) == {}
-    assert features(scan(code, init=[0, 48], depth=2)) != {}
+    assert features(scan(chain(0, 16, 32), init=[0, 32])) != {}
+    harmless = text(
+        p0=call(0, 16) + RET, p16=call(16, 32) + RET, p32=call(32, 48) + RET, p48=call(48, 64) + RET, p64=RET
+    )
+    found = scan(harmless, init=[0])
+    assert (found.open_ends, found.instructions) == (0, 9), "all of it is followed, and holds nothing"
+
+
+def switch(*, cases=(64, 80), last=1, more=b""):
+    """A `switch` as compilers write it; its table is behind the code."""
+    table = 208
+    head = b"\x83\xff" + bytes([last]) + b"\x77\x20" + LEA_RDX  # cmp edi, last; ja; lea rdx, [rip+table]
+    head += struct.pack("<i", table - len(head) - 4) + b"\x48\x63\x04\xba\x48\x01\xd0" + more + JMP_RAX
+    rows = b"".join(struct.pack("<i", case - table) for case in cases)
+    return text(p0=head, p37=RET, p64=VPADDD_YMM + RET, p80=RET, p208=rows)
+
+
+def test_the_cases_of_a_switch_are_followed(scan, make_elf):
+    raw = bytearray(make_elf(text=switch(), symbols={"ctor": 0, "kernel": 64}, init=[0]))
+    elf = read_elf(raw)
+    # The table is data: the code ends before it.
+    [code] = [each for each in elf.sections if each.name == ".text"]
+    elf = replace(elf, sections=tuple(replace(each, size=200) if each is code else each for each in elf.sections))
+    found = scan_starts(bytes(raw), elf, "avx")
+    assert (features(found), found.open_ends) == ({"AVX2": (1, ("kernel+0x0",))}, 0)
+    [place] = [at for at in range(len(raw)) if raw[at : at + 3] == b"\x83\xff\x01"]
+    raw[place + 2] = 9  # more cases than there are targets in the table
+    found = scan_starts(bytes(raw), elf, "avx")
+    assert (features(found), found.open_ends) == ({}, 1)
 
 
 def test_calls_through_the_own_plt(scan):
@@ -234,15 +267,20 @@ def test_code_that_ends_with_an_instruction_across_a_window(make_elf):
         assert (found.instructions, found.result.undecodable) == (before + 1, 0)
 
 
+MOV_RAX = b"\x48\x8b\x05" + struct.pack("<i", 0x5000 - (CODE + 7))
+
+
 @pytest.mark.parametrize(
     ("code", "ends"),
     [
         (text(p0=b"\xff\xd0" + RET), 1),  # call rax
         (text(p0=JMP_RAX), 1),
         (text(p0=RET), 0),
-        (text(p0=call(0, 16) + RET, p16=call(16, 32) + RET, p32=call(32, 48) + RET, p48=VPADDD_YMM + RET), 1),
+        # mov rax, [rip]; test rax, rax; je; call rax: what another library gives, if it is there
+        (text(p0=MOV_RAX + b"\x48\x85\xc0\x74\x02\xff\xd0" + RET), 0),
+        (text(p0=MOV_RAX + b"\x31\xc0\xff\xd0" + RET), 1),  # another value in the register
     ],
 )
 def test_calls_that_are_not_followed_are_counted(scan, code, ends):
-    found = scan(code, init=[0])
+    found = scan(code, init=[0], takes=["__gmon_start__"], relocations=[(0x5000, 3 << 32 | 6, 0)])
     assert (features(found), found.open_ends) == ({}, ends)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.catalog import cpu_levels
 from farm.plan.build import resolve
 from farm.plan.recipe import recipe
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.wheel.explain import source_of, why_126
+from farm.wheel.explain import explain
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
 from farm.wheel.record import parse_record
@@ -190,61 +190,45 @@ def test_verify_judges_imports_and_tags(tmp_path, wheel, libs):
     assert "is built for amd64, not for x86_64" in judged(repaired, "linux_x86_64")["imports"]
 
 
-def test_why_126_of_a_wheel(wheel):
+def why_126(path):
+    [found] = explain(path, "OSError: [WinError 126] The specified module could not be found")
+    return found
+
+
+def test_error_126_of_a_wheel(tmp_path, wheel, libs):
     found = why_126(wheel)
-    assert (found.named, found.innocent) == ("torch/lib/aoti_custom_ops.dll", True)
-    first, second = found.missing
-    assert (first.name, first.needed_by, first.when) == ("LIBIOMP5MD.dll", ("torch/lib/torch_cpu.dll",), "load")
-    assert first.chain == (
-        "torch/lib/aoti_custom_ops.dll",
-        "torch/lib/c10.dll",
-        "torch/lib/torch_cpu.dll",
-        "LIBIOMP5MD.dll",
-    )
-    assert "intel-openmp" in first.source
-    assert (second.name, second.when, second.chain) == ("lazy.dll", "call", ())
-
-
-def test_why_126_after_repair(tmp_path, wheel, libs):
-    found = why_126(run(wheel, tmp_path, libs).wheel)
-    assert (found.named, found.missing) == (None, ())
+    assert found.cause.endswith("; torch/lib/aoti_custom_ops.dll is the first that fails (it is innocent: a bystander)")
+    chain = "torch/lib/aoti_custom_ops.dll -> torch/lib/c10.dll -> torch/lib/torch_cpu.dll -> LIBIOMP5MD.dll"
+    assert found.culprits == (f"LIBIOMP5MD.dll, needed by torch/lib/torch_cpu.dll (chain: {chain})",)
+    assert "intel-openmp" in found.cure
+    after = why_126(run(wheel, tmp_path, libs).wheel)
+    assert (after.culprits, "none of those that these files need" in after.cause) == ((), True)
 
 
 @pytest.mark.parametrize("given", ["torch", "torch/lib", "."])
-def test_why_126_of_an_installation(tmp_path, files, make_pe, given):
+def test_error_126_of_an_installation(tmp_path, files, make_pe, given):
     site = tmp_path / "env" / "Lib" / "site-packages"
     for name, content in files.items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_bytes(content)
-    assert [item.name for item in why_126(site / given).missing] == ["LIBIOMP5MD.dll", "lazy.dll"]
+    assert [each.partition(",")[0] for each in why_126(site / given).culprits] == ["LIBIOMP5MD.dll"]
     shared = tmp_path / "env" / "Library" / "bin"  # where pip puts intel-openmp, and torch looks
     shared.mkdir(parents=True)
     (shared / "libiomp5md.dll").write_bytes(make_pe())
     (shared / "unused.dll").write_bytes(make_pe(needed=["nowhere.dll"]))
     found = why_126(site / given)
-    assert ([item.name for item in found.missing], found.named) == (["lazy.dll"], None)
+    # What is missing for a later call is named where nothing else is.
+    assert ([each.partition(",")[0] for each in found.culprits], "first that fails" in found.cause) == (
+        ["lazy.dll"],
+        False,
+    )
 
 
-def test_why_126_of_a_file_that_needs_it_itself(tmp_path, make_pe, make_wheel):
+def test_error_126_of_a_file_that_needs_it_itself(tmp_path, make_pe, make_wheel):
     path = make_wheel(tmp_path / "in", {"torch/lib/b.dll": make_pe(needed=["cupti64_2022.3.0.dll"])}, tag=TAG)
     found = why_126(path)
-    assert (found.named, found.innocent) == ("torch/lib/b.dll", False)
-    assert "11.8.87" in found.missing[0].source
-
-
-def test_why_126_of_nothing(tmp_path, make_wheel):
-    with pytest.raises(UsageError, match="no DLL"):
-        why_126(make_wheel(tmp_path, {"a.py": b""}))
-    with pytest.raises(UsageError, match="cannot be read"):
-        why_126(tmp_path / "none.whl")
-
-
-def test_sources_are_known_by_pattern():
-    assert "mkl 2021.4.0" in source_of("MKL_core.1.dll")
-    assert "extras/CUPTI" in source_of("cupti64_2024.1.0.dll")
-    assert "Redistributable" in source_of("msvcp140_1.dll")
-    assert "debug" in source_of("MSVCP140D.dll")
-    assert source_of("unheard-of.dll") == ""
+    assert found.cause.endswith("; torch/lib/b.dll is the first that fails")
+    assert "11.8.87" in found.cure
 
 
 @pytest.mark.parametrize("tier", ["AVX2", "AVX512"])

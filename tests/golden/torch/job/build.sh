@@ -62,7 +62,6 @@ export USE_XPU=0
 export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
 export CCACHE_CONFIGPATH=/dev/null    # an earlier build may have left a ccache.conf: it could name a program to run
-export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
 mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
@@ -138,12 +137,11 @@ if ninja=$(command -v ninja); then
     export NINJA="$FARM_ROOT/bin/ninja-jobs"
 fi
 echo "farm: step build"
+ccache --zero-stats
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
 python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
-if [ -e "$CCACHE_STATSLOG" ]; then
-    python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
-fi
+ccache --show-stats
 echo "farm: step libraries"
 python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libcupti.so.11.8 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude libnccl.so.2 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
 echo "farm: done"

@@ -1,0 +1,96 @@
+"""The static answer against emulation: `python tests/bench/imports.py [--level avx] [--mutants N] WHEEL...`.
+
+Of each wheel all libraries count as dispatching: `farm verify` says what their import runs, then imports them on an
+emulated CPU of the level. Mutants: AVX-512 (on Arm SVE) in a function that the import may enter. Prints a row a wheel;
+ends with 1 where one says passed and the import dies, or one says failed and it goes on.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from farm.base.errors import FarmError
+from farm.smoke.emulated import emulate
+from farm.wheel.elf import read_elf
+from farm.wheel.initscan import LoadedImage
+from farm.wheel.policy import Policy
+from farm.wheel.report import Report
+from farm.wheel.verify import verify
+
+BEYOND = bytes.fromhex("62f17d48fec0")  # vpaddd zmm0, zmm0, zmm0
+
+
+def mutants(wheel: Path, folder: Path, count: int) -> list[Path]:
+    """Copies of a wheel, in each one function on the way of an import replaced."""
+    chosen = random.Random(wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    places = []
+    for name, data in members.items():
+        if data[:4] == b"\x7fELF" and ".so" in name:
+            image = LoadedImage(data, read_elf(data))
+            # Modules of Cython ask for others first: what is in their PyInit alone runs for certain.
+            places += [
+                (name, place[0]) for start in (*image.starts(), *image.entries) if (place := image.offset(start))
+            ]
+    made = []
+    for number, (name, offset) in enumerate(chosen.sample(places, min(count, len(places)))):
+        (folder / str(number)).mkdir()
+        made.append(folder / str(number) / wheel.name)
+        with zipfile.ZipFile(made[-1], "w") as out:
+            for member, data in members.items():
+                changed = data[:offset] + BEYOND + data[offset + len(BEYOND) :] if member == name else data
+                out.writestr(member, changed)
+    return made
+
+
+def judged(wheel: Path, level: str) -> tuple[str, str]:
+    """What the static check says, and how the import ends: passed, failed or not decided."""
+    before = verify(wheel, Policy(cpu=level, dispatching=("*",)))
+    after = emulate(before, wheel)
+    return _said(before), _ended(before, after)
+
+
+def _said(report: Report) -> str:
+    [check] = [each for each in report.checks if each.id == "cpu"]
+    undecided = "not decided" in check.note or check.status == "not_run"
+    return "failed" if check.status == "failed" else "not decided" if undecided else "passed"
+
+
+def _ended(before: Report, after: Report) -> str:
+    [check] = [each for each in after.checks if each.id == "cpu"]
+    more = len(after.findings) - len(before.findings)
+    return "failed" if more else "not decided" if "so not decided" in check.note else "passed"
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    options.add_argument("wheels", nargs="+", type=Path)
+    options.add_argument("--level", default="avx")
+    options.add_argument("--mutants", type=int, default=0, help="of each wheel, besides itself")
+    chosen = options.parse_args()
+    count: Counter[tuple[str, str, str]] = Counter()
+    for wheel in chosen.wheels:
+        with tempfile.TemporaryDirectory() as folder:
+            for number, each in enumerate([wheel, *mutants(wheel, Path(folder), chosen.mutants)]):
+                kind = "mutant" if number else "wheel"
+                try:
+                    said, ended = judged(each, chosen.level)
+                except FarmError as error:
+                    print(f"{wheel.name}: {error}", flush=True)
+                    continue
+                count[kind, said, ended] += 1
+                print(f"{wheel.name} {kind if number else ''}: said {said}; import {ended}", flush=True)
+    for (kind, said, ended), number in sorted(count.items()):
+        print(f"{number:4} {kind}s: said {said}, import {ended}")
+    return int(any({said, ended} == {"passed", "failed"} for _, said, ended in count))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
