@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.base.errors import FarmError, UsageError
-from farm.catalog.redist import parse
+from farm.base.temporary import temporary_folder
+from farm.base.yamlfile import load
+from farm.catalog.redist import Redist
 
 OUT = Path(__file__).parent.parent / "farm" / "catalog" / "redist"
 
@@ -108,7 +110,9 @@ def convert(manifest: Path) -> tuple[str, str]:
                 lines.append(f"      {platform}:")
                 lines += [f"        {variant}: {_file(entry[variant])}" for variant in sorted(entry)]
     name, text = f"{product}-{version}.yaml", "\n".join(lines) + "\n"
-    parse(text, f"{manifest} as {name}")
+    with temporary_folder("farm-redist-") as folder:
+        (folder / name).write_text(text, encoding="utf-8")
+        load(folder / name, Redist)
     return name, text
 
 

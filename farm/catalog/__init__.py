@@ -1,74 +1,43 @@
 """Facts about GPUs, CPUs, CUDA, cuDNN, compilers and PyTorch: YAML files with a source per fact.
 
-The shapes are in `farm.catalog.models`; the functions here load each file once.
+The shapes are in `farm.catalog.models`; a file is read once.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from farm.base.yamlfile import load
-from farm.catalog.models import (
-    Architectures,
-    ArchListGrammar,
-    Blas,
-    CpuLevel,
-    CpuLevels,
-    CudaMajor,
-    CudnnRelease,
-    CudnnReleases,
-    DebianRelease,
-    DebianReleases,
-    Dropped,
-    DroppedCards,
-    Feature,
-    Features,
-    LibraryWheel,
-    LibraryWheels,
-    Msvc,
-    NcclWheel,
-    NvidiaProvider,
-    OfficialWheel,
-    OfficialWheels,
-    PinnedWheel,
-    PythonVersions,
-    StandalonePython,
-    StandalonePythons,
-    Toolkit,
-    Toolkits,
-    TorchRelease,
-    TorchReleases,
-    WheelToolkit,
-    WheelToolkits,
-    Windows,
-)
+from farm.base.yamlfile import Model, load
+from farm.catalog import models
+from farm.platforms.facts import WINDOWS
 
 FOLDER = Path(__file__).parent
-
-__all__ = ["FOLDER", "DebianRelease", "find"]
-
-
-@cache
-def architectures() -> Architectures:
-    return load(FOLDER / "architectures.yaml", Architectures)
+M = TypeVar("M", bound=Model)
+_files: dict[str, Any] = {}
 
 
-@cache
-def _cuda() -> Toolkits:
-    return load(FOLDER / "cuda.yaml", Toolkits)
+def _read(name: str, model: type[M]) -> M:
+    if name not in _files:
+        _files[name] = load(FOLDER / f"{name}.yaml", model)
+    return cast("M", _files[name])
 
 
-def toolkits() -> dict[str, Toolkit]:
-    return _cuda().toolkits
+def architectures() -> models.Architectures:
+    return _read("architectures", models.Architectures)
 
 
-def cuda_majors() -> dict[str, CudaMajor]:
-    return _cuda().majors
+def toolkits() -> dict[str, models.Toolkit]:
+    return _read("cuda", models.Toolkits).toolkits
+
+
+def cuda_majors() -> dict[str, models.Drivers]:
+    return _read("cuda", models.Toolkits).majors
 
 
 def cuda_majors_source() -> str:
-    return _cuda().source_majors
+    return _read("cuda", models.Toolkits).source_majors
 
 
 @cache
@@ -80,32 +49,28 @@ def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
     known = toolkits()
     if (own := known[cuda].driver(platform)) is not None:
         return own, None
-    older = [name for name in known if _numbers(name) <= _numbers(cuda)]
+    older = [name for name in known if number(name) <= number(cuda)]
     # NVIDIA's table has had no column for Windows since 13.1: the branch of Linux is the same.
     branches = [text.split(".")[0] for name in older if (text := known[name].driver_linux)]
     found = [text for name in older if (text := known[name].driver(platform))]
     floor = cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform)
-    best = max((*found, *branches, *filter(None, [floor])), key=_numbers, default=None)
+    best = max((*found, *branches, *filter(None, [floor])), key=number, default=None)
     return best, f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+@cache
+def number(version: str) -> tuple[int, ...]:
+    """`(12, 8)` for `12.8`; numbers compare as versions do."""
     return tuple(map(int, version.split(".")))
 
 
-@cache
-def _cpus() -> CpuLevels:
-    return load(FOLDER / "cpus.yaml", CpuLevels)
+def cpu_levels() -> dict[str, models.CpuLevel]:
+    return _read("cpus", models.CpuLevels).levels
 
 
-def cpu_levels() -> dict[str, CpuLevel]:
-    return _cpus().levels
-
-
-@cache
-def features() -> dict[str, Feature]:
+def features() -> dict[str, models.Feature]:
     """What PyTorch may have or lack, by name."""
-    return load(FOLDER / "features.yaml", Features).features
+    return _read("features", models.Features).features
 
 
 @cache
@@ -114,111 +79,94 @@ def switches() -> dict[str, str]:
     return {feature.switch: name for name, feature in features().items() if feature.switch}
 
 
-@cache
-def _torch() -> TorchReleases:
-    return load(FOLDER / "torch.yaml", TorchReleases)
-
-
-def torch_releases() -> dict[str, TorchRelease]:
-    return _torch().releases
-
-
-def blas(name: str) -> Blas:
-    """How PyTorch is told about a BLAS: `openblas`, or that of a platform."""
-    return _torch().blas.get(name, Blas())
-
-
-def arch_list_grammar() -> ArchListGrammar:
-    return _torch().arch_list
+def torch_releases() -> dict[str, models.TorchRelease]:
+    return _read("torch", models.TorchReleases).releases
 
 
 @cache
-def cudnn_releases() -> dict[str, CudnnRelease]:
-    return load(FOLDER / "cudnn.yaml", CudnnReleases).releases
+def words() -> dict[str, dict[str, models.Word]]:
+    """The effect of each word of the options that have some (`words.yaml`)."""
+    return load(FOLDER / "words.yaml", models.Words).root
 
 
-def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
+def arch_list_grammar() -> models.ArchListGrammar:
+    return _read("torch", models.TorchReleases).arch_list
+
+
+def cudnn_releases() -> dict[str, models.CudnnRelease]:
+    return _read("cudnn", models.CudnnReleases).releases
+
+
+def cudnn_wheel(cudnn: str, cuda: str) -> models.PinnedWheel | None:
     """NVIDIA's wheel of a cuDNN release for a CUDA version; None where the catalogue names none."""
     release = cudnn_releases().get(cudnn)
     return release.wheels.get(int(cuda.partition(".")[0])) if release else None
 
 
-@cache
-def official() -> OfficialWheels:
-    return load(FOLDER / "official.yaml", OfficialWheels)
+def official() -> models.OfficialWheels:
+    return _read("official", models.OfficialWheels)
 
 
-@cache
-def dropped() -> list[Dropped]:
+def dropped() -> list[models.Dropped]:
     """Cards that upstream left out of its wheels; a file of its own, since every plan reads it."""
-    return load(FOLDER / "dropped.yaml", DroppedCards).dropped
+    return _read("dropped", models.DroppedCards).dropped
 
 
-def official_wheels() -> list[OfficialWheel]:
+def official_wheels() -> list[models.OfficialWheel]:
     return official().wheels
 
 
-@cache
-def wheel_toolkits() -> dict[str, WheelToolkit]:
+def wheel_toolkits() -> dict[str, models.WheelToolkit]:
     """CUDA compilers in NVIDIA's wheels, by CUDA version."""
-    return load(FOLDER / "toolkit_wheels.yaml", WheelToolkits).toolkits
+    return _read("toolkit_wheels", models.WheelToolkits).toolkits
 
 
-@cache
-def _library_wheels() -> LibraryWheels:
-    return load(FOLDER / "library_wheels.yaml", LibraryWheels)
-
-
-def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
+def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
     """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN; empty where the catalogue names none.
 
     Of cuDNN alone there is no use: both or none.
     """
     toolkit = wheel_toolkits().get(cuda)
     # Where a toolkit can be made of wheels, those that a build links are those that it then needs.
-    found = toolkit.library_wheels() if toolkit else _library_wheels().cuda.get(cuda, [])
+    known = _read("library_wheels", models.LibraryWheels)
+    found = toolkit.library_wheels() if toolkit else known.cuda.get(cuda, [])
     own = cudnn_wheel(cudnn, cuda) if cudnn else None
     if cudnn and own is None and toolkit:
         own = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
     if not found or (cudnn and own is None):
         return []
-    nccl = nccl_wheel(cuda, "x86_64")
-    if nccl is not None:
-        found = [*found, LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"}))]
+    if nccl := nccl_wheel(cuda, "x86_64"):
+        found = [*found, models.LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"}))]
     if own is None:
         return found
     # The folder and names are the same in all of NVIDIA's cuDNN wheels.
-    return [*found, LibraryWheel(**own.model_dump(), folder="nvidia/cudnn/lib", libraries=["libcudnn*.so.*"])]
+    folder, names = "nvidia/cudnn/lib", ["libcudnn*.so.*"]
+    return [*found, models.LibraryWheel(**own.model_dump(), folder=folder, libraries=names)]
 
 
-def nccl_wheel(cuda: str | None, machine: str) -> NcclWheel | None:
+def nccl_wheel(cuda: str | None, machine: str) -> models.NcclWheel | None:
     """NVIDIA's wheel of NCCL for a build with this CUDA on Linux; None: the catalogue names none."""
-    wheels = (wheel for wheel in _library_wheels().nccl if cuda in wheel.cudas)
+    wheels = (wheel for wheel in _read("library_wheels", models.LibraryWheels).nccl if cuda in wheel.cudas)
     return next((wheel for wheel in wheels if wheel.platform_tags[0].endswith(f"_{machine}")), None)
 
 
-@cache
-def msvc() -> Msvc:
-    return load(FOLDER / "msvc.yaml", Msvc)
+def msvc() -> models.Msvc:
+    return _read("msvc", models.Msvc)
 
 
-@cache
-def pythons() -> PythonVersions:
-    return load(FOLDER / "python.yaml", PythonVersions)
+def pythons() -> models.PythonVersions:
+    return _read("python", models.PythonVersions)
 
 
-@cache
-def _standalone() -> StandalonePythons:
-    return load(FOLDER / "standalone_pythons.yaml", StandalonePythons)
-
-
-def standalone_pythons() -> dict[str, StandalonePython]:
+def standalone_pythons() -> dict[str, models.StandalonePython]:
     """Pythons for builds whose base image has another one."""
-    return _standalone().pythons
+    return _read("standalone_pythons", models.StandalonePythons).pythons
 
 
 @cache
-def standalone_wheel(package: str, python: str, machine: str, major_max: int | None = None) -> PinnedWheel | None:
+def standalone_wheel(
+    package: str, python: str, machine: str, major_max: int | None = None
+) -> models.PinnedWheel | None:
     """The newest pinned wheel that a build with a standalone Python imports; None: none is pinned.
 
     `major_max` is the highest major version that it may have.
@@ -228,7 +176,7 @@ def standalone_wheel(package: str, python: str, machine: str, major_max: int | N
     own = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
     found = [
         wheel
-        for wheel in _standalone().wheels
+        for wheel in _read("standalone_pythons", models.StandalonePythons).wheels
         if wheel.package == package
         and any(word in wheel.file for word in own)
         and (wheel.file.endswith(("-any.whl", f"{machine}.whl")))
@@ -238,9 +186,8 @@ def standalone_wheel(package: str, python: str, machine: str, major_max: int | N
     return found[-1] if found else None
 
 
-@cache
-def windows() -> Windows:
-    return load(FOLDER / "windows.yaml", Windows)
+def windows() -> models.Windows:
+    return _read(WINDOWS, models.Windows)
 
 
 NEXT_BRANCH = {470: 495, 580: 590}
@@ -253,19 +200,14 @@ def driver_branch(major: int) -> int:
     return next((branch for branch, end in NEXT_BRANCH.items() if branch <= major < end), major)
 
 
-@cache
-def _debian() -> DebianReleases:
-    return load(FOLDER / "debian.yaml", DebianReleases)
-
-
-def debian_releases() -> dict[str, DebianRelease]:
-    return _debian().releases
+def debian_releases() -> dict[str, models.DebianRelease]:
+    return _read("debian", models.DebianReleases).releases
 
 
 def reach(base: str) -> list[str]:
     """The distributions whose glibc is at least that of a base image: what is built there runs on them."""
-    floor = [int(part) for part in debian_releases()[base].glibc.split(".")]
-    return [name for name, glibc in _debian().reach.items() if [int(part) for part in glibc.split(".")] >= floor]
+    floor = number(debian_releases()[base].glibc)
+    return [name for name, glibc in _read("debian", models.DebianReleases).reach.items() if number(glibc) >= floor]
 
 
 @cache
@@ -275,9 +217,8 @@ def base_of(python: str) -> str:
     return next((name for name, release in known.items() if release.python == python), next(iter(known)))
 
 
-@cache
-def nvidia_provider() -> NvidiaProvider:
-    return load(FOLDER / "nvidia.yaml", NvidiaProvider)
+def nvidia_provider() -> models.NvidiaProvider:
+    return _read("nvidia", models.NvidiaProvider)
 
 
 @cache
@@ -306,7 +247,7 @@ def known(versions: Mapping[str, object], asked: str) -> str:
     names, listed = list(versions), f"known: {', '.join(versions)}"
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", asked):
         return listed
-    number = [[int(part) for part in version.split(".")] for version in (asked, names[0], names[-1])]
-    if number[0] < number[1]:
+    if number(asked) < number(names[0]):
         return f"it begins at {names[0]}: older ones are in no table here; {listed}"
-    return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue" if number[0] > number[2] else listed
+    newer = number(asked) > number(names[-1])
+    return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue" if newer else listed

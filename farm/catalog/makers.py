@@ -1,9 +1,8 @@
 """Other makers of PyTorch with CUDA (`makers.yaml`)."""
 
 from functools import cache
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER
@@ -32,12 +31,6 @@ class Maker(Model):
 class _Makers(Model):
     sources: dict[str, str]
     makers: list[Maker]
-
-    @model_validator(mode="after")
-    def _sources_are_known(self) -> Self:
-        if unknown := {row.source for row in self.makers} - set(self.sources):
-            raise ValueError(f"sources has no {min(unknown)!r}")
-        return self
 
 
 @cache

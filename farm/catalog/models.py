@@ -1,11 +1,10 @@
 """The shapes of the catalogue's files. A record says where each of its facts comes from, and what is doubtful."""
 
-import re
 from collections.abc import Sequence
 from datetime import date
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, RootModel, model_validator
 
 from farm.base.yamlfile import Model
 from farm.platforms.shape import Machine, PlatformName
@@ -24,25 +23,16 @@ class Facts(Model):
     sources: dict[str, str]
     unconfirmed: dict[str, str] = {}
 
-    @model_validator(mode="after")
-    def _every_fact_has_a_source(self) -> Self:
-        facts = set(type(self).model_fields) - {"sources", "unconfirmed"}
-        for kind, names in (("sources", set(self.sources)), ("unconfirmed", set(self.unconfirmed))):
-            if names - facts:
-                raise ValueError(f"{kind} names {sorted(names - facts)[0]!r}, which is not a fact of this record")
-        # Only of what the record says: a default states no fact.
-        missing = sorted((facts & self.model_fields_set) - set(self.sources))
-        if missing:
-            raise ValueError(f"no source for {', '.join(missing)}")
-        return self
-
     def doubt(self, fact: str) -> str | None:
         """Why the fact is in doubt; None: it is not."""
         return self.unconfirmed.get(fact)
 
 
 class Table(Model):
-    """A file of records. Its own `sources` hold for every record that names no source of its own."""
+    """A file of records. Its own `sources` hold for every record that names no source of its own.
+
+    That every fact has a source, and every source a fact, is checked by tests/unit/catalog.
+    """
 
     RECORDS: ClassVar[tuple[str, ...]]
     """The fields that hold records."""
@@ -51,36 +41,11 @@ class Table(Model):
     @model_validator(mode="before")
     @classmethod
     def _hand_down_sources(cls, data: Any) -> Any:
-        return cls.completed(data)
-
-    @classmethod
-    def completed(cls, data: Any) -> Any:
-        """The data with the file's sources handed down to its records."""
-        common = data.get("sources") if isinstance(data, dict) else None
-        if not isinstance(common, dict):
-            return data
-
         def complete(record: Any) -> Any:
-            own = record.get("sources", {}) if isinstance(record, dict) else None
-            if not isinstance(own, dict):
-                return record
-            # The record's own source wins over the file's.
-            return record | {"sources": {key: text for key, text in common.items() if key in record} | own}
+            common = {key: text for key, text in data["sources"].items() if key in record}
+            return record | {"sources": common | record.get("sources", {})}
 
-        whole = dict(data)
-        for field in cls.RECORDS:
-            if isinstance(data.get(field), dict):
-                whole[field] = {key: complete(record) for key, record in data[field].items()}
-        return whole
-
-    @model_validator(mode="after")
-    def _every_source_is_used(self) -> Self:
-        records = [record for field in self.RECORDS for record in getattr(self, field).values()]
-        # A source that belongs to nothing is a leftover or a misspelt key.
-        unused = set(self.sources).difference(*(record.model_fields_set for record in records))
-        if unused:
-            raise ValueError(f"sources names {min(unused)!r}, which no record has")
-        return self
+        return data | {field: {key: complete(record) for key, record in data[field].items()} for field in cls.RECORDS}
 
 
 class Architecture(Facts):
@@ -125,7 +90,19 @@ class Architectures(Table):
     sets: dict[str, list[str]]
 
 
-class Toolkit(Facts):
+class Drivers(Model):
+    """First drivers: of a toolkit, those with all of its features; of a major version, those that run any of it."""
+
+    driver_linux: str | None = Field(pattern=VERSION)
+    driver_windows: str | None = Field(pattern=VERSION)
+
+    def driver(self, platform: str) -> str | None:
+        # NVIDIA's table has columns for Linux and Windows only.
+        found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
+        return found
+
+
+class Toolkit(Facts, Drivers):
     """A CUDA toolkit: its release, the SMs of its nvcc, the host compilers it accepts, its first full drivers.
 
     `gcc_max` is a major version; `msvc_min` and `msvc_max` are values of _MSC_VER, both accepted.
@@ -137,30 +114,12 @@ class Toolkit(Facts):
     gcc_max: int
     msvc_min: int = MSC_VER
     msvc_max: int = MSC_VER
-    driver_linux: str | None = Field(pattern=VERSION)
-    driver_windows: str | None = Field(pattern=VERSION)
-
-    def driver(self, platform: str) -> str | None:
-        # NVIDIA's table has columns for Linux and Windows only.
-        found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
-        return found
-
-
-class CudaMajor(Model):
-    """The first drivers that run anything of a major version (minor-version compatibility)."""
-
-    driver_linux: str = Field(pattern=VERSION)
-    driver_windows: str | None = Field(pattern=VERSION)
-
-    def driver(self, platform: str) -> str | None:
-        found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
-        return found
 
 
 class Toolkits(Table):
     RECORDS = ("toolkits",)
     toolkits: dict[str, Toolkit]
-    majors: dict[str, CudaMajor]
+    majors: dict[str, Drivers]
     source_majors: str
 
 
@@ -184,12 +143,8 @@ class LibraryWheel(PinnedWheel):
     """
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}/lib$")
-    libraries: list[str]
-    requires: list[str] = []
-
-    @property
-    def version(self) -> str:
-        return self.file.split("-")[1]
+    libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
+    requires: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]] = []
 
 
 class NcclWheel(LibraryWheel):
@@ -264,22 +219,8 @@ class WheelToolkits(Model):
     @model_validator(mode="before")
     @classmethod
     def _hand_down_layouts(cls, data: Any) -> Any:
-        return cls.completed(data)
-
-    @classmethod
-    def completed(cls, data: Any) -> Any:
-        """The data with each toolkit's layout in it; a toolkit of no known layout is left as it is, and refused."""
-        layouts = data.get("layouts") if isinstance(data, dict) else None
-        toolkits = data.get("toolkits") if isinstance(data, dict) else None
-        if not isinstance(layouts, dict) or not isinstance(toolkits, dict):
-            return data
-
-        def complete(toolkit: Any) -> Any:
-            named = toolkit.get("layout") if isinstance(toolkit, dict) else None
-            layout = layouts.get(named) if isinstance(named, str) else None
-            return layout | toolkit if isinstance(layout, dict) else toolkit
-
-        return data | {"toolkits": {cuda: complete(toolkit) for cuda, toolkit in toolkits.items()}}
+        complete = {cuda: data["layouts"][one["layout"]] | one for cuda, one in data["toolkits"].items()}
+        return data | {"toolkits": complete}
 
 
 class CudnnRelease(Facts):
@@ -332,7 +273,7 @@ class Feature(Facts):
     sm_min: int | None = None
     cuda_min: str | None = Field(default=None, pattern=VERSION)
     cpu: str | None = None
-    blas: str | None = None
+    words: dict[str, str] = {}
     needs: list[str] = []
     official: dict[PlatformName, str]
     conda_forge: str | None = None
@@ -425,8 +366,6 @@ class Dropped(Model):
 
 
 class DroppedCards(Model):
-    """`dropped.yaml`."""
-
     dropped: list[Dropped]
 
 
@@ -447,13 +386,6 @@ class OfficialWheels(Model):
     glibc: list[WheelGlibc]
     wheels: list[OfficialWheel]
 
-    @model_validator(mode="after")
-    def _sources_are_known(self) -> Self:
-        unknown = {row.source for row in self.wheels} - set(self.sources)
-        if unknown:
-            raise ValueError(f"sources has no {min(unknown)!r}")
-        return self
-
 
 class ArchListGrammar(Model):
     """The grammar of TORCH_CUDA_ARCH_LIST: regular expressions and names, by the first release that takes them.
@@ -466,23 +398,34 @@ class ArchListGrammar(Model):
     depends_on: dict[str, str]
     source: str
 
-    @field_validator("numbers")
-    @classmethod
-    def _compiles(cls, numbers: dict[str, str]) -> dict[str, str]:
-        for text in numbers.values():
-            # Now, not in the middle of a plan.
-            re.compile(text)
-        return numbers
+
+class OnWindows(Model):
+    """The effect of a word on a Windows build; the keys are explained in `words.yaml`."""
+
+    origin: str = ""
+    env: dict[str, str] = {}
+    tools: list[str] = []
+    wheels: list[str] = []
+    openmp: str | None = None
 
 
-class Blas(Model):
-    variable: str = ""
+class Word(Model):
+    """The effect of an option's word; the keys are explained in `words.yaml`."""
+
+    value: str = ""
     cmake: dict[str, str] = {}
+    feature: str | None = None
+    lacks: str = ""
+    fact: str = ""
+    windows: OnWindows = OnWindows()
+
+
+class Words(RootModel[dict[str, dict[str, Word]]]):
+    """`words.yaml`: by option and word."""
 
 
 class TorchReleases(Table):
     RECORDS = ("releases",)
-    blas: dict[str, Blas]
     releases: dict[str, TorchRelease]
     arch_list: ArchListGrammar
 

@@ -10,13 +10,11 @@ from farm.base.project import find_project
 from farm.cli import show
 from farm.machine.detect.choose import Recommendation, Work, choose, machine_of
 from farm.machine.detect.hardware import driver_problem
-from farm.machine.detect.machine import ThisMachine
+from farm.machine.detect.machine import Machine
 from farm.machine.detect.readings import Readings, take
 from farm.plan.compat import official
-from farm.plan.matrix import load_matrix
 from farm.plan.recommend import Own, own_builds
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
-    readings = take(ThisMachine())
+    readings = take(Machine())
     project = _project(args)
-    own, offered, too_old = _builds(project, readings, args.workload) if project else (None, None, None)
+    own, too_old = _builds(project, readings, args.workload) if project else (None, None)
     index = _index_url(args.index, project)
-    found = choose(readings, workload=args.workload, own=own, offered=offered, index_url=index)
+    found = choose(readings, workload=args.workload, own=own, index_url=index)
     if too_old and found.variant:
         found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
     if place := _index(args.index, project):
@@ -54,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found.variant else 3
 
 
-def _builds(project: Path, readings: Readings, workload: Work) -> tuple[list[Own], frozenset[Variant], str | None]:
-    """The builds for this machine as `farm why` and the site name them; every variant that channels offer; its fault.
+def _builds(project: Path, readings: Readings, workload: Work) -> tuple[list[Own], str | None]:
+    """The builds for this machine as `farm why` and the site name them, and a fault.
 
     The fault is the driver's, where builds are for the machine and it runs none of them.
     """
@@ -63,10 +61,8 @@ def _builds(project: Path, readings: Readings, workload: Work) -> tuple[list[Own
     machine = machine_of(readings, workload)
     own = own_builds(project, machine) or own_builds(project, machine_of(readings))
     newer = own or own_builds(project, replace(machine, driver=None), limit=1)
-    torch = (one for one in load_matrix(project).builds() if (one.package, one.platform) == ("torch", system))
-    offered = frozenset(one.variant for one in torch if driver_problem(one.cuda, driver, system) is None)
     fault = driver_problem(newer[0].cuda, driver, system) if newer and not own else None
-    return own, offered, f"channel {newer[0].channel}: {fault}" if fault else None
+    return own, f"channel {newer[0].channel}: {fault}" if fault else None
 
 
 def _elsewhere(readings: Readings) -> Iterator[tuple[str, str, str]]:
@@ -136,7 +132,6 @@ def _print(readings: Readings, found: Recommendation, others: list[tuple[str, st
     lines += [("tested", test) for test in found.tests]
     lines += [("why", reason) for reason in found.reasons]
     lines += [("warning", warning) for warning in found.warnings]
-    lines += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]
     show.table("", ("the wheel for it", ""), lines)
     for maker, what, install in others:
         show.prose(f"{maker}: {what}")

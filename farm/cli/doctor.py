@@ -10,7 +10,7 @@ from farm.machine.detect.choose import choose
 from farm.machine.detect.readings import OTHER, Readings, take
 from farm.machine.doctor.examine import examine
 from farm.machine.doctor.project import examine_project
-from farm.machine.doctor.site import ThisSite
+from farm.machine.doctor.site import Site
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
-    site = ThisSite()
+    site = Site()
     readings = take(site)
     named = args.variant or args.package or args.cuda or args.channel
     build = args.build or bool(named) or _in_project(args)

@@ -68,7 +68,7 @@ def values(plan: "Plan") -> list[Row]:
     if plan.python:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
     if plan.windows:
-        rows.append(("openmp", plan.windows.openmp, f"blas {plan.options.get('blas')}"))
+        rows.append(("openmp", plan.windows.openmp, "the one OpenMP runtime of the build"))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
 
@@ -111,11 +111,11 @@ def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
 
     from farm.base.text import duration
     from farm.machine.doctor.findings import needs
-    from farm.machine.doctor.site import ThisSite
+    from farm.machine.doctor.site import Site
     from farm.plan.recipe import recipe
     from farm.platforms.facts import facts
 
-    known, site = recipe(plan.recipe), ThisSite()
+    known, site = recipe(plan.recipe), Site()
     memory, cores = site.memory()[0], site.cores()
     jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
     here = f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; {plan.memory_per_job_gb} GB each)"

@@ -21,7 +21,7 @@ from farm.base.errors import InfrastructureError
 from farm.base.heartbeat import Pulse, megabytes
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line
-from farm.catalog import DebianRelease
+from farm.catalog.models import DebianRelease
 from farm.engines import images
 from farm.engines.docker import ERRORS, guard
 

@@ -8,7 +8,9 @@ import contextlib
 import http.client
 import re
 from collections.abc import Callable, Iterator, Mapping
-from email.utils import formatdate
+from datetime import UTC, datetime
+from email.utils import formatdate, parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -107,6 +109,15 @@ class Bucket:
             return Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
 
         return self.again(key, once)
+
+    def clock(self) -> datetime | None:
+        """The `Date` of an answer."""
+        ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix, MaxKeys=1)
+        date = self.again("", ask)["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return parsedate_to_datetime(date or "").astimezone(UTC)
+        except ValueError:
+            return None
 
     def url(self, key: str) -> str:
         place = to_folder(key) if self.slash else key

@@ -126,6 +126,9 @@ class DirectoryStore:
             _sync_folder(path.parent)
             return True
 
+    def clock(self) -> None:
+        """A folder has none."""
+
     def likely_etag(self, data: bytes) -> str:
         return hashlib.sha256(data).hexdigest()
 

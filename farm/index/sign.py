@@ -29,7 +29,7 @@ from farm.index.stores import SCRATCH, Store, Stored
 DAYS = 30
 """How long a signature counts."""
 BEHIND, AHEAD = timedelta(hours=1), timedelta(days=1)
-"""How far a clock may be behind the newest signature, and after its end."""
+"""How far a clock may be behind and ahead of the store's, or of the newest signature where the store has none."""
 SIGNATURE_WARNING = timedelta(days=10)
 """How long before it expires a signature is reported: a weekly schedule failed once then."""
 ROOT_WARNING = timedelta(days=60)
@@ -83,7 +83,7 @@ def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> Si
         before = None if old is None else parse_timestamp(old.data)
         now = datetime.now(UTC).replace(microsecond=0)
         if before is not None and not trust_clock:
-            _check_clock(before.signed, now)
+            _check_clock(store, before.signed, now)
         version = max(time.time_ns() // 10**6, before.signed.version + 1 if before else 1)
         targets = targets_of(store)
         if _write(store, signer, targets, version, now, old):
@@ -108,15 +108,19 @@ def time_of(signed: Timestamp | Targets) -> datetime:
         return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
 
 
-def _check_clock(before: Timestamp, now: datetime) -> None:
+def _check_clock(store: Store, before: Timestamp, now: datetime) -> None:
     """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can show for years."""
-    signed, expires = time_of(before), before.expires.replace(tzinfo=UTC)
-    if not signed - BEHIND <= now <= expires + AHEAD:
-        until = f" and expired on {expires.isoformat()}" if now > expires else ""
-        raise PublishRefusedError(
-            f"this machine's clock says {now.isoformat()}, and the newest signature is of {signed.isoformat()}{until}",
-            hint="set the clock (timedatectl set-ntp true); if it is right: farm index sign --trust-clock",
-        )
+    signed, theirs = time_of(before), store.clock()
+    other = f"the store's says {theirs.isoformat()}" if theirs else f"the newest signature is of {signed.isoformat()}"
+    if now < signed - BEHIND:
+        other = f"the newest signature is of {signed.isoformat()}"
+    elif (theirs or signed) - BEHIND <= now <= (theirs or signed) + AHEAD:
+        return
+    raise PublishRefusedError(
+        f"this machine's clock says {now.isoformat()}, and {other}",
+        hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was not signed for a day: "
+        "farm index sign --trust-clock",
+    )
 
 
 def targets_of(store: Store) -> dict[str, TargetFile]:

@@ -6,6 +6,7 @@ nothing changed. A reader sees an object whole or not at all. Nothing here delet
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -102,6 +103,9 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> Iterator[str]:
         """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
+
+    def clock(self) -> datetime | None:
+        """The store's own time; None where it has no other clock than this machine's."""
 
     def url(self, key: str) -> str:
         """Where a client finds the key; a key may be empty or end in a slash here."""

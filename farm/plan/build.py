@@ -10,6 +10,7 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.yamlfile import is_own, where
 from farm.plan import inputs
+from farm.plan.compat.stack import effects
 from farm.plan.environment import environment, filled, needs, placeholders
 from farm.plan.features import missing, settings
 from farm.plan.file import Plan, SourcePlan
@@ -116,7 +117,7 @@ def _plan(wanted: Candidate) -> Plan:
         patch_files=patch_files,
         job_files=job_digest(pins.recipe, files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
-        cmake=catalog.blas(stack.blas or stack.platform).cmake if "BLAS" in env else {},
+        cmake={name: value for word in effects(stack).values() for name, value in word.cmake.items()},
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(wanted),

@@ -8,8 +8,9 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.text import nearest
 from farm.base.yamlfile import where
+from farm.catalog import number
 from farm.plan import inputs
-from farm.plan.compat.stack import number
+from farm.plan.compat.stack import effects
 from farm.plan.compat.torch import numpy_end
 from farm.plan.features import settings
 from farm.plan.inputs import source_version
@@ -55,7 +56,7 @@ def gencode(variant: Variant, *, ptx: bool) -> str:
 
 
 def placeholders(candidate: Candidate) -> dict[str, str]:
-    """The values of `{version}`, `{blas}`, … in a recipe, for this build."""
+    """The values of `{version}`, `{cuda_home}`, … in a recipe, for this build."""
     stack, system = candidate.stack, platform(candidate.stack.platform)
     base = source_version(candidate.recipe, stack.torch)
     return {
@@ -64,7 +65,7 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "numpy_end": _numpy_end(candidate),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
-        "blas": catalog.blas(stack.blas or stack.platform).variable,
+        **{name: word.value for name, word in effects(stack).items()},
         "cuda_home": system.cuda_home(stack),
         "arch_list": arch_list(stack.variant, ptx=stack.ptx) if stack.cuda else "",
         "cmake_architectures": cmake_architectures(stack.variant, ptx=stack.ptx) if stack.cuda else "",

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.text import nearest
+from farm.catalog import number
 from farm.catalog.models import Feature
-from farm.plan.compat.stack import number, sm_name, targets
+from farm.plan.compat.stack import sm_name, targets
 from farm.plan.compat.torch import feature_off
 from farm.plan.recipe import NcclSource
 from farm.plan.selectors import Candidate
@@ -49,7 +50,8 @@ def _setting(
     for other in feature.needs:
         if other in before and not before[other].on:
             return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
-    if name in wanted.recipe.without and not (feature.blas and feature.blas == wanted.stack.blas):
+    asked = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
+    if name in wanted.recipe.without and not asked:
         reason = wanted.recipe.without[name]
         origin = f"recipe {wanted.recipe.package}: {reason}"
         return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)
@@ -81,7 +83,7 @@ def _no_wheel(wanted: Candidate, name: str) -> str | None:
         return f"no wheel of it is known for CUDA {stack.cuda} on {stack.variant.machine}"
     # Machine code runs on the later minor versions of its major one.
     lacks = [sm for sm in targets(stack) if not any(sm // 10 == own // 10 and own <= sm for own in wheel.sms)]
-    return f"{wheel.package} {wheel.version} has no code for {sm_name(lacks[0])}" if lacks else None
+    return f"{wheel.package} {wheel.file.split('-')[1]} has no code for {sm_name(lacks[0])}" if lacks else None
 
 
 def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool) -> bool:

@@ -12,6 +12,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from farm.base.errors import UsageError
 from farm.base.text import json_lines
 from farm.base.yamlfile import Model
+from farm.catalog.models import LibraryWheel
+from farm.catalog.redist import Archive
 from farm.plan.options import OPTIONS
 from farm.plan.recipe import Address, AptName, Inside, Name, VariableName
 from farm.plan.variant import Variant
@@ -23,16 +25,6 @@ MAX_PLAN_BYTES = 1 << 20
 
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4000)]
 """One line: what goes into a script or a Dockerfile."""
-
-
-class ArchivePlan(Model):
-    """One archive to install: `size` in bytes, `sha256` in lower-case hex."""
-
-    component: Text
-    version: Text
-    url: str = Field(pattern=r"^https://[!-~]{1,400}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    size: int = Field(gt=0)
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -82,23 +74,14 @@ class ToolkitPlan(Model):
     provider: Literal["debian", "nvidia", "wheels"]
     cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
     components: list[Text]
-    archives: list[ArchivePlan] = []
+    archives: list[Archive] = []
     wheels: list[SourcePlan] = []
 
 
-class LibraryWheelPlan(Model):
-    """A wheel that holds libraries which the built wheel needs: `libraries` (patterns) are in `folder` there.
+class LibraryWheelPlan(LibraryWheel):
+    """A wheel that holds libraries which the built wheel needs."""
 
-    `requires`: others of these wheels that it needs, by package.
-    """
-
-    package: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")
     version: str = Field(pattern=r"^[0-9a-z.]{1,30}$")
-    file: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,120}\.whl$")
-    sha256: Sha256
-    folder: str = Field(pattern=RELATIVE)
-    libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
-    requires: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]] = []
 
     @property
     def requirement(self) -> str:

@@ -13,7 +13,7 @@ from farm.catalog import redist
 from farm.catalog.models import TorchRelease
 from farm.plan.compat import Stack, official
 from farm.plan.compat.host import platform_of, redist_platform
-from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
+from farm.plan.file import LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
 from farm.plan.recipe import (
     AnySource,
     BuildWheel,
@@ -183,7 +183,7 @@ def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryW
     machine, target = stack.variant.machine, facts(stack.platform)
     if not all(target.fits(tag, machine) for wheel in known for tag in wheel.platform_tags):
         return []
-    return [LibraryWheelPlan(version=wheel.version, **wheel.model_dump()) for wheel in known]
+    return [LibraryWheelPlan(version=wheel.file.split("-")[1], **wheel.model_dump()) for wheel in known]
 
 
 def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
@@ -217,16 +217,14 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
 @cache
 def _archives(
     nvidias_name: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
-) -> list[ArchivePlan]:
+) -> list[redist.Archive]:
     members = catalog.nvidia_provider().parts(cuda, nvidias_name)
     # A set: two components may need the same archive.
     names = sorted({part for component in components for part in members[component]})
     found = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
     if cudnn:
         found += redist.archives("cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=int(cuda.partition(".")[0]))
-    return [
-        ArchivePlan(component=a.component, version=a.version, url=a.url, sha256=a.sha256, size=a.size) for a in found
-    ]
+    return found
 
 
 def source_folder(plan: Plan) -> Path:

@@ -197,7 +197,7 @@ class Cost(Model):
 
 
 class Recipe(Model):
-    """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
+    """How one package is built. In `env`, `{version}`, `{use_cuda}`, … are filled by the plan.
 
     `subdirectory` is the folder of the source that the project is in, where that is not its top, as pip calls it.
     `features` are those of PyTorch that the source can be built with (`features.yaml`): each is on where the rules have

@@ -8,7 +8,7 @@ from typing import Any
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.plan.compat import Stack, check, objects, settle
+from farm.plan.compat import Stack, check, settle
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
 from farm.plan.options import OPTIONS, Choice, Option, Value, option
 from farm.plan.pythons import packages
@@ -95,7 +95,7 @@ def candidate(
         torch=_text(chosen["torch"]),
         cudnn=_text(chosen["cudnn"]),
         ptx=bool(chosen["ptx"].value),
-        blas=_text(chosen["blas"]),
+        words=tuple((name, word) for name in catalog.words() if (word := _text(chosen[name]))),
         components=tuple(recipe_.components),
         features=tuple(recipe_.features),
         **(asked or {}),
@@ -104,7 +104,7 @@ def candidate(
     # What someone asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     # First what a default can mend, then whether a standalone Python would mend more.
-    settled = settle(stack, free, check, objects)
+    settled = settle(stack, free)
     settled = _with_python(stack, settled, recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
         chosen["cudnn"] = Choice(
@@ -137,7 +137,7 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
     for base in (stack.base, another) if outdated else (another,):
         other = replace(stack, base=base, standalone=packages(recipe_, python))
         # Its base stays: keeping that is what the standalone Python is for.
-        other = settle(other, set(free) - {"base"}, check, objects)
+        other = settle(other, set(free) - {"base"})
         left = {reason.rule for reason in check(other) if reason.severity != "warning"}
         # A standalone Python is only taken where it helps: it needs a wheel of everything that the build imports.
         fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))

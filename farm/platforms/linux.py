@@ -14,10 +14,9 @@ from farm.plan.compat import Stack
 from farm.plan.compat.host import host_gcc, newest_gcc
 from farm.plan.file import Plan, ToolkitPlan
 from farm.plan.recipe import Recipe
-from farm.platforms.base import Files, Platform, Variables
+from farm.platforms.base import DOCKERFILE, Files, Platform, Variables, compilers
 from farm.platforms.facts import PLATFORMS
 from farm.platforms.templates import Templates
-from farm.platforms.unix import DOCKERFILE, Unix, compilers, job
 
 COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py")
 TOOLKIT_SCRIPTS = {
@@ -29,7 +28,7 @@ PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first import
 PYTHON_PREFIX = "/opt/python"
 
 
-class Linux(Unix):
+class Linux(Platform):
     facts = PLATFORMS["linux"]
 
     def environment(self, recipe: Recipe, stack: Stack) -> Variables:
@@ -43,10 +42,11 @@ class Linux(Unix):
         return [name for part, names in recipe.opens.items() if there[part] for name in names]
 
     def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        return _image(templates, plan), job(templates, values) | {"run_build.py": templates.script("run_build.py")}
+        _, job = super().render(templates, plan, values)
+        return _image(templates, plan), job | {"run_build.py": templates.script("run_build.py")}
 
 
-PLATFORM: Platform = Linux()
+PLATFORM = Linux()
 
 
 def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
@@ -97,48 +97,24 @@ def _image(templates: Templates, plan: Plan) -> Files:
 
 
 def _manifest(plan: Plan, toolkit: ToolkitPlan, base: str) -> dict[str, object]:
-    if toolkit.provider == "debian":
-        return _debian_manifest(toolkit, base)
-    return _nvidia_manifest(plan) if toolkit.provider == "nvidia" else _wheels_manifest(toolkit)
-
-
-def _wheels_manifest(toolkit: ToolkitPlan) -> dict[str, object]:
-    """All of each wheel's folder goes below the toolkit's prefix, as it is there."""
-    known = catalog.wheel_toolkits().get(toolkit.cuda)
-    if known is None:
-        raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint="create the plan again")
-    prefix = catalog.nvidia_provider().prefix.strip("/")
-    parts = [
-        {"wheel": wheel.file, "sha256": wheel.sha256, "members": {f"{known.folder_in(str(wheel.package))}/**": prefix}}
-        for wheel in toolkit.wheels
-    ]
-    return {"schema": 1, "parts": parts}
-
-
-def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:
-    known = catalog.debian_releases()[base].components
-    missing = [name for name in toolkit.components if name not in known]
+    provider, release = catalog.nvidia_provider(), catalog.debian_releases()[base]
+    wheels = [{"wheel": wheel.file, "sha256": wheel.sha256} for wheel in toolkit.wheels]
+    if toolkit.provider == "nvidia":
+        manifest = redist.install_manifest(toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
+        return manifest | ({"parts": [wheel | dict(provider.cudnn) for wheel in wheels]} if wheels else {})
+    # A plan file of another version of the farm may ask for what the catalogue of this one has not.
+    hint = "create the plan again"
+    if toolkit.provider == "wheels":
+        known = catalog.wheel_toolkits().get(toolkit.cuda)
+        if known is None:
+            raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint=hint)
+        # All of each wheel's folder goes below the toolkit's prefix, as it is there.
+        folders = [f"{known.folder_in(str(wheel.package))}/**" for wheel in toolkit.wheels]
+        prefix = provider.prefix.strip("/")
+        return {"schema": 1, "parts": [w | {"members": {f: prefix}} for w, f in zip(wheels, folders, strict=True)]}
+    missing = [name for name in toolkit.components if name not in release.components]
+    missing += ["cuDNN"] if wheels and release.cudnn is None else []
     if missing:
-        raise UsageError(
-            f"the debian toolkit of {base} has no component {', '.join(missing)}",
-            hint=f"known: {', '.join(known)}; or use --toolkit nvidia",
-        )
-    parts = [part.model_dump() for name in toolkit.components for part in known[name]]
-    return {"schema": 1, "parts": parts + _wheel_parts(toolkit, base)}
-
-
-def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
-    if not toolkit.wheels:
-        return []
-    rule = catalog.debian_releases()[base].cudnn
-    if rule is None:
-        raise UsageError(f"the debian toolkit of {base} takes nothing from wheels", hint="create the plan again")
-    return [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(rule) for wheel in toolkit.wheels]
-
-
-def _nvidia_manifest(plan: Plan) -> dict[str, object]:
-    assert plan.toolkit
-    provider = catalog.nvidia_provider()
-    manifest = redist.install_manifest(plan.toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
-    parts = [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(provider.cudnn) for wheel in plan.toolkit.wheels]
-    return manifest | ({"parts": parts} if parts else {})
+        raise UsageError(f"the debian toolkit of {base} has no {', '.join(missing)}", hint=hint)
+    parts = [part.model_dump() for name in toolkit.components for part in release.components[name]]
+    return {"schema": 1, "parts": parts + [wheel | dict(release.cudnn or {}) for wheel in wheels]}

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 from farm import catalog
 from farm.base.yamlfile import Model, load
 from farm.catalog import gpus as cards
 from farm.catalog.binary import sass_runs
 from farm.machine.detect.readings import Cpu, Gpu, Readings
+from farm.plan.compat.stack import NUMBERS
 from farm.plan.variant import sm_number
 from farm.platforms.facts import PLATFORMS
 
@@ -107,11 +106,8 @@ def _usable(
     known, old = catalog.architectures().architectures, cards.gpus().too_old
     branch, last = driver_branch(driver), last_driver(sm)
     if sm in old:
-        return (
-            None,
-            source,
-            (*notes, f"{name} is {dotted(sm)} ({old[sm].name}), too old for every variant: {old[sm].why}"),
-        )
+        note = f"{name} is {dotted(sm)} ({old[sm].name}), too old for every variant: {old[sm].why}"
+        return None, source, (*notes, note)
     if branch and last and branch > last:
         notes.append(f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): install {last}")
     first = known[sm].first_driver if sm in known else None
@@ -165,12 +161,9 @@ def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | N
     """Why a driver cannot run wheels of a CUDA version; None if it can, or if one of them is not known."""
     major = catalog.cuda_majors().get(cuda.split(".")[0]) if cuda else None
     floor = major.driver(system) if major else None
-    if floor is None or driver is None:
+    if floor is None or driver is None or not NUMBERS.fullmatch(driver):
         return None
-    try:
-        too_old = Version(driver) < Version(floor)
-    except InvalidVersion:
-        return None
+    too_old = catalog.number(driver) < catalog.number(floor)
     return f"driver {driver} is too old for CUDA {cuda}, which needs {floor} or newer" if too_old else None
 
 
@@ -202,9 +195,6 @@ def machine_warnings(readings: Readings) -> Iterator[str]:
     if readings.translated:
         yield "this Python is an x86_64 one under Rosetta 2: install into an arm64 Python"
     if platform and not platform.cuda:
-        try:
-            old = Version(readings.os.version) < Version(levels().macos_min)
-        except InvalidVersion:
-            old = False
-        if old:
+        version = readings.os.version
+        if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(levels().macos_min):
             yield f"macOS {readings.os.version} is too old for PyTorch on Metal: it needs {levels().macos_min} or newer"

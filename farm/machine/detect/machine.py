@@ -1,4 +1,4 @@
-"""Where readings come from: this machine, through an interface that recorded readings have too.
+"""Where readings come from: this machine; tests have recorded ones in its place.
 
 Everything here is raw, bounded text; `farm.machine.detect.readings` makes sense of it.
 """
@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from farm.smoke.environment import find_python, running_free
 
@@ -60,40 +60,15 @@ class CpuId(NamedTuple):
     features: tuple[str, ...]
 
 
-class Machine(Protocol):
-    """A machine to take readings of. Every method may raise NoReadingError."""
-
-    def uname(self) -> Uname: ...
-
-    def libc(self) -> str:
-        """`glibc 2.36`."""
-
-    def read(self, path: str) -> str: ...
-
-    def run(self, *command: str) -> Answer: ...
-
-    def nvml(self) -> Nvml: ...
-
-    def cpuid(self) -> CpuId: ...
-
-    def python(self, name: str) -> str:
-        """The interpreter for `py311`."""
-
-    def running_python(self) -> str:
-        """`py311`."""
-
-    def pci(self) -> tuple[str, ...]:
-        """Every PCI device as `vendor:device class`, in hexadecimal: `10de:1024 030000`."""
-
-
-class ThisMachine:
-    """The machine that this runs on."""
+class Machine:
+    """The machine that this runs on. Every method may raise NoReadingError."""
 
     def uname(self) -> Uname:
         found = platform.uname()
         return Uname(found.system, found.release, found.version, found.machine)
 
     def libc(self) -> str:
+        """`glibc 2.36`."""
         try:
             found = os.confstr("CS_GNU_LIBC_VERSION")
         except (AttributeError, ValueError, OSError):
@@ -167,6 +142,7 @@ class ThisMachine:
         return CpuId(name, features)
 
     def python(self, name: str) -> str:
+        """The interpreter for `py311`."""
         found = find_python(name)
         if found is None:
             raise NoReadingError(f"python{name[2]}.{name[3:]} is not on the PATH")
@@ -177,6 +153,7 @@ class ThisMachine:
         return f"py{major}{minor}" + "t" * running_free()
 
     def pci(self) -> tuple[str, ...]:
+        """Every PCI device as `vendor:device class`, in hexadecimal: `10de:1024 030000`."""
         folder = Path("/sys/bus/pci/devices")
         if not folder.is_dir():
             raise NoReadingError(f"{folder} is not there")

@@ -37,7 +37,7 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     try:
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
-        names = [found.variant, *(other.variant for other in found.alternatives)]
+        names = [found.variant, *found.alternatives]
         there = [(name, newest(reader, Variant.parse(name), readings, submit)) for name in dict.fromkeys(names)]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")

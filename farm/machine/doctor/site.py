@@ -6,38 +6,8 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Protocol
 
-from farm.machine.detect.machine import Machine, NoReadingError, ThisMachine
-
-
-class Site(Machine, Protocol):
-    """A machine to examine. Every method may raise NoReadingError."""
-
-    def exists(self, path: str) -> bool: ...
-
-    def which(self, name: str) -> str | None:
-        """Where a program is on PATH."""
-
-    def memory(self) -> tuple[int, int]:
-        """Physical memory and the commit limit (memory and page file or swap together), in bytes."""
-
-    def free(self, path: str) -> int:
-        """Free bytes on the disk of a path, or of what will hold it."""
-
-    def cores(self) -> int: ...
-
-    def variable(self, name: str) -> str | None: ...
-
-    def package(self, name: str) -> str | None:
-        """Version of a Python package beside the running Python."""
-
-    def engine(self) -> tuple[str, str, str]:
-        """The Docker engine's system, version and machine.
-
-        Raises:
-            NoRunnerError: None answers.
-        """
+from farm.machine.detect.machine import Machine, NoReadingError
 
 
 class _MemoryStatus(ctypes.Structure):
@@ -56,8 +26,8 @@ class _MemoryStatus(ctypes.Structure):
     )
 
 
-class ThisSite(ThisMachine):
-    """The machine that this runs on."""
+class Site(Machine):
+    """The machine that this runs on, as the doctor looks at it. Every method may raise NoReadingError."""
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -66,6 +36,7 @@ class ThisSite(ThisMachine):
         return shutil.which(name)
 
     def memory(self) -> tuple[int, int]:
+        """Physical memory and the commit limit (memory and page file or swap together), in bytes."""
         if sys.platform == "win32":
             # Windows tells by the length which version of the structure it is given.
             status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
@@ -85,6 +56,7 @@ class ThisSite(ThisMachine):
         return sizes[0] << 10 if sizes else 0
 
     def free(self, path: str) -> int:
+        """Free bytes on the disk of a path, or of what will hold it."""
         place = Path(path)
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -100,12 +72,18 @@ class ThisSite(ThisMachine):
         return os.environ.get(name)
 
     def package(self, name: str) -> str | None:
+        """Version of a Python package beside the running Python."""
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     def engine(self) -> tuple[str, str, str]:
+        """The Docker engine's system, version and machine.
+
+        Raises:
+            NoRunnerError: None answers.
+        """
         from farm.engines.docker import describe  # noqa: PLC0415 (docker-py takes long to import)
 
         return describe()

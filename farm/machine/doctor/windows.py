@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from farm.catalog import number
 from farm.machine.detect.machine import NoReadingError
 from farm.machine.doctor.findings import Finding, Patient, missing, needs, ok, warning
-from farm.plan.compat.stack import number
 from farm.platforms.windows.tools import windows_tools
 
 VSWHERE = r"C:\Program Files (x86)\Microsoft Visual Studio\Installer\vswhere.exe"

@@ -3,16 +3,16 @@
 A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or no one knows). A fact
 that the catalogue marks as unconfirmed gives a warning. No error is a yes.
 
-The way through: `stack` is what is judged; `gpu`, `host` and `torch` hold the rules; `nearest` looks for what would
-work instead, `settle` lets defaults give way; `official` answers for PyTorch's own wheels.
+The way through: `stack` is what is judged; `gpu`, `host` and `torch` hold the rules, `reasons.yaml` their words;
+`nearest` looks for what would work instead; `official` answers for PyTorch's own wheels.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
 from farm.plan.compat import gpu, host, torch
 from farm.plan.compat.nearest import difference, nearest
-from farm.plan.compat.settle import settle
 from farm.plan.compat.stack import Reason, Rule, Stack
 
 __all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "objects", "reasons", "settle", "solve"]
@@ -62,17 +62,30 @@ def reasons(stack: Stack) -> list[Reason]:
     return advise(stack, check(stack))
 
 
-def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
-    """The nearest stack without any error, one reason done away with after the other; None: none was found."""
+def _better(stack: Stack, only: Collection[str] | None, keep: tuple[str, ...]) -> tuple[Stack, list[Reason]]:
+    """The stack after doing away with one error after the other, and the errors that are left."""
+    fields = None if only is None else frozenset(only)
+    errors: list[Reason] = []
     for _ in range(MAX_ROUNDS):
         found = check(stack)
         errors = [reason for reason in found if reason.severity != "warning"]
-        if not errors:
-            return stack
-        options = (nearest(stack, reason, check, objects, found, keep=keep) for reason in errors if reason.change)
+        options = (nearest(stack, reason, check, objects, found, fields, keep) for reason in errors if reason.change)
         # One reason at a time: doing away with it often does away with others.
-        better = next((other for other in options if other), None)
-        if better is None:
-            return None
-        stack = better
-    return None
+        if (other := next((other for other in options if other), None)) is None:
+            break
+        stack = other
+    return stack, errors
+
+
+def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
+    """The nearest stack without any error; None: none was found."""
+    found, errors = _better(stack, None, keep)
+    return None if errors else found
+
+
+def settle(stack: Stack, free: Collection[str]) -> Stack:
+    """The stack with other values of the `free` fields, which are defaults, where that does away with errors.
+
+    Defaults yield to explicit choices: a default must not be the reason why a build is refused.
+    """
+    return _better(stack, free, ())[0]

@@ -11,8 +11,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from farm import catalog
+from farm.catalog import number
 from farm.plan.compat.host import msc_ver, toolset
-from farm.plan.compat.stack import Reason, Stack, arch_list, number, spell, targets
+from farm.plan.compat.stack import Reason, Stack, arch_list, spell, targets
 from farm.plan.options import OPTIONS
 from farm.plan.variant import PYTHONS
 from farm.platforms.facts import facts
@@ -83,7 +84,11 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
     elif field == "switches":
         for name in sorted(stack.switches):
             yield "switches", stack.switches - {name}
-    elif getattr(stack, field) is not None:
+    elif field in (chosen := dict(stack.words)):
+        for word in OPTIONS[field].choices:
+            if word != chosen[field]:
+                yield "words", tuple((chosen | {field: word}).items())
+    elif getattr(stack, field, None) is not None:
         for value in _values(stack, field):
             yield field, value
 
@@ -100,7 +105,7 @@ def _values(stack: Stack, field: str) -> list[Any]:
         "base": lambda: list(catalog.debian_releases()),
         "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
     }
-    return known[field]() if field in known else [word for word in OPTIONS[field].choices if word != current]
+    return known[field]()
 
 
 def _with(stack: Stack, field: str, value: Any) -> Stack:
@@ -187,6 +192,8 @@ def difference(stack: Stack, other: Stack) -> str:
             continue
         if field.name == "switches":
             words += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]
+        elif field.name == "words":
+            words += [f"--{name} {word}" for name, word in after if (name, word) not in before]
         elif field.name == "ptx":
             words.append("--ptx" if after else "--no-ptx")
         elif field.name == "arch_list":

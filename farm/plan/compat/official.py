@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any
 
 from farm import catalog
-from farm.catalog import makers, paste
+from farm.catalog import makers, number, paste
 from farm.catalog.binary import ptx_compiles, sass_runs
 from farm.catalog.models import Dropped, OfficialWheel
-from farm.plan.compat.stack import number, reaches
+from farm.plan.compat.stack import reaches
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")

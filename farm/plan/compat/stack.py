@@ -4,11 +4,17 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import RootModel
 
 from farm import catalog
 from farm.base.errors import UsageError
+from farm.base.yamlfile import Model, load
+from farm.catalog import number
 from farm.catalog.binary import MAJOR, ptx_compiles, sass_runs
+from farm.catalog.models import Facts, Word
 from farm.plan.variant import Variant
 
 NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
@@ -30,6 +36,7 @@ class Stack:
         switches: PyTorch's switches that must be on (`USE_FLASH_ATTENTION`).
         components: What the recipe takes of a toolkit.
         features: What of PyTorch the recipe can build.
+        words: The words of options that have an effect of their own (`words.yaml`), by option.
         standalone: The packages that the build imports, where its Python is not the base image's but a standalone one.
 
     Raises:
@@ -55,7 +62,7 @@ class Stack:
     switches: frozenset[str] = frozenset()
     components: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    blas: str | None = None
+    words: tuple[tuple[str, str], ...] = ()
     standalone: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -102,6 +109,12 @@ def parse_gcc(text: str) -> int:
     return int(match[1])
 
 
+def effects(stack: Stack) -> dict[str, Word]:
+    """The effect of each option of `words.yaml`: of its word, else of the platform."""
+    chosen = dict(stack.words)
+    return {name: known.get(chosen.get(name, stack.platform), Word()) for name, known in catalog.words().items()}
+
+
 Severity = Literal["error", "unpinned", "warning"]
 
 
@@ -146,19 +159,46 @@ class Reason:
 Rule = Callable[[Stack], Iterator[Reason]]
 
 
-def doubted(doubt: str | None) -> Severity:
-    """A fact that is in doubt only warns."""
-    return "warning" if doubt else "error"
+class _Row(Model):
+    text: str
+    fact: str
+    source: str
+    severity: Severity = "error"
+    change: list[str] = []
 
 
-def with_doubt(fact: str, doubt: str | None) -> str:
-    return f"{fact} (unconfirmed: {doubt})" if doubt else fact
+class _Rows(RootModel[dict[str, _Row]]):
+    """`reasons.yaml`."""
 
 
 @cache
-def number(version: str) -> tuple[int, ...]:
-    """`(12, 8)` for `12.8`; numbers compare as versions do."""
-    return tuple(map(int, version.split(".")))
+def rows() -> dict[str, _Row]:
+    """What each rule says (`reasons.yaml`)."""
+    return load(Path(__file__).with_name("reasons.yaml"), _Rows).root
+
+
+def because(name: str, stack: Stack, of: Any = None, /, **values: Any) -> Reason:
+    """The reason `name` of `reasons.yaml` against a stack.
+
+    Args:
+        name: Its key there; what is before a slash is the name of the rule.
+        stack: What the rule objects to.
+        of: The record of the catalogue that the reason rests on; where its fact is in doubt, the reason only warns.
+        values: What the texts name besides; `rule`, `source`, `doubt`, `severity` and `change` replace what follows
+            from the row and the record.
+    """
+    row, sources = rows()[name], getattr(of, "sources", {})
+    named = {"stack": stack, "of": of, **values}
+    doubt = values["doubt"] if "doubt" in values else of.doubt(row.source) if isinstance(of, Facts) else None
+    severity = "warning" if doubt and row.severity == "error" else row.severity
+    return Reason(
+        values.get("rule") or name.partition("/")[0],
+        row.text.format(**named),
+        row.fact.format(**named) + (f" (unconfirmed: {doubt})" if doubt else ""),
+        values.get("source") or sources.get(row.source, row.source),
+        severity=values.get("severity") or severity,
+        change=tuple(values.get("change") or row.change),
+    )
 
 
 def reaches(driver: str, floor: str) -> bool:

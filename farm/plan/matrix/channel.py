@@ -1,15 +1,15 @@
 """A channel after inheritance: its builds, and the options that each build gets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 
 from farm import catalog
-from farm.plan.matrix.possible import problems
+from farm.plan.compat import Stack, check
 from farm.plan.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
-from farm.plan.options import Value
-from farm.plan.recipe import BuildWheel, VerifyRules, is_replaced, recipe
+from farm.plan.options import OPTIONS, Value
+from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced, recipe
 from farm.plan.variant import SPECIAL_GPUS, Variant
 from farm.platforms.facts import facts
 
@@ -221,33 +221,84 @@ class Channel:
         for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
             if platform not in (able := recipes[package].platforms):
                 raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
-        chosen = [_named(rule) for rule in self.text.exceptions if "blas" in rule.options]
-        for key in self._offered if self.text.options.get("blas") == "mkl" else ():
-            has_mkl = key[0] not in recipes or recipes[key[0]].package != "torch" or "mkl" in recipes[key[0]].features
-            if not has_mkl and facts(key[1]).in_images and not any(_names(named, key) for named in chosen):
-                raise RuleError(f"the recipe of {key[0]} takes OpenBLAS on {key[1]}, not MKL", "blas")
-        own = catalog.debian_releases()[self.text.base].python if self.text.base else None
-        linux = (key for key in self._offered if own and key[0] in recipes and facts(key[1]).in_images)
-        for package, python in dict.fromkeys((key[0], key[4]) for key in linux):
-            # A standalone Python needs wheels of what the build imports, which only some recipes name.
-            if python != own and not recipes[package].wheels:
-                text = (
-                    f"{self.text.base} has {own}, not {python}, and {package} is built with its Python alone; "
-                    "without `base` in the channel each Python gets the image that has it"
-                )
-                at = self.text.pythons.index(python) if python in self.text.pythons else 0
-                raise RuleError(text, "pythons", at)
-        for text, name, word in problems(self._offered, self.text.options, self.text.base):
-            words = getattr(self.text, name)
-            # With the word's place in its list the error names the line of the word, else that of the key.
-            place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
-            raise RuleError(text, *place)
+        for key in (key for key in _covering(self._offered) if key[0] in recipes):
+            for reason in check(self._stack(key, recipes[key[0]])):
+                name = REFUSED.get(reason.rule)
+                if name is None or reason.severity == "warning":
+                    continue
+                words, word = getattr(self.text, name), dict(zip(AXES, key, strict=True)).get(name)
+                # With the word's place in its list the error names the line of the word, else that of the key.
+                place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
+                more = "; without `base` in the channel each Python gets the image that has it"
+                raise RuleError(reason.text + (more if reason.rule == "base-python" else ""), *place)
+
+    def _stack(self, key: Key, built: Recipe) -> Stack:
+        """The parts of a build that REFUSED is about, for the rules."""
+        package, platform, gpu, cpu, python, cuda = key
+        pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
+        value = {
+            name: str(pins.options[name])
+            for name, one in OPTIONS.items()
+            if pins.options.get(name) is not None and one.applies(built) and (cuda or not one.needs_gpu)
+        }
+        return Stack(
+            package=built.package,
+            variant=Variant(gpu, cpu, python),
+            platform=platform,
+            # One that follows from the Python may give way to another.
+            base=pins.base if self.text.base else None,
+            toolkit=value.get("toolkit"),
+            cuda=cuda,
+            torch=value.get("torch"),
+            cudnn=value.get("cudnn"),
+            words=tuple((name, value[name]) for name in catalog.words() if name in value),
+            components=tuple(built.components),
+            features=tuple(built.features),
+            # A recipe that names the wheels that its build imports can have a Python that no base image has.
+            standalone=() if built.wheels else None,
+        )
 
     def _check_hold(self, name: str, rules: list[Rule] | list[Deviation], keys: set[Key], fault: str) -> None:
         for index, rule in enumerate(rules):
             named = _named(rule)
             if not any(_names(named, key) for key in keys):
                 raise RuleError(f"the rule {fault}", name, index)
+
+
+REFUSED = {
+    "cuda": "cuda",
+    "torch": "torch",
+    "cudnn": "cudnn",
+    "gpu-machine": "gpus",
+    "cuda-sm": "gpus",
+    "mps": "gpus",
+    "cuda-macos": "gpus",
+    "machine": "cpus",
+    "toolkit-platform": "platforms",
+    "toolkit-cuda": "cuda",
+    "toolkit-machine": "cpus",
+    "toolkit-components": "toolkit",
+    "toolkit-unpinned": "cuda",
+    "free-threaded": "pythons",
+    "base-python": "pythons",
+    "torch-cuda": "cuda",
+    "torch-python": "pythons",
+    "arch-list": "gpus",
+    **{name: name for name in OPTIONS},
+}
+"""The rules whose refusal a channel shall never offer, and the key of the channel that is at fault."""
+
+
+def _covering(keys: Iterable[Key]) -> Iterator[Key]:
+    """Builds that together have every pair of words that go together: what is impossible is so by two words."""
+    seen: set[tuple[tuple[int, str | None], ...]] = set()
+    for key in keys:
+        package, platform, gpu, cpu, python, cuda = key
+        machine = catalog.cpu_levels()[cpu].machine  # levels of one machine differ in nothing that is refused
+        pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
+        if not pairs <= seen:
+            seen |= pairs
+            yield key
 
 
 def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:

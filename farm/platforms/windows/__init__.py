@@ -24,7 +24,7 @@ from farm.platforms.windows.render import render
 FOLLOW = "/farm/scripts/follow_cmd.py"
 
 
-class Windows:
+class Windows(Platform):
     facts = PLATFORMS["windows"]
     entry = "build.cmd"
     self_contained = True
@@ -40,12 +40,6 @@ class Windows:
 
     def environment(self, _recipe: Recipe, stack: Stack) -> Variables:
         return toolchain.environment(stack)
-
-    def packages(self, _recipe: Recipe, _stack: Stack) -> list[str]:
-        return []
-
-    def opens(self, _recipe: Recipe, _stack: Stack) -> list[str]:
-        return []  # farm/wheel/windows.yaml has them
 
     def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan | None:
         return toolchain.windows_plan(recipe, stack)
@@ -66,4 +60,4 @@ class Windows:
         return f"/farm/out/{plan.digest[:12]}"
 
 
-PLATFORM: Platform = Windows()
+PLATFORM = Windows()

@@ -8,6 +8,7 @@ slashes: CMake reads a backslash in a -D value as an escape.
 from farm import catalog
 from farm.plan.compat import Stack
 from farm.plan.compat.host import msc_ver
+from farm.plan.compat.stack import effects
 from farm.plan.compat.torch import numpy_end
 from farm.plan.file import ToolPin, WheelPin, WindowsPlan
 from farm.plan.recipe import Recipe
@@ -15,7 +16,6 @@ from farm.platforms.base import Variables
 from farm.platforms.windows.tools import BuildTools, wheel, windows_tools
 
 ROOT = "C:/farm"
-MKL = ("intel-openmp", "mkl-include", "mkl-static")
 MUTEX, MUTEX_SINCE = "/D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR", "14.40"
 """microsoft/STL#4730, pytorch/pytorch#169429."""
 NVTX_BELOW = (12, 0)
@@ -87,19 +87,9 @@ def environment(stack: Stack) -> Variables:
         parts["runtimes before 14.40"] = {"CXXFLAGS": MUTEX}
     if stack.cuda:
         parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
-        if tuple(map(int, stack.cuda.split("."))) < NVTX_BELOW:
+        if catalog.number(stack.cuda) < NVTX_BELOW:
             parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
-    if stack.blas == "mkl":  # static: the package holds no mkl_*_dll.lib, which FindMKL would prefer
-        library = f"{ROOT}/venv/Library"
-        parts["mkl-static"] = {"CMAKE_INCLUDE_PATH": f"{library}/include", "CMAKE_LIBRARY_PATH": f"{library}/lib"}
-    elif stack.blas == "openblas":
-        parts["openblas"] = {"OpenBLAS_HOME": f"{ROOT}/tools/openblas"}
-    return parts
-
-
-def openmp(stack: Stack) -> str:
-    """The one OpenMP library to link: that of MKL, or MSVC's own."""
-    return f"{ROOT}/venv/Library/lib/libiomp5md.lib" if stack.blas == "mkl" else "vcomp"
+    return parts | {word.windows.origin: word.windows.env for word in effects(stack).values() if word.windows.env}
 
 
 def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
@@ -110,9 +100,10 @@ def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
     """
     known, python = windows_tools(), stack.variant.python
     name, product = visual_studio(stack)
-    tools = ["sccache", *(["openblas"] if stack.blas == "openblas" else [])]
+    words = [word.windows for word in effects(stack).values()]
+    tools = ["sccache", *(tool for word in words for tool in word.tools)]
     tools += ["zlib"] if stack.cudnn and stack.cudnn.startswith("8.") else []  # it loads zlibwapi.dll by name
-    wheels = [*known.frontend, *recipe.wheels, *(MKL if stack.blas == "mkl" else ())]
+    wheels = [*known.frontend, *recipe.wheels, *(package for word in words for package in word.wheels)]
     wheels += known.frontend_before_311 if python in ("py39", "py310") else []
     release = catalog.torch_releases().get(stack.torch or "")
     pins = []
@@ -123,7 +114,7 @@ def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
     return WindowsPlan(
         visual_studio=name,
         toolset=product.toolset,
-        openmp=openmp(stack),
+        openmp=next((word.openmp for word in words if word.openmp), "vcomp"),
         tools=[ToolPin(name=tool, **dict(known.tools[tool])) for tool in tools],
         wheels=pins,
     )

@@ -3,12 +3,14 @@
 import hashlib
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.index.backends import open_store
+from farm.index.directory import DirectoryStore
 from farm.index.publish import check_store
 from farm.index.stores import Stat
 
@@ -177,6 +179,13 @@ def test_a_file_tells_how_far_it_is(store, tmp_path):
     assert store.create(KEY, source, content_type=TEXT, progress=told.append) is True
     assert told == sorted(told)
     assert told[-1] == 3_000_000
+
+
+def test_the_clock_is_the_servers_own(store):
+    if isinstance(store, DirectoryStore):
+        assert store.clock() is None
+    else:
+        assert abs(store.clock() - datetime.now(UTC)) < timedelta(minutes=5)
 
 
 def test_a_directory_holds_only_files_and_folders(tmp_path):

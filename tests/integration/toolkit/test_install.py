@@ -123,7 +123,9 @@ def test_the_farms_own_manifest_is_understood(case, make_tar):
     content = make_tar("x-archive", NVCC)
     case.served.files["/x.tar.xz"] = content
     digest = hashlib.sha256(content).hexdigest()
-    archive = Archive("cuda_nvcc", "11.8.89", case.served.url + "/x.tar.xz", digest, len(content))
+    archive = Archive.model_construct(  # http: the server is on this machine
+        component="cuda_nvcc", version="11.8.89", url=case.served.url + "/x.tar.xz", sha256=digest, size=len(content)
+    )
     case.rows = install_manifest([archive], "linux-x86_64")["archives"]
     case.installed()
     assert (case.prefix / "bin" / "nvcc").exists()

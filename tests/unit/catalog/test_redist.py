@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import UsageError
+from farm.base.yamlfile import load
 from farm.catalog import redist
 
 
@@ -35,7 +36,8 @@ from farm.catalog import redist
 def test_cudnn_is_chosen_by_cuda_major(platform, name, sha256, size):
     [archive] = redist.archives("cudnn", "8.7.0", platform, ["cudnn"], cuda_major=11)
     base = "https://developer.download.nvidia.com/compute/cudnn/redist/cudnn"
-    assert archive == redist.Archive("cudnn", "8.7.0.84", f"{base}/{platform}/{name}", sha256, size)
+    url = f"{base}/{platform}/{name}"
+    assert archive == redist.Archive(component="cudnn", version="8.7.0.84", url=url, sha256=sha256, size=size)
     [other] = redist.archives("cudnn", "8.7.0", platform, ["cudnn"], cuda_major=10)
     assert other.sha256 != sha256
 
@@ -63,24 +65,14 @@ def test_every_file_loads_and_holds_what_a_build_needs_and_no_driver():
 @pytest.mark.parametrize(
     ("call", "message", "hint"),
     [
-        (("cuda", "11.8.1", "linux-x86_64", ["cuda_nvcc"]), "unknown '11.8.1'", "11.8.0"),
-        (("cuda", "11.8.0", "linux-x86-64", ["cuda_nvcc"]), "unknown 'linux-x86-64'", "linux-x86_64"),
-        (("cuda", "11.8.0", "linux-x86_64", ["cuda_nvc"]), "unknown 'cuda_nvc'", "cuda_nvcc"),
-        (("cublas", "11.8.0", "linux-x86_64", ["x"]), "unknown 'cublas'", "cuda"),
-        (
-            ("cuda", "11.8.0", "linux-x86_64", ["nsight_nvtx"]),
-            "no archive for linux-x86_64",
-            "windows-x86_64",
-        ),
-        (("cuda", "11.7.1", "windows-x86_64", ["cuda_profiler_api"]), "unknown 'cuda_profiler_api'", "cuda_"),
-        (("cudnn", "8.7.0", "linux-x86_64", ["cudnn"]), "no CUDA major was given", "CUDA 10, 11"),
-        (("cudnn", "8.7.0", "linux-x86_64", ["cudnn"], 12), "none for CUDA 12", "CUDA 10, 11"),
+        (("cuda", "11.8.0", "linux-x86_64", ["cuda_nvc"]), "cuda_nvc has no archive", "cuda_nvcc"),
+        (("cuda", "11.8.0", "linux-x86_64", ["nsight_nvtx"]), "no archive for linux-x86_64", "windows-x86_64"),
+        (("cudnn", "8.7.0", "linux-x86_64", ["cudnn"], 12), "no archive for linux-x86_64 and CUDA 12", "linux"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest(call, message, hint):
-    with pytest.raises(UsageError) as caught:
+def test_what_has_no_archive_is_refused(call, message, hint):
+    with pytest.raises(UsageError, match=message) as caught:
         redist.archives(*call)
-    assert message in str(caught.value)
     assert hint in caught.value.hint
 
 
@@ -100,31 +92,37 @@ components:
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
-        ("ab" * 32, "ab" * 31, "sha256"),
         ("ab" * 32, "AB" * 32, "sha256"),
-        ("ab" * 32, "zz" * 32, "sha256"),
         ("a/b.tar.xz", "../b.tar.xz", "path"),
         ("a/b.tar.xz", "/b.tar.xz", "path"),
-        ("a/b.tar.xz", "'c:b.tar.xz'", "path"),
         ("a/b.tar.xz", r"a\b.tar.xz", "path"),
         ("a/b.tar.xz", "a/b.exe", "path"),
         ("size: 12", "size: 0", "size"),
-        ("size: 12", "size: '12'", "size"),
-        ("size: 12", "size: 12, md5: x", "md5"),
         ("linux-x86_64:", "linux-ppc64le:", "platforms"),
         ("https://example.org", "http://example.org", "base_url"),
         ("https://example.org", "https://me:secret@example.org", "base_url"),
-        ("product: cuda", "product: [", "not YAML"),
-        ("product: cuda", "product: !!python/object:os.system cuda", "not YAML"),
-        (GOOD, "[]", "document"),
     ],
 )
-def test_a_damaged_document_is_refused_with_the_field(old, new, where):
-    assert old in GOOD
-    with pytest.raises(UsageError) as caught:
-        redist.parse(GOOD.replace(old, new), "x.yaml")
-    assert str(caught.value).startswith("x.yaml: ")
-    assert where in str(caught.value)
+def test_a_damaged_document_is_refused_with_the_field(tmp_path, old, new, where):
+    path = tmp_path / "cuda-11.9.0.yaml"
+    path.write_text(GOOD)
+    assert load(path, redist.Redist).version == "11.8.0"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(UsageError, match=where):
+        load(path, redist.Redist)
+
+
+def test_a_file_is_named_after_what_it_holds():
+    for path in redist.FOLDER.glob("*.yaml"):
+        found = load(path, redist.Redist)
+        assert path.stem == f"{found.product}-{found.version}"
+        files = [
+            f
+            for c in found.components.values()
+            for e in c.platforms.values()
+            for f in (e.values() if isinstance(e, dict) else [e])
+        ]
+        assert len({file.path for file in files}) == len(files)
 
 
 def test_manifest_for_linux():
@@ -153,15 +151,11 @@ def test_manifest_for_windows_places_nvtx_and_visual_studio():
     ]
 
 
-def test_manifest_refuses_nothing_and_two_of_one():
+def test_manifest_refuses_two_of_one():
     [nvcc] = redist.archives("cuda", "11.8.0", "linux-x86_64", ["cuda_nvcc"])
     [older] = redist.archives("cuda", "11.7.1", "linux-x86_64", ["cuda_nvcc"])
-    with pytest.raises(UsageError, match="at least one"):
-        redist.install_manifest([], "linux-x86_64")
     with pytest.raises(UsageError, match="cuda_nvcc"):
         redist.install_manifest([nvcc, older], "linux-x86_64")
-    with pytest.raises(UsageError, match="linux-arm"):
-        redist.install_manifest([nvcc], "linux-arm")
 
 
 ROOT = Path(__file__).parents[3]
@@ -186,7 +180,7 @@ def test_import_leaves_out_what_a_build_never_needs_and_is_idempotent(tmp_path):
     assert run_import(tmp_path, "--out", tmp_path).returncode == 0
     first = (tmp_path / "cuda-11.9.0.yaml").read_bytes()
     assert first.startswith(b"# generated by ")
-    got = redist.parse(first.decode(), "cuda-11.9.0.yaml")
+    got = load(tmp_path / "cuda-11.9.0.yaml", redist.Redist)
     assert list(got.components) == ["cuda_cudart"]
     assert list(got.components["cuda_cudart"].platforms) == ["linux-x86_64"]
     assert got.components["cuda_cudart"].platforms["linux-x86_64"].size == 77

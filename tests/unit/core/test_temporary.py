@@ -1,5 +1,6 @@
 """Temporary folders: gone at the end, after an error, and wherever Ctrl-C comes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -36,9 +37,10 @@ except KeyboardInterrupt:
 """
 
 
-def test_it_is_there_and_then_gone(tmp_path):
+def test_it_is_for_its_user_alone_and_then_gone(tmp_path):
     with temporary_folder("some-", tmp_path) as folder:
         (folder / "file").write_text("")
+        assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700
         assert folder.parent == tmp_path
         assert folder.name.startswith("some-")
     with pytest.raises(ValueError, match="reason"), temporary_folder(parent=tmp_path):

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def on(monkeypatch, record, recorded):
     """Put the command on a recorded machine."""
-    return lambda name: monkeypatch.setattr("farm.cli.detect.ThisMachine", lambda: recorded(record(name)))
+    return lambda name: monkeypatch.setattr("farm.cli.detect.Machine", lambda: recorded(record(name)))
 
 
 # What was tested on a card or an emulated CPU; else the exact GPU's newest release that the driver runs.
@@ -73,7 +73,6 @@ def test_only_what_is_offered_for_the_platform_counts(on, capsys):
     offered = {str(b.variant) for b in load_matrix(ROOT).builds() if (b.package, b.platform) == ("torch", "windows")}
     assert offered
     assert (found["variant"] in offered) == (found["channel"] is not None)
-    assert {other["variant"] for other in found["alternatives"]} <= offered
 
 
 @pytest.mark.parametrize(

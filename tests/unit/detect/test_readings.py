@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.machine.detect.machine import MAX_TEXT, NoReadingError, ThisMachine
+from farm.machine.detect.machine import MAX_TEXT, Machine, NoReadingError
 from farm.machine.detect.readings import Readings, parse_cpuinfo, parse_launcher, parse_os_release, parse_smi, take
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
@@ -193,7 +193,7 @@ def test_warnings_around_what_nvidia_smi_answers_hide_no_gpu(warning):
 
 
 def test_this_machine_gives_readings():
-    found = take(ThisMachine())
+    found = take(Machine())
     running = f"py{sys.version_info[0]}{sys.version_info[1]}"
     assert found.running_python == running
     assert running in {python.name for python in found.pythons}
@@ -203,7 +203,7 @@ def test_this_machine_gives_readings():
 
 def test_programs_are_bounded():
     endless = "while True: print('x' * 4096)"
-    machine = ThisMachine()
+    machine = Machine()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("farm.machine.detect.machine.TIMEOUT_S", 0.5)
         with pytest.raises(NoReadingError, match="did not answer"):
@@ -218,7 +218,7 @@ def test_programs_are_bounded():
 def test_a_file_without_end_is_bounded():
     if not Path("/dev/zero").exists():
         pytest.skip("no /dev/zero")
-    assert len(ThisMachine().read("/dev/zero")) == MAX_TEXT
+    assert len(Machine().read("/dev/zero")) == MAX_TEXT
 
 
 @pytest.mark.parametrize(

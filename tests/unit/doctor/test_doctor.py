@@ -9,7 +9,7 @@ import pytest
 
 from farm.base.errors import NoRunnerError
 from farm.cli.main import main
-from farm.machine.doctor.site import ThisSite
+from farm.machine.doctor.site import Site
 from farm.machine.doctor.windows import VSWHERE
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
@@ -152,7 +152,7 @@ def test_the_engine_is_asked_as_builds_ask_it(tmp_path, monkeypatch):
     with pytest.raises(
         NoRunnerError, match=rf"no Docker engine answers at unix://{tmp_path}/gone.sock \(DOCKER_HOST\)"
     ):
-        ThisSite().engine()
+        Site().engine()
 
 
 def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine, findings):
@@ -164,7 +164,7 @@ def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine,
 
 
 def test_this_machine_is_read_rightly(tmp_path):
-    site = ThisSite()
+    site = Site()
     total, commit = site.memory()
     told = {line.split(":")[0]: int(line.split()[1]) << 10 for line in site.read("/proc/meminfo").splitlines()[:20]}
     assert abs(total - told["MemTotal"]) < 4096 * 16

@@ -126,7 +126,7 @@ def test_exceptions_go_by_every_axis(read, channels):
     text = f"""{channels}    cudnn: "9.13.0"
     exceptions:
       - {{gpus: [sm80], cuda: "12.8", cudnn: "9.10.2"}}
-      - {{gpus: [sm80], pythons: [py312], blas: mkl}}
+      - {{gpus: [sm80], pythons: [py312], blas: openblas}}
       - {{gpus: [cpu], cudnn: null}}
 """
     channel = read(text).channel("one")
@@ -134,7 +134,7 @@ def test_exceptions_go_by_every_axis(read, channels):
     assert (
         channel.pins("torch", sm80, "linux").options["cudnn"],
         channel.pins("torch", sm80, "linux").options["blas"],
-    ) == ("9.13.0", "mkl")
+    ) == ("9.13.0", "openblas")
     assert channel.pins("torch", sm80, "linux", "12.8").options["cudnn"] == "9.10.2"
     assert channel.pins("torch", other, "linux").options["blas"] is None
     assert channel.pins("torch", Variant("cpu", "avx2", "py311"), "linux").options["cudnn"] is None

@@ -473,7 +473,11 @@ def test_the_lock_of_the_build_backend_has_what_the_project_asks_for():
     assert locked.count("--hash=sha256:") >= 1
 
 
-UNTRUSTED = re.compile(r"^\s*farm (build|submit|verify|publish|smoke)\b", re.MULTILINE)
+UNTRUSTED = re.compile(
+    r"^\s*(farm (build|submit|verify|publish|smoke|index|report|site)|python -m tools\.refresh_catalogue)\b",
+    re.MULTILINE,
+)
+"""What shows texts of a package, an index or a report."""
 
 
 def test_what_a_build_prints_is_no_command_to_github(workflow):
