@@ -91,25 +91,18 @@ export default {
 
     const headers = new Headers();
     object.writeHttpMetadata(headers);
-    // Cloudflare writes "gzip, br" into Accept-Encoding, whatever the client sent; that is in `cf`.
-    const encodings = request.cf?.clientAcceptEncoding ?? asked.get("Accept-Encoding") ?? "";
-    const packed = headers.get("Content-Encoding") === "gzip";
-    const unpack = packed && Math.max(quality(encodings, "gzip"), quality(encodings, "x-gzip")) === 0;
-    if (unpack) headers.delete("Content-Encoding");
-    headers.set("ETag", unpack ? `W/${object.httpEtag}` : object.httpEtag); // other bytes than those of the strong tag
+    headers.set("ETag", object.httpEtag);
     headers.set("Cache-Control", wheel ? "public, max-age=31536000, immutable" : "no-cache");
     headers.set("Access-Control-Allow-Origin", "*");
     if (wheel) headers.set("Accept-Ranges", "bytes");
-    else headers.set("Vary", "Accept, Accept-Encoding");
+    else headers.set("Vary", "Accept");
 
     if (tags.includes("*") || tags.includes(object.httpEtag)) return new Response(null, { status: 304, headers });
     if (method === "HEAD") {
-      if (!unpack) headers.set("Content-Length", object.size);
+      headers.set("Content-Length", object.size);
       return new Response(null, { headers });
     }
     if (range) headers.set("Content-Range", `bytes ${range.offset}-${range.offset + range.length - 1}/${object.size}`);
-    const body = unpack ? object.body.pipeThrough(new DecompressionStream("gzip")) : object.body;
-    // "manual": these bytes are what Content-Encoding says, and are not to be packed once more.
-    return new Response(body, { status: range ? 206 : 200, headers, encodeBody: packed ? "manual" : "automatic" });
+    return new Response(object.body, { status: range ? 206 : 200, headers });
   },
 };

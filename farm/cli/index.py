@@ -16,7 +16,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "remove": ("wheels", "delete wheels for good; their names stay taken (a yank can be undone)"),
     "prune": ("wheels", "remove old wheels by a rule, or by the rules of ci/farm.yaml (retention)"),
     "promote": ("wheels", "list wheels in a further group, without copying them"),
-    "dependencies": ("pages", "write pages of links to the packages that the wheels need, in versions that fit"),
     "variant": (
         "wheels",
         "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants finds it",

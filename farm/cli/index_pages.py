@@ -1,44 +1,33 @@
-"""`farm index check | reconcile | dependencies`: the pages of the whole index."""
+"""`farm index check | reconcile`: the pages of the whole index."""
 
 import argparse
 from dataclasses import asdict
 
-from farm.cli.index_options import add_index, print_changed, store_of
+from farm.cli.index_options import add_index, store_of
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     add_index(parser)
-    if name == "check":
-        parser.add_argument("--fix", action="store_true", help="write the pages from the records first (reconcile)")
     if name == "reconcile":
         text = "also take back a yank or removal that pages show and no event says (any more)"
         parser.add_argument("--take-back", action="store_true", help=text)
-    if name == "dependencies":
-        parser.add_argument(
-            "--from", dest="source", metavar="URL", help="the simple API that the links lead to (default: pip's index)"
-        )
-        parser.add_argument("--group", help="one group alone, sm35-avx for one (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"check": _check, "reconcile": _reconcile, "dependencies": _dependencies}[args.index_command](args)
+    return {"check": _check, "reconcile": _reconcile}[args.index_command](args)
 
 
 def _check(args: argparse.Namespace) -> int:
     """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0 otherwise."""
     from farm.cli import show
-    from farm.index.check import Problem, check
+    from farm.index.check import Problem, Trial, check
     from farm.index.pages import check_there
-    from farm.index.reconcile import reconcile
-    from farm.index.variants import differing, follow
+    from farm.index.variants import follow
 
     store = store_of(args)
     check_there(store)
-    if args.fix:
-        # Before the check, which then reports what pages alone could not repair.
-        reconcile(store)
-        follow(store)
-    copies = [Problem(key, "is not what records and events say of copies", broken=True) for key in differing(store)]
+    follow(trial := Trial(store))
+    copies = [Problem(key, "is not what records and events say of copies", broken=True) for key in trial.noted]
     problems = check(store) + copies
     broken = sum(problem.broken for problem in problems)
     if args.json:
@@ -49,8 +38,7 @@ def _check(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            left = "these need their bytes, their records or a signature: docs/wheel-index.md says what to do"
-            show.say(left if args.fix else "farm index check --fix writes pages from the records")
+            show.say("farm index reconcile writes pages from the records; docs/wheel-index.md says what else may help")
     return 6 if broken else 1 if problems else 0
 
 
@@ -72,10 +60,3 @@ def _reconcile(args: argparse.Namespace) -> int:
             show.say(f"left out: {filename} was claimed, and its bytes are not there; publish it again")
         show.say(f"{len(written)} pages written")
     return 7 if done.missing else 0
-
-
-def _dependencies(args: argparse.Namespace) -> int:
-    from farm.index.dependencies import link_dependencies
-    from farm.run.sources import pip_index
-
-    return print_changed(args, link_dependencies(store_of(args), args.source or pip_index(), group=args.group))

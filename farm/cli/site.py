@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     made = build.files(
         with_tests(found, tests),
         project=project,
-        source=lambda group: pip_source(workspace, group),
+        source=lambda group: pip_source(workspace, group, more=True),
         root=public_url(workspace, ""),
     )
     if args.output:

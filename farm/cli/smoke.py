@@ -16,7 +16,7 @@ from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.run.published import listed
-from farm.run.release import pip_source
+from farm.run.release import needs_more, pip_source
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Silent, Workspace
 from farm.smoke.report import SmokeReport
@@ -64,20 +64,20 @@ def _sources(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The installer's options that name the index, and the wheels of the plan that it lists, where that is known."""
     group = plan.parsed_variant.group
-    if args.index_url and ("://" not in args.index_url or args.index_url.startswith("s3://")):
+    if args.index_url and not args.index_url.startswith(("http://", "https://")):
         # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm publish` prints.
-        named = replace(workspace, settings=workspace.settings.named(args.index_url))
-        return pip_source(named, group), _published(named, plan, package)
-    if args.index_url:
-        return ("--index-url", args.index_url), ()
-    if args.wheel is not None:
+        workspace = replace(workspace, settings=workspace.settings.named(args.index_url))
+    elif args.index_url:
+        return ("--extra-index-url", args.index_url), ()
+    elif args.wheel is not None:
         return (), ()  # what it depends on comes from the installer's own default index
-    return pip_source(workspace, group), _published(workspace, plan, package)
+    names = _published(workspace, plan, package)
+    return pip_source(workspace, group, more=not names or any(needs_more(workspace, name) for name in names)), names
 
 
 def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
     """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
-    if "://" in workspace.index_url:
+    if workspace.index_url.startswith("s3://"):
         return ()
     if names := listed(open_store(workspace.index_url), plan):
         return tuple(names)

@@ -119,7 +119,7 @@ class Exchange:
             return None
         if size > limit:
             raise OversizeError(f"{size} bytes, at most {limit}")
-        # By `chunks`, which gives the bytes as they are there: the store's `get` unpacks what is declared as gzip.
+        # By `chunks`: the store's `get` has a limit of its own.
         return b"".join(self._store.chunks(key))
 
     def chunks(self, key: str) -> Iterator[bytes]:

@@ -9,19 +9,13 @@ private index may have its reasons. Three of PyPI's rules do not hold here: the 
 classifiers are free, and long descriptions are not rendered, for no page shows them.
 """
 
-import base64
-import csv
 import hashlib
-import io
 import json
 import re
 import stat
 import sys
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from email.parser import BytesHeaderParser
 from email.utils import parseaddr
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +23,6 @@ from urllib.parse import urlsplit
 
 from packaging.metadata import InvalidMetadata, Metadata, parse_email
 from packaging.requirements import InvalidRequirement
-from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -38,22 +31,18 @@ from farm.base.hashes import sha256_and_size
 from farm.base.requirement import read_requirement, stated_name
 from farm.index.layout import RESERVED, parse_wheel_name, wheel_identity
 from farm.index.records import Record, compact
-from farm.index.stores import CHUNK
-from farm.wheel.archive import Archive
+from farm.wheel.archive import Archive, Limits
+from farm.wheel.metadata import DistInfo, read_dist_info
+from farm.wheel.record import compare_record, read_record
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32
 """Characters of a Summary, and of a Project-URL's label."""
 MAX_METADATA = 1024 * 1024
 MAX_PROVENANCE = 64 * 1024
-MAX_UNPACKED = 32 * 1024**3
-"""Bytes of all members together."""
-MAX_MEMBERS = 200_000
-MAX_RATIO = 50
-RATIO_FROM = 64 * 1024**2
-"""PyPI's bounds: an archive that unpacks to more than `RATIO_FROM` bytes, and `MAX_RATIO` times its size, is a bomb."""
+LIMITS = Limits(ratio=50)
+"""PyPI's ratio: an archive that unpacks to more than that is a bomb."""
 
-_ANEW = "build it anew with a tool that writes wheels"
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ADDRESS = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _LOOKALIKES = str.maketrans({"0": "o", "1": "l", "i": "l", "-": None})
@@ -153,122 +142,48 @@ def check_archive(wheel: Path) -> bytes:
         PublishRefusedError: The archive, RECORD or WHEEL is not what an index takes.
     """
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            members = archive.infolist()
-            why = next(_wrong_members(members), None)
-            if why is not None:
-                raise PublishRefusedError(f"{wheel.name}: {why}", hint=_ANEW)
-            with Archive(wheel):  # a reader that goes from the first byte on finds the members of the directory
-                pass
-            folder = _info_folder(wheel.name, [each.filename for each in members])
-            why = next(_wrong_record(archive, members, folder), None) or next(
-                _wrong_tags(wheel.name, archive, folder), None
-            )
-            if why is not None:
-                raise PublishRefusedError(f"{wheel.name}: {why}", hint=f"farm repair {wheel.name} writes both anew")
-            return _small(archive, f"{folder}/METADATA")
+        with Archive(wheel, LIMITS) as archive:
+            link = next((each.name for each in archive.members.values() if stat.S_ISLNK(each.mode)), None)
+            if link is not None:
+                raise PublishRefusedError(f"{wheel.name}: {link!r:.200} is a link", hint=_hint(wheel))
+            info = read_dist_info(archive)
+            _check_info(wheel.name, info)
+            files = {}
+            for entry in archive.members.values():
+                if not entry.is_dir:
+                    with archive.content(entry.name, ()) as (digest, _):
+                        files[entry.name] = digest, entry.size
+            wrong = compare_record(read_record(archive, info.record)[1], info.record, files)
+            if wrong:
+                raise PublishRefusedError(f"{wheel.name}: {wrong[0][0]!r:.200}: {wrong[0][1]}", hint=_hint(wheel))
+            return archive.read(f"{info.folder}/METADATA", MAX_METADATA)
     except VerificationFailedError as error:
-        raise PublishRefusedError(str(error), hint=_ANEW) from error
-    # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise PublishRefusedError(f"{wheel.name} is not a valid zip file: {error}") from error
+        what = str(error).removeprefix(f"{wheel.name}: ")
+        raise PublishRefusedError(f"{wheel.name}: {what}", hint=error.hint or _hint(wheel)) from error
 
 
-def _wrong_members(members: list[zipfile.ZipInfo]) -> Iterator[str]:
-    """Why installers would take different things out of an archive, or put them outside of their folder."""
-    names = [each.filename for each in members]
-    if len(names) > MAX_MEMBERS:
-        yield f"{len(names)} members; at most {MAX_MEMBERS}"
-    unpacked, packed = sum(each.file_size for each in members), sum(each.compress_size for each in members)
-    if unpacked > MAX_UNPACKED or (unpacked > RATIO_FROM and unpacked > MAX_RATIO * packed):
-        yield f"it unpacks from {packed} bytes to {unpacked}, as bombs do"
-    files = {name for name in names if not name.endswith("/")}
-    seen = set()
-    for each in members:
-        name, mode = each.filename, each.external_attr >> 16
-        if name in seen:
-            yield f"{name!r:.200} is in it twice"
-        seen.add(name)
-        # `orig_filename` is the name as it stands there: zipfile cuts it at a NUL.
-        if not name.isprintable() or "\\" in each.orig_filename or "\0" in each.orig_filename:
-            yield f"{each.orig_filename!r:.200} is no portable name of a member"
-        parts = name.removesuffix("/").split("/")
-        if not parts[0] or re.match(r"[A-Za-z]:", name) or any(part in {"", ".", ".."} for part in parts):
-            yield f"{name!r:.200} leads out of its folder, or has two spellings"
-        if any("/".join(parts[:depth]) in files for depth in range(1, len(parts))):
-            yield f"{name!r:.200} is below a file"
-        if stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR}:
-            yield f"{name!r:.200} is a link or a device"
-        if each.flag_bits & 1 or each.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            yield f"{name!r:.200} is encrypted, or packed in another way than deflate"
+def _hint(wheel: Path) -> str:
+    return f"farm repair {wheel.name} writes RECORD and WHEEL anew; else build it with a tool that writes wheels"
 
 
-def _info_folder(filename: str, names: list[str]) -> str:
-    """The `.dist-info` that installers expect for this file name, with what they read in it."""
-    folders = {name.partition("/")[0] for name in names if name.partition("/")[0].endswith(".dist-info")}
-    if len(folders) != 1:
-        raise PublishRefusedError(f"{filename} has {len(folders)} folders *.dist-info: installers refuse it")
-    (folder,) = folders
-    name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+def _check_info(filename: str, info: DistInfo) -> None:
+    """The `.dist-info` and the WHEEL in it must be those that installers expect for this file name."""
+    name, _, version = info.stem.rpartition("-")
     try:
         fits = (canonicalize_name(name), Version(version)) == parse_wheel_name(filename)
     except ValueError:
         fits = False
     if not fits:
-        raise PublishRefusedError(f"{filename} has {folder[:200]}, which is another wheel's: installers refuse it")
-    for needed in ("METADATA", "WHEEL", "RECORD"):
-        if f"{folder}/{needed}" not in names:
-            raise PublishRefusedError(f"{filename} has no {folder}/{needed}: installers refuse it")
-    return folder
-
-
-def _small(archive: zipfile.ZipFile, member: str, limit: int = MAX_METADATA) -> bytes:
-    with archive.open(member) as file:
-        data = file.read(limit + 1)  # bounded: `file_size` is only what the archive says
-    if len(data) > limit:
-        raise ValueError(f"{member} has over {limit} bytes")
-    return data
-
-
-def _wrong_record(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], folder: str) -> Iterator[str]:
-    """Where RECORD and the members differ."""
-    text = _small(archive, f"{folder}/RECORD", 64 * MAX_METADATA).decode()
-    rows = {}
-    for row in csv.reader(io.StringIO(text)):
-        if len(row) != 3 or row[0] in rows:
-            yield f"RECORD has a line that is none, or a file twice: {','.join(row)!r:.200}"
-        rows[row[0]] = [*row[1:], "", ""][:2]
-    own = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s"}
-    there = {each.filename for each in members if not each.is_dir()}
-    for name in sorted(there.symmetric_difference(rows) - own):
-        yield f"RECORD and the members differ: {name!r:.200} is only in {'RECORD' if name in rows else 'the archive'}"
-    for name in sorted(there - own):
-        promised, size = rows[name]
-        kind, _, digest = promised.partition("=")
-        if kind not in {"sha256", "sha384", "sha512"}:
-            yield f"RECORD has no sha256 of {name!r:.200}"
-        found, read = hashlib.new(kind), 0
-        with archive.open(name) as file:
-            while chunk := file.read(CHUNK):
-                found.update(chunk)
-                read += len(chunk)
-        plain = base64.urlsafe_b64encode(found.digest()).decode().rstrip("=")
-        if plain != digest.rstrip("=") or (size and size != str(read)):
-            yield f"{name!r:.200} is not as RECORD says"
-
-
-def _wrong_tags(filename: str, archive: zipfile.ZipFile, folder: str) -> Iterator[str]:
-    """Where WHEEL says another thing than the name of the file."""
-    says = BytesHeaderParser().parsebytes(_small(archive, f"{folder}/WHEEL"))
-    if str(says.get("Wheel-Version", "")).partition(".")[0] != "1":
-        yield f"WHEEL has Wheel-Version {says.get('Wheel-Version')!r:.40}, and installers know 1"
-    try:
-        tags = frozenset[Tag]().union(*(parse_tag(str(line).strip()) for line in says.get_all("Tag", [])))
-    except ValueError:
-        tags = frozenset()
-    if tags != wheel_identity(filename)[3]:
-        named = ", ".join(sorted(map(str, tags)))
-        yield f"WHEEL has the tags {named or 'of nothing'!s:.200}, which are not those of the file's name"
+        raise PublishRefusedError(f"{filename} has {info.folder[:200]}, which is another wheel's: installers refuse it")
+    layout = ", ".join(info.wheel_headers.get("wheel-version", ()))
+    if layout.partition(".")[0] != "1":
+        raise PublishRefusedError(f"{filename}: WHEEL has Wheel-Version {layout!r:.40}, and installers know 1")
+    if info.no_tags or info.tags != frozenset(map(str, wheel_identity(filename)[3])):
+        named = ", ".join(sorted({*info.tags, *info.no_tags}))
+        raise PublishRefusedError(
+            f"{filename}: WHEEL has the tags {named or 'of nothing'!s:.200}, which are not those of the file's name",
+            hint=f"farm repair {filename} writes WHEEL anew",
+        )
 
 
 def check_metadata(filename: str, project: str, version: Version, metadata: bytes, policy: Admission) -> str | None:

@@ -2,17 +2,27 @@
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 from urllib.request import url2pathname
 
 from farm.base.errors import UsageError
-from farm.index.answers import parts_of
 from farm.index.directory import DirectoryStore
 from farm.index.stores import Store, check_key
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Characters that botocore takes in a path, but for folders' names. Which names may be made is the server's to say:
 old buckets of AWS have capital letters and `_`, and other servers allow them."""
+
+
+def parts_of(url: str) -> SplitResult:
+    """The parts of a URL that somebody wrote; UsageError if its host is none."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        # Not quoted, since it may hold a password.
+        raise UsageError(
+            "not a URL: its host cannot be read", hint="brackets are for an IPv6 address: http://[::1]:8080/"
+        ) from error
 
 
 def open_store(url: str) -> Store:

@@ -161,7 +161,7 @@ class _Writer:
             if there is not None and there.hashes.sha256 == ours.record.sha256:
                 projects.setdefault(project, [])
                 return
-            check_name(project, self.pages.known.own_names | {name for _, name in self.shown}, self.policy)
+            check_name(project, self.pages.known.names | {name for _, name in self.shown}, self.policy)
             check_place(page, Wheel(ours.record))
             claimed = claim(self.store, ours)
         self._copy_reports(offer)

@@ -18,15 +18,16 @@ import boto3
 from botocore import exceptions as aws
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.index.answers import TRIES, again
 from farm.index.layout import to_folder
 from farm.index.stores import Stat, check_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+TRIES = 8
 _CONFIG = Config(
     s3={"addressing_style": "path"},  # servers other than AWS seldom answer to bucket.host
     retries={"total_max_attempts": 1},
@@ -80,7 +81,6 @@ class Bucket:
         self.slash = slash
         self.encryption: dict[str, Any] = dict(encryption or {})
         self.prefix = f"{prefix}/" if prefix else ""
-        self.plain = False
         try:
             session = boto3.Session()
             where: dict[str, Any] = {
@@ -132,11 +132,12 @@ class Bucket:
         """Calls until it works or fails for good; the last error as one of the farm's."""
         # Around the retries, not inside them: an error of the farm's is never tried again.
         with self.failures(key):
-            return self.raw(once)
-
-    def raw(self, once: Callable[[], _T]) -> _T:
-        """Calls until it works or fails for good; the last error as botocore raised it."""
-        return again(once, may_pass)
+            return Retrying(
+                stop=stop_after_attempt(TRIES),
+                wait=wait_random_exponential(multiplier=0.1, max=5),
+                retry=retry_if_exception(may_pass),
+                reraise=True,
+            )(once)
 
     def _check_spoken(self, response_dict: dict[str, Any], operation_model: Any, **_: object) -> None:
         """Refuses answers that no S3 server gives: a web server or a login page, which is none.

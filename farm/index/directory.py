@@ -55,7 +55,6 @@ class DirectoryStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.plain = True
         self._swept = False
 
     def __repr__(self) -> str:
@@ -128,9 +127,6 @@ class DirectoryStore:
 
     def clock(self) -> None:
         """A folder has none."""
-
-    def likely_etag(self, data: bytes) -> str:
-        return hashlib.sha256(data).hexdigest()
 
     def list(self, prefix: str) -> Iterator[str]:
         top = self.root.joinpath(*[check_key(part) for part in prefix.split("/")[:-1]])

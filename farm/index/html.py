@@ -21,14 +21,10 @@ class Section(NamedTuple):
     lines: tuple[str, ...]
 
 
-def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
-    """The HTML page that shows `page`: all of it, or the files of one channel as seen from that channel's root."""
-    # Relative links: an index works at any URL, in a folder, and after a move.
-    up = "../" if channel else ""  # it is one folder deeper
-    files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
-    anchors = [anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
-    head = [f'<meta name="farm:generation" content="{page.generation_in(channel)}">']
-    return document(f"Links for {page.name}", head, anchors)
+def project_html(page: ProjectPage) -> bytes:
+    """The HTML page that shows `page`."""
+    head = [f'<meta name="farm:generation" content="{page.generation}">']
+    return document(f"Links for {page.name}", head, [anchor(file, file.url) for file in page.files])
 
 
 def generation_of(html: bytes, key: str) -> int:
@@ -39,7 +35,7 @@ def generation_of(html: bytes, key: str) -> int:
     """
     found = re.search(rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE)
     if found is None:
-        raise foreign(key, "no generation", html)
+        raise foreign(key, "no generation")
     return int(found[1])
 
 
@@ -145,7 +141,7 @@ def _body(html: bytes, key: str) -> list[str]:
         lines = html.decode().split("\n")
         start, end = lines.index("<body>"), lines.index("</body>")
     except ValueError as error:  # UnicodeDecodeError is one too
-        raise foreign(key, "no body", html) from error
+        raise foreign(key, "no body") from error
     if not (start + 1 < end and lines[start + 1].startswith("<h1>")):
         raise foreign(key, "no heading")
     return lines[start + 2 : end]

@@ -25,7 +25,6 @@ LAYOUT = {
     "whl/{group}/v1-json/index.json": "the list of a group's projects",
     "whl/{group}/simple/index.html": "the same, as HTML",
     "whl/{group}/links.html": "all wheels of a group: what `pip --find-links` reads",
-    "whl/{channel}/{group}/simple/…": "the wheels of one channel in a group, as HTML",
     "whl/variant/…": "copies of wheels with a label of PEP 825 (`farm.index.variants`)",
     "smoke/{wheel}/{digest}.json": "reports of its smoke tests",
     "tuf/{number}.root.json": "which keys may sign (`farm.index.keys`)",
@@ -79,13 +78,12 @@ def json_key(group: str, project: str) -> str:
     return f"whl/{group}/v1-json/{project}/index.json"
 
 
-def html_key(group: str, project: str, channel: str | None = None) -> str:
-    """A project's HTML page, in its group's root or in that of a channel."""
-    return f"{simple_root(group, channel)}{project}/index.html"
+def html_key(group: str, project: str) -> str:
+    return f"{simple_root(group)}{project}/index.html"
 
 
-def simple_root(group: str, channel: str | None = None) -> str:
-    return f"whl/{channel}/{group}/simple/" if channel else f"whl/{group}/simple/"
+def simple_root(group: str) -> str:
+    return f"whl/{group}/simple/"
 
 
 def links_key(group: str) -> str:
@@ -137,13 +135,6 @@ def wheel_identity(filename: str) -> Identity:
 def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
     """Project and version of a wheel's file name; ValueError as `wheel_identity`."""
     return wheel_identity(filename)[:2]
-
-
-def is_wheel_of(project: NormalizedName, filename: str) -> bool:
-    try:
-        return parse_wheel_name(filename)[0] == project
-    except ValueError:
-        return False
 
 
 def _wheel_name(filename: str) -> str:

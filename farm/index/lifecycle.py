@@ -159,13 +159,11 @@ def prunable(store: Store, rules: Retention, *, now: datetime | None = None, gro
 
 
 def _own_pages(store: Store, present: Collection[str]) -> Iterator[tuple[str, ProjectPage]]:
-    """Group and JSON page of every project that is not a page of links."""
+    """Group and JSON page of every project."""
     for key in sorted(present):
         place = json_page_of(key)
         if place is not None and (found := store.get(key)) is not None:
-            page = parse_page(found.data, key)
-            if not page.meta.links:
-                yield place[0], page
+            yield place[0], parse_page(found.data, key)
 
 
 def _taken(page: ProjectPage, rules: Retention) -> Iterator[File]:

@@ -5,7 +5,7 @@ The order is what keeps readers safe; nothing is shown to a client that is not t
 1. The record claims the name for these bytes, or the publish is refused.
 2. The wheel and its `.metadata` are stored.
 3. The JSON page of the project takes the file in (compare and swap).
-4. Its HTML pages follow, its section of `links.html`, and the lists of projects if something is new.
+4. Its HTML page follows, its section of `links.html`, and the lists of projects if something is new.
 5. The list of groups and the catalogue follow if something is new: what they offer is on all pages by then.
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
@@ -18,7 +18,7 @@ of the project repairs what a killed one left behind. The number of requests doe
 import contextlib
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +28,6 @@ from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.base.interrupts import held
 from farm.index import html, pages
 from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
-from farm.index.answers import unpacked
 from farm.index.layout import (
     CATALOGUE,
     GROUPS,
@@ -42,9 +41,8 @@ from farm.index.layout import (
     simple_root,
     wheel_key,
 )
-from farm.index.pages import Catalogue, ProjectNames, ProjectPage, TriedStore, parse_catalogue, parse_page
+from farm.index.pages import Catalogue, ProjectNames, ProjectPage, parse_catalogue, parse_page
 from farm.index.records import (
-    GZIP,
     ForeignObjectError,
     Record,
     Wheel,
@@ -53,7 +51,7 @@ from farm.index.records import (
     read_state,
     there,
 )
-from farm.index.stores import MAX_GET, SCRATCH, Prediction, Progress, Store, Stored, Swapped, predicted, swap
+from farm.index.stores import SCRATCH, Prediction, Progress, Store, Stored, Swapped, swap
 
 HOME_PAGE = html.document(
     "Wheels",
@@ -84,21 +82,18 @@ class Written(NamedTuple):
         keys: The pages that were written.
         shown: The pages that were looked at.
         refused: Wheels that could not be listed, each with the reason.
-        made: The JSON pages as they are, by project.
     """
 
     keys: list[str]
     shown: list[str]
     refused: dict[str, str]
-    made: dict[str, ProjectPage]
 
 
 def check_store(store: Store) -> Prediction:
     """Makes sure that something may be published here; gives the catalogue as it is, which costs one request.
 
     At the first publish a page is created on a scratch key, created again and replaced by a stale tag: a store that
-    does either of the last two would lose wheels. A store that does not keep the header that says how a page is packed
-    gets plain pages.
+    does either of the last two would lose wheels.
 
     Raises:
         PublishRefusedError: The store does not keep conditional writes. Nothing was changed.
@@ -106,21 +101,19 @@ def check_store(store: Store) -> Prediction:
     found = store.get(CATALOGUE)
     name = hashlib.sha256(store.url("").encode()).hexdigest()
     with contextlib.suppress(ForeignObjectError):  # whoever needs the catalogue reports it
-        tried = parse_catalogue(found.data if found else None).tried
         # A bucket that was copied brings its catalogue along, but not the promises of the server it was on.
-        if tried is not None and tried.store == name:
-            store.plain = tried.plain
+        if parse_catalogue(found.data if found else None).tried == name:
             return Prediction(found)
-        seen = _try(store)
-        if seen:
+        fault = _try(store)
+        if fault:
             raise PublishRefusedError(
-                f"{store.url('')} does not keep conditional writes: {seen}",
+                f"{store.url('')} does not keep conditional writes: {fault}",
                 hint="publishing there would lose wheels; use a folder, or a server that honours If-Match and "
                 "If-None-Match (Ceph: in buckets without versioning and object lock)",
             )
 
         def note(old: bytes | None) -> bytes:
-            return parse_catalogue(old).model_copy(update={"tried": TriedStore(store=name, plain=store.plain)}).render()
+            return parse_catalogue(old).model_copy(update={"tried": name}).render()
 
         swap(store, CATALOGUE, note, pages.CATALOGUE_TYPE, prediction=Prediction(found))
         found = store.get(CATALOGUE)
@@ -128,22 +121,20 @@ def check_store(store: Store) -> Prediction:
 
 
 def _try(store: Store) -> str:
-    """Faults of a store; empty for none. Sets `store.plain`."""
-    key, page = f"{SCRATCH}{uuid.uuid4().hex}", b"a page that is long enough to be packed\n" * 40
+    """The fault of a store; empty for none."""
+    key = f"{SCRATCH}{uuid.uuid4().hex}"
     try:
-        if not store.replace(key, page, None, content_type=pages.HTML):
+        if not store.replace(key, b"first", None, content_type=pages.HTML):
             return "a new object was refused as existing"
         if store.create(key, b"second", content_type=pages.HTML):
             return "an object that exists was created again (If-None-Match)"
-        if store.replace(key, b"third", store.likely_etag(b"never there"), content_type=pages.HTML):
-            return "an object was replaced by a tag that it does not have (If-Match)"
         found = store.get(key)
-        if found is None:
+        if found is None or found.data != b"first":
             return "an object that was just stored is not there"
-        if found.data != page:
-            store.plain = True
-        if not store.replace(key, b"fourth", found.etag, content_type=pages.HTML):
+        if not store.replace(key, b"third", found.etag, content_type=pages.HTML):
             return "an object was not replaced by the tag that it has (If-Match)"
+        if store.replace(key, b"fourth", found.etag, content_type=pages.HTML):
+            return "an object was replaced by a tag that it does not have (If-Match)"
     finally:
         with held(), contextlib.suppress(InfrastructureError):  # a policy may forbid deletes; it harms nobody
             store.discard(key)
@@ -163,12 +154,11 @@ class Pages:
     def __init__(self, store: Store, catalogue: Prediction | None = None, *, exact: bool = False) -> None:
         self.store, self.exact = store, exact
         self.stored: Prediction | None = catalogue or Prediction(store.get(CATALOGUE))
-        self.sample = self.stored.stored
-        self.known: Catalogue = self.ours(parse_catalogue, self.sample) or Catalogue()
+        self.known: Catalogue = self.ours(parse_catalogue, self.stored.stored) or Catalogue()
 
     def look(self, group: str, project: str) -> Seen:
         """The page of a project; a project that the catalogue lacks has none, without a look."""
-        links = self.store.get(links_key(group)) if self.known.has(group) else None
+        links = self.store.get(links_key(group)) if group in self.known.groups else None
         new = links is None or project not in html.parse_links(links.data, links_key(group))
         return Seen(links, None if new else self.store.get(json_key(group, project)))
 
@@ -179,7 +169,6 @@ class Pages:
         *,
         seen: Seen | None = None,
         rest: Rest | None = None,
-        links: "Mapping[str, Made] | None" = None,
         done: Written | None = None,
     ) -> Written:
         """Writes the pages of projects from their records: the one way in which a wheel gets onto a page or off it.
@@ -189,35 +178,44 @@ class Pages:
             projects: Some or all wheels of each project, as their records and events say.
             seen: What `look` saw of the one project, which spares the reads if it is still so.
             rest: What to do with further entries of these pages; None: they stay as they are.
-            links: Pages of links to another index, which are to be on the group's lists too.
             done: What was written before.
         """
-        done = done or Written([], [], {}, {})
-        made = {name: self._json(group, name, list(wheels), seen, rest, done) for name, wheels in projects.items()}
-        self.derive(group, {**made, **(links or {})}, done, flat=Prediction(seen.links) if seen else None)
-        return done._replace(made={name: each.page for name, each in {**made, **(links or {})}.items()})
+        done, new = done or Written([], [], {}), set[str]()
+        made = {name: self._json(group, name, list(each), seen, rest, done, new) for name, each in projects.items()}
+        self.derive(group, made, done, new=new, flat=Prediction(seen.links) if seen else None)
+        return done
 
-    def derive(self, group: str, made: Mapping[str, "Made"], done: Written, *, flat: Prediction | None = None) -> None:
+    def derive(
+        self,
+        group: str,
+        made: Mapping[str, ProjectPage],
+        done: Written,
+        *,
+        new: Collection[str] = (),
+        flat: Prediction | None = None,
+    ) -> None:
         """Brings all that follows from JSON pages to at least their generation.
 
         Args:
             group: Whose pages.
             made: The JSON pages as they are, by project.
             done: Gets what was written.
+            new: Projects whose JSON pages are new, so that nothing followed from them.
             flat: What `links.html` most likely is.
         """
-        for page, before in made.values():
-            for channel in (None, *sorted(page.channels)):
-                self._html(group, page, channel, before, done)
-        self._lists(group, made, done)
-        self._links(group, {name: page for name, (page, _) in made.items() if not page.meta.links}, flat, done)
+        for name, page in made.items():
+            self._html(group, page, Prediction(None) if name in new else None, done)
+        after = self.known.having(group, made)
+        if self.exact or after is not self.known:
+            for each in lists_of(group):
+                self._list(each, set(made), done)
+        self._links(group, made, flat, done)
         if self.exact:
             return
-        if not self.known.has(group):
+        if group not in self.known.groups:
             self.add_groups({group}, done)
-        after = self.known.having(group, [page for page, _ in made.values()])
         if after is not self.known:
-            self._catalogue(group, [page for page, _ in made.values()], done)
+            self._catalogue(group, made, done)
 
     def swap(
         self,
@@ -237,12 +235,8 @@ class Pages:
     def ours(self, parser: Callable[[bytes, str], Any], found: Stored | bytes | None, key: str = CATALOGUE) -> Any:
         """The current page; a foreign one counts as absent where pages are written anew, else it is an error."""
         data = found.data if isinstance(found, Stored) else found
-        if data is None:
-            return None
         try:
-            # a copy of a bucket that something else made may hold packed pages, of which nothing says so
-            packed = self.exact and data.startswith(GZIP)
-            return parser(unpacked(key, data, MAX_GET) if packed else data, key)
+            return None if data is None else parser(data, key)
         except ForeignObjectError:
             if self.exact:
                 return None
@@ -255,29 +249,33 @@ class Pages:
         return found
 
     def _json(
-        self, group: str, project: str, wheels: list[Wheel], seen: Seen | None, rest: Rest | None, done: Written
-    ) -> "Made":
+        self,
+        group: str,
+        project: str,
+        wheels: list[Wheel],
+        seen: Seen | None,
+        rest: Rest | None,
+        done: Written,
+        new: set[str],
+    ) -> ProjectPage:
         key, known = json_key(group, project), {wheel.name for wheel in wheels}
 
         def change(old: bytes | None) -> bytes | None:
             page: ProjectPage | None = self.ours(parse_page, old, key)
-            if page is not None and page.meta.links and not self.exact:
-                raise PublishRefusedError(
-                    f"{project} is a dependency here: its page has links to another index",
-                    hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
-                )
-            if page is not None and (page.meta.links or page.name != project):
+            if page is not None and page.name != project:
                 page = None
             more = [] if rest is None or page is None else list(rest(group, page))
             gone = set() if rest is None or page is None else page.entries.keys() - known - {each.name for each in more}
             above = self._highest(group, project) if page is None and self.exact else 0
             more += [self._again(each, page) for each in wheels] if self.exact and page is not None else wheels
-            new = pages.updated(page, project, more, drop=gone, above=above, force=self.exact)
-            done.refused.update(new.refused)
-            return None if old is not None and new.page is page and not self.exact else new.page.render()
+            made = pages.updated(page, project, more, drop=gone, above=above, force=self.exact)
+            done.refused.update(made.refused)
+            return None if old is not None and made.page is page and not self.exact else made.page.render()
 
         swapped = self.swap(key, change, pages.JSON, done, Prediction(seen.page) if seen else None)
-        return Made(parse_page(swapped.data, key), swapped.before if swapped.written and not self.exact else ...)
+        if swapped.before is None:
+            new.add(project)
+        return parse_page(swapped.data, key)
 
     def _again(self, wheel: Wheel, page: ProjectPage) -> Wheel:
         """A wheel, whose events are read again where its page shows more."""
@@ -298,71 +296,46 @@ class Pages:
         """The JSON page; read again where a derived page shows a later generation: a publisher was there since."""
         return page if shown <= page.generation else self.page(group, page.name) or page
 
-    def _html(self, group: str, page: ProjectPage, channel: str | None, before: Any, done: Written) -> None:
-        key, prediction = html_key(group, page.name, channel), None
-        if before is None:
-            prediction = Prediction(None)  # the JSON page is new, so nothing followed from it
-        elif before is not ...:
-            old = parse_page(before.data, key)
-            if channel and channel in old.channels and old.generation_in(channel) == page.generation_in(channel):
-                return  # nothing of this channel changed
-            there = channel is None or channel in old.channels
-            prediction = predicted(self.store, before, html.project_html(old, channel)) if there else Prediction(None)
+    def _html(self, group: str, page: ProjectPage, prediction: Prediction | None, done: Written) -> None:
+        key = html_key(group, page.name)
 
         def change(old: bytes | None) -> bytes | None:
             shown = self.ours(html.generation_of, old, key) or 0
             if self.exact:
-                return html.project_html(self._newest(group, page, shown), channel)
-            return None if shown >= page.generation_in(channel) else html.project_html(page, channel)
+                return html.project_html(self._newest(group, page, shown))
+            return None if shown >= page.generation else html.project_html(page)
 
-        self.swap(key, change, pages.HTML, done, prediction)
-
-    def _lists(self, group: str, made: Mapping[str, "Made"], done: Written) -> None:
-        """Puts projects on the lists that the catalogue does not promise."""
-        new: dict[str, set[str]] = {}
-        both = {**self.known.groups.get(group, {}), **self.known.links.get(group, {})}
-        for name, (page, _) in made.items():
-            for channel in ("", *page.channels):
-                if self.exact or name not in both or (channel and channel not in both[name]):
-                    new.setdefault(channel, set()).add(name)
-        for channel, names in sorted(new.items()):
-            for each in lists_of(group, channel or None):
-                self._list(each, names, done)
+        self.swap(key, change, pages.HTML, done, None if self.exact else prediction)
 
     def _list(self, each: "ProjectList", names: set[str], done: Written) -> None:
-        present, prediction = self.known.names(each.group, each.channel), None
-        if not self.exact:
-            prediction = predicted(self.store, self.sample, each.render(present)) if present and self.sample else None
-            prediction = prediction if present else Prediction(None)
-
         def change(old: bytes | None) -> bytes | None:
             shown = self.ours(each.parse, old, each.key) or set()
             if self.exact:  # what a publisher added since stays
-                shown = {name for name in shown - names if self.store.get(html_key(each.group, name, each.channel))}
+                shown = {name for name in shown - names if self.store.get(html_key(each.group, name))}
             return None if names <= shown else each.render(shown | names)
 
-        self.swap(each.key, change, each.content_type, done, prediction)
+        empty = each.group not in self.known.groups and not self.exact
+        self.swap(each.key, change, each.content_type, done, Prediction(None) if empty else None)
 
-    def _links(self, group: str, own: Mapping[str, ProjectPage], prediction: Prediction | None, done: Written) -> None:
+    def _links(self, group: str, made: Mapping[str, ProjectPage], flat: Prediction | None, done: Written) -> None:
         key = links_key(group)
 
         def change(old: bytes | None) -> bytes | None:
             shown: dict[str, html.Section] = self.ours(html.parse_links, old, key) or {}
-            generation = {name: shown[name].generation if name in shown else 0 for name in own}
+            generation = {name: shown[name].generation if name in shown else 0 for name in made}
             if self.exact:
-                now = [self._newest(group, page, generation[name]) for name, page in own.items()]
-                now += [page for name in shown.keys() - own.keys() if (page := self.page(group, name)) is not None]
-                sections = {page.name: html.links_section(page) for page in now if not page.meta.links}
-                return html.links_html(group, sections)
-            late = {name: html.links_section(page) for name, page in own.items() if generation[name] < page.generation}
+                now = [self._newest(group, page, generation[name]) for name, page in made.items()]
+                now += [page for name in shown.keys() - made.keys() if (page := self.page(group, name)) is not None]
+                return html.links_html(group, {page.name: html.links_section(page) for page in now})
+            late = {name: html.links_section(page) for name, page in made.items() if generation[name] < page.generation}
             return html.links_html(group, shown | late) if late else None
 
-        if own or self.exact:
-            self.swap(key, change, pages.HTML, done, prediction)
+        if made or self.exact:
+            self.swap(key, change, pages.HTML, done, flat)
 
     def add_groups(self, groups: set[str], done: Written) -> None:
         """Puts groups on the list of groups. The first one brings the index's root page."""
-        empty = not self.known.groups and not self.known.links
+        empty = not self.known.groups
         if (empty or self.exact) and self.store.create(HOME, HOME_PAGE, content_type=pages.HTML):
             done.keys.append(HOME)
 
@@ -375,10 +348,10 @@ class Pages:
 
         self.swap(GROUPS, change, pages.HTML, done, Prediction(None) if empty and not self.exact else None)
 
-    def _catalogue(self, group: str, made: list[ProjectPage], done: Written) -> None:
+    def _catalogue(self, group: str, names: Iterable[str], done: Written) -> None:
         def change(old: bytes | None) -> bytes | None:
             known: Catalogue = self.ours(parse_catalogue, old) or Catalogue()
-            after = known.having(group, made)
+            after = known.having(group, names)
             return None if after is known and old is not None else after.render()
 
         swapped = self.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, done, self.stored)
@@ -392,29 +365,18 @@ def finish(store: Store, group: str, project: str) -> None:
     """
     pages = Pages(store)
     page = pages.page(group, project)
-    if page is None or (pages.known.has(group) and pages.known.having(group, [page]) is pages.known):
-        return
-    pages.derive(group, {project: Made(page)}, Written([], [], {}, {}))
-
-
-class Made(NamedTuple):
-    """A JSON page as it is, and what was there before we wrote it: None for nothing, `...` if it was not written."""
-
-    page: ProjectPage
-    before: Any = ...
+    if page is not None and project not in pages.known.groups.get(group, ()):
+        pages.derive(group, {project: page}, Written([], [], {}))
 
 
 class ProjectList(NamedTuple):
-    """A list of projects, as HTML or JSON: of a group, or of a channel in it."""
+    """A list of a group's projects, as HTML or JSON."""
 
     key: str
     group: str
-    channel: str | None
 
     def render(self, names: Iterable[str]) -> bytes:
-        if self.key.endswith(".json"):
-            return ProjectNames.of(names).render()
-        return html.list_html(f"{self.channel}, {self.group}" if self.channel else self.group, names)
+        return ProjectNames.of(names).render() if self.key.endswith(".json") else html.list_html(self.group, names)
 
     def parse(self, data: bytes, key: str) -> set[str]:
         """The names on it; ForeignObjectError if it is not one of ours."""
@@ -427,10 +389,11 @@ class ProjectList(NamedTuple):
         return pages.JSON if self.key.endswith(".json") else pages.HTML
 
 
-def lists_of(group: str, channel: str | None) -> list[ProjectList]:
-    """The lists that have a project of the group, or of a channel in it."""
-    found = [ProjectList(f"{simple_root(group, channel)}index.html", group, channel)]
-    return found if channel else [*found, ProjectList(f"whl/{group}/v1-json/index.json", group, None)]
+def lists_of(group: str) -> list[ProjectList]:
+    return [
+        ProjectList(f"{simple_root(group)}index.html", group),
+        ProjectList(f"whl/{group}/v1-json/index.json", group),
+    ]
 
 
 class Claimed(NamedTuple):
@@ -479,7 +442,7 @@ def publish(
         group: The root under which clients find it, `sm35-avx` for one.
         upload_time: With a time zone. The first publish of a file decides.
         provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
-        channel: The channel that built it, if it is to be in that channel's root as well.
+        channel: The channel that built it.
         policy: What is taken beyond PyPI's rules.
         progress: Gets how many bytes of the wheel are stored.
 
@@ -501,7 +464,7 @@ def publish(
     pages_ = Pages(store, check_store(store))
     project = ours.record.project
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
-    check_name(project, pages_.known.own_names, policy)
+    check_name(project, pages_.known.names, policy)
     seen = pages_.look(group, project)
     page = None if seen.page is None else parse_page(seen.page.data, json_key(group, project))
     check_place(page, Wheel(ours.record))
@@ -524,11 +487,6 @@ REBUILD = "append .1 (.2 ...) to the local version: --rebuild 1"
 
 def check_place(page: ProjectPage | None, wheel: Wheel) -> None:
     """PublishRefusedError if the wheel cannot be on the page: it has the same one by another spelling, for one."""
-    if page is not None and page.meta.links:
-        raise PublishRefusedError(
-            f"{page.name} is a dependency here: its page has links to another index",
-            hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
-        )
     if page is not None and (refused := pages.updated(page, page.name, [wheel]).refused):
         raise PublishRefusedError(refused[wheel.name], hint=REBUILD)
 

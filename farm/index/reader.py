@@ -1,15 +1,21 @@
 """An index as its users see it: over http(s), or from where it is stored. Reads only, bounded, without credentials."""
 
+import contextlib
+import gzip
 import hashlib
+import urllib.error
+import urllib.request
+import zlib
 from collections.abc import Iterator
-from typing import Protocol
+from http.client import HTTPException, HTTPResponse
+from typing import IO, Protocol, cast
 from urllib.parse import quote
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.index.answers import as_sent, ask, bounded, parts_of
-from farm.index.backends import open_store
-from farm.index.records import GZIP, foreign
-from farm.index.stores import MAX_GET, Store, check_key
+from farm.index.backends import open_store, parts_of
+from farm.index.stores import CHUNK, MAX_GET, Store, check_key
+
+TIMEOUT_S = 60
 
 
 class Reader(Protocol):
@@ -38,8 +44,6 @@ class _Stored:
 
     def get(self, key: str) -> bytes | None:
         found = self.store.get(key)
-        if found is not None and found.data.startswith(GZIP):
-            raise foreign(key, "", found.data)
         return None if found is None else found.data
 
     def digest(self, key: str) -> str | None:
@@ -54,22 +58,19 @@ class _Http:
         parts = parts_of(url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError("not the URL of an index's root", hint="https://host/path, without user name, ? and #")
-        self.root = as_sent(url).rstrip("/")
+        # Blanks and letters beyond ASCII are sent encoded; what is encoded already stays so.
+        self.root = parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl().rstrip("/")
 
     def get(self, key: str) -> bytes | None:
         chunks = self._chunks(key)
         if chunks is None:
             return None
-        data = bounded(chunks, MAX_GET)
-        if len(data) > MAX_GET:
-            raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
-        # No page begins with these two bytes, so something encoded it twice.
-        if data.startswith(GZIP):
-            raise InfrastructureError(
-                f"{self.root}/{key} is still gzip-encoded once its Content-Encoding is taken off",
-                hint="a server or proxy encodes pages twice, or hides the header: docs/index-servers.md",
-            )
-        return data
+        data = bytearray()
+        for chunk in chunks:
+            data += chunk
+            if len(data) > MAX_GET:
+                raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
+        return bytes(data)
 
     def digest(self, key: str) -> str | None:
         chunks = self._chunks(key)
@@ -85,12 +86,54 @@ class _Http:
         # key.
         places = [key, key.removesuffix("index.html")] if key.endswith("/index.html") else [key]
         for place in places:
-            url = f"{self.root}/{quote(place)}"
-            # Buckets hold pages gzip-encoded, and send them so whatever is asked; proxies may decode them or not.
-            answer = ask(url, {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"})
-            if answer is not None:
-                return answer.chunks
+            if (answer := _ask(f"{self.root}/{quote(place)}")) is not None:
+                return _content(answer)
         return None
+
+
+def _ask(url: str) -> HTTPResponse | None:
+    headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
+    with _failures(url):
+        try:
+            request = urllib.request.Request(url, headers=headers)
+            return cast("HTTPResponse", urllib.request.urlopen(request, timeout=TIMEOUT_S))
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                error.close()
+                return None
+            raise
+
+
+def _content(answer: HTTPResponse) -> Iterator[bytes]:
+    """The bytes as they were before the server encoded them; an InfrastructureError where they are cut off."""
+    length, done = answer.headers.get("Content-Length", ""), 0
+    packed = answer.headers.get("Content-Encoding", "identity").lower() in {"gzip", "x-gzip"}
+    with answer, _failures(answer.url):
+        file = cast("IO[bytes]", gzip.GzipFile(fileobj=answer) if packed else answer)
+        while chunk := file.read(CHUNK):
+            done += len(chunk)
+            yield chunk
+        if not packed and length.isdigit() and done < int(length):  # http.client does not report this itself
+            raise OSError(f"cut off after {done} of {length} bytes")
+
+
+@contextlib.contextmanager
+def _failures(url: str) -> Iterator[None]:
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        error.close()
+        # What urllib says of redirects without end has several lines.
+        reason = "redirects without end" if 300 <= error.code < 400 else error.reason
+        hint = "it is read without credentials, and what is absent must be answered with 404"
+        raise InfrastructureError(
+            f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint if error.code in {401, 403} else "run it again"
+        ) from error
+    except (OSError, ValueError, EOFError, HTTPException, zlib.error) as error:  # URLError is an OSError
+        why = str(getattr(error, "reason", error))
+        untrusted = "CERTIFICATE_VERIFY_FAILED" in why
+        hint = "a private authority's certificate is named by SSL_CERT_FILE" if untrusted else "run it again"
+        raise InfrastructureError(f"{url}: {why}", hint=hint) from error
 
 
 def _digest(chunks: Iterator[bytes]) -> str:

@@ -5,21 +5,20 @@ compare and swap here too, and a page only ever gains what records and events sa
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from farm.base.errors import PublishRefusedError
 from farm.index import pages
 from farm.index.layout import (
     CATALOGUE,
-    json_key,
     json_page_of,
     metadata_key,
     record_key,
     wheel_key,
 )
 from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue
-from farm.index.publish import Made, Pages, Written, check_store, delete_files
+from farm.index.publish import Pages, Written, check_store, delete_files
 from farm.index.records import Wheel, parse_record, read_all, read_state
 from farm.index.stores import Store
 
@@ -48,18 +47,20 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     # One listing for all: what comes later is a publisher's, and each page is looked at again before it is written.
     present = frozenset(store.list(""))
     wheels, _ = read_all(store, present)
-    rebuild = _Rebuild(store, wheels, present)
+    rebuild = Rebuild(store, wheels, present)
     lost = sorted(rebuild.taken_back())
     if lost and not take_back:
         raise PublishRefusedError(
-            f"reconcile would take back what pages show and nothing says: {'; '.join(lost)}",
-            hint="restore records/ and events/ from a backup; or, if that is right: farm index reconcile --take-back",
+            f"pages show what no record or event says any more: {'; '.join(lost)}",
+            hint="restore records/ and events/ from a backup, or take it off the pages: reconcile --take-back",
         )
     check_store(store)
     return rebuild.all()
 
 
-class _Rebuild:
+class Rebuild:
+    """All pages anew; `missing`: wheels without their files, which are on no page."""
+
     def __init__(self, store: Store, wheels: dict[str, Wheel], present: frozenset[str]) -> None:
         self.store, self.present, self.wheels = store, present, wheels
         self.pages = Pages(store, exact=True)
@@ -75,7 +76,7 @@ class _Rebuild:
         """What pages show of wheels, and no record or event says."""
         for group, project in self.places:
             page = self.pages.page(group, project)
-            for file in page.ever if page and not page.meta.links else ():
+            for file in page.ever if page else ():
                 wheel, gone = self.wheels.get(file.filename), page and file in (page.removed or ())
                 if wheel is None and self.store.get(record_key(file.filename)) is None:
                     yield f"{file.filename}, which has no record"
@@ -88,27 +89,20 @@ class _Rebuild:
                     yield f"event {file.event} of {file.filename}, by which it is {_state_of(file)}"
 
     def all(self) -> Reconciled:
-        done = Written([], [], {}, {})
+        done = Written([], [], {})
         listed: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
         for wheel in self.wheels.values():
             for group in wheel.groups:
                 # Without its bytes a wheel is on no page.
                 listed[group][wheel.record.project] += [] if wheel.name in self.missing else [wheel]
-        links: dict[str, dict[str, Made]] = defaultdict(dict)
         for group, project in self.places:
             page = self.pages.page(group, project)
-            if page is not None and page.name == project and page.meta.links and project not in listed[group]:
-                # It follows from nothing, so that nothing else would write it anew where it is packed.
-                self.pages.swap(json_key(group, project), lambda _old, p=page: p.render(), pages.JSON, done)  # type: ignore[misc]
-                links[group][project] = Made(page)
-            elif page is not None and page.name == project:
+            if page is not None and page.name == project:
                 # Of which no record is left: its page stays, empty, so that installers get no 404 as an answer.
                 listed[group].setdefault(project, [])
-        known = {}
-        for group in sorted(listed):
-            if listed[group] or links[group]:
-                shown = self.pages.write(group, listed[group], rest=self._rest, links=links[group], done=done)
-                known[group] = shown.made
+        known = {group: sorted(projects) for group, projects in sorted(listed.items()) if projects}
+        for group in known:
+            self.pages.write(group, listed[group], rest=self._rest, done=done)
         if known:
             self.pages.add_groups(set(known), done)
         if known or CATALOGUE in self.present:
@@ -122,22 +116,24 @@ class _Rebuild:
     def _rest(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
         """The wheels of a page that were published since ours were read."""
         for name in page.entries:
-            if name in self.wheels and name not in self.missing:
-                continue
+            if name not in self.missing and (name in self.wheels or record_key(name) in self.present):
+                continue  # it is ours, or has a record that cannot be read
             found = self.store.get(record_key(name))
-            if found is not None and self.store.stat(wheel_key(name)) is not None:
+            if found is not None and all(self.store.stat(key) for key in (wheel_key(name), metadata_key(name))):
                 yield Wheel(parse_record(found.data, record_key(name)), read_state(self.store, name))
 
-    def _catalogue(self, known: Mapping[str, Mapping[str, ProjectPage]], done: Written) -> None:
+    def _catalogue(self, known: Mapping[str, Iterable[str]], done: Written) -> None:
         """The catalogue of what was written, and of what a publisher added meanwhile."""
 
         def change(old: bytes | None) -> bytes:
             before: Catalogue = self.pages.ours(parse_catalogue, old) or Catalogue()
-            made = before.model_copy(update={"groups": {}, "links": {}})
-            for group in sorted({*before.groups, *before.links, *known}):
-                own = known.get(group, {})
-                since = [self.pages.page(group, name) for name in sorted(before.names(group) - own.keys())]
-                made = made.having(group, [*own.values(), *(page for page in since if page is not None)])
+            made = before.model_copy(update={"groups": {}})
+            for group in sorted({*before.groups, *known}):
+                own = set(known.get(group, ()))
+                since = {
+                    name for name in before.groups.get(group, ()) if name not in own and self.pages.page(group, name)
+                }
+                made = made.having(group, own | since) if own | since else made
             return made.render()
 
         self.pages.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, done)

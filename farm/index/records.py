@@ -26,8 +26,6 @@ MAX_EVENTS = 1000
 """About one wheel; more is a mistake in a script."""
 PREDICATE = "slsa"
 """The key of a record's provenance that holds a SLSA predicate: how the wheel was built."""
-GZIP = b"\x1f\x8b"
-"""How a gzip file begins, and no page does."""
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _Model = TypeVar("_Model", bound="Model")
@@ -125,13 +123,8 @@ def compact(document: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def foreign(key: str, why: str, data: bytes = b"") -> ForeignObjectError:
-    """The error for an object that is not of our making; or that is, and lost the header that says how it is packed."""
-    if data.startswith(GZIP):
-        return ForeignObjectError(
-            f"{key} in the index is gzip-encoded, and nothing says so",
-            hint="a copy of a bucket that something else made? farm index reconcile repairs it",
-        )
+def foreign(key: str, why: str) -> ForeignObjectError:
+    """The error for an object that is not of our making."""
     return ForeignObjectError(
         f"{key} in the index is not of this farm ({why})",
         hint="nothing was written over it; if an older farm made it: farm index reconcile; else find out who did",
@@ -143,7 +136,7 @@ def parse(model: type[_Model], data: bytes, key: str) -> _Model:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}", data) from error
+        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}") from error
 
 
 def parse_record(data: bytes, key: str) -> Record:

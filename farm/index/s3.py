@@ -6,17 +6,13 @@ publish tries them out (`farm.index.publish.check_store`).
 A PUT may succeed and its answer be lost; the retry then gets 412 for our own object, so after a retry the object is
 read back and compared. The checksums that botocore adds by itself travel over https as a trailer that Ceph and others
 refuse, so only those are sent that S3 always had.
-
-Pages grow with the index, so they are stored gzip-encoded; pip, uv and browsers ask for that and decode it.
 """
 
 import base64
 import contextlib
-import gzip
 import hashlib
 import io
 import threading
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -28,8 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.hashes import sha256_and_size
-from farm.index.answers import TRIES
-from farm.index.bucket import SHA256, Bucket, absent, http_status, may_pass
+from farm.index.bucket import SHA256, TRIES, Bucket, absent, http_status, may_pass
 from farm.index.layout import from_folder
 from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Stored, check_discardable
 
@@ -37,8 +32,6 @@ MAX_PUT = 64 * 1024**2
 """Bytes in one PutObject; larger files go in parts, each of which is sent again alone."""
 
 _PARTS = TransferConfig(multipart_threshold=MAX_PUT, multipart_chunksize=MAX_PUT, max_concurrency=4)
-GZIP_FROM = 1024
-"""Bytes from which on a page is stored gzip-encoded."""
 
 
 class S3Store(Bucket):
@@ -60,10 +53,7 @@ class S3Store(Bucket):
                 # Before reading: the object may be anything that somebody put into the bucket.
                 if answer["ContentLength"] > MAX_GET:
                     raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page or record")
-                data = body.read()
-            if answer.get("ContentEncoding") == "gzip":
-                data = self._unpacked(key, data)
-            return Stored(data, answer["ETag"])
+                return Stored(body.read(), answer["ETag"])
 
         return self.again(key, once)
 
@@ -104,19 +94,15 @@ class S3Store(Bucket):
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         headers = {**self.encryption, "ContentType": content_type, "CacheControl": "no-cache"}
-        # Wheels and records are stored as they are: their size and hash are promised elsewhere.
-        packed = data if self.plain else _packed(data)
-        if packed is not data:
-            headers["ContentEncoding"] = "gzip"
         if etag is None:
-            return self._put(key, packed, None, {**headers, "IfNoneMatch": "*"})
+            return self._put(key, data, None, {**headers, "IfNoneMatch": "*"})
         bare = etag.strip('"')
-        if self._put(key, packed, None, {**headers, "IfMatch": bare if self._bare else etag}):
+        if self._put(key, data, None, {**headers, "IfMatch": bare if self._bare else etag}):
             return True
         if self._bare or bare == etag or self._tag(key) != etag:
             return False
         # Nobody changed it, so the server did not understand the quotes.
-        self._bare = self._put(key, packed, None, {**headers, "IfMatch": bare})
+        self._bare = self._put(key, data, None, {**headers, "IfMatch": bare})
         return self._bare
 
     def _tag(self, key: str) -> str | None:
@@ -129,11 +115,6 @@ class S3Store(Bucket):
                 raise
 
         return self.again(key, once)
-
-    def likely_etag(self, data: bytes) -> str:
-        # S3's tag of what was put in one piece, unless the bucket encrypts with a key of its own
-        stored = data if self.plain else _packed(data)
-        return f'"{hashlib.md5(stored, usedforsecurity=False).hexdigest()}"'
 
     def list(self, prefix: str) -> Iterator[str]:
         options: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
@@ -225,19 +206,6 @@ class S3Store(Bucket):
 
         return self.again(key, once)
 
-    def _unpacked(self, key: str, data: bytes) -> bytes:
-        # 31: a gzip header and the largest window. Bounded, since a few bytes may unpack to gigabytes.
-        decoder = zlib.decompressobj(wbits=31)
-        try:
-            plain = decoder.decompress(data, MAX_GET + 1)
-        except zlib.error as error:
-            raise InfrastructureError(f"{self.url(key)} is declared as gzip-encoded but is not: {error}") from error
-        if len(plain) > MAX_GET:
-            raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page or record")
-        if not decoder.eof:
-            raise InfrastructureError(f"{self.url(key)} is cut off")
-        return plain
-
 
 def _measured(data: bytes | Path) -> tuple[str, int]:
     if isinstance(data, bytes):
@@ -246,11 +214,6 @@ def _measured(data: bytes | Path) -> tuple[str, int]:
         return sha256_and_size(data)
     except OSError as error:
         raise UsageError(f"cannot read {data}: {error.strerror}") from error
-
-
-def _packed(data: bytes) -> bytes:
-    """As a page is stored: the same bytes give the same bytes."""
-    return gzip.compress(data, 6, mtime=0) if len(data) >= GZIP_FROM else data
 
 
 def _size(path: Path) -> int:

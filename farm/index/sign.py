@@ -35,10 +35,8 @@ SIGNATURE_WARNING = timedelta(days=10)
 ROOT_WARNING = timedelta(days=60)
 """Likewise for the root: its key is offline, so a person has to act."""
 TIMESTAMP = "tuf/timestamp.json"
-NOT_PAGES = (*DATA, SCRATCH, SMOKE, "site/")
-"""Reports of smoke tests, and what the site remembers of its own pages, are read by nobody else."""
+NOT_PAGES = (*DATA, SCRATCH, SMOKE)
 TRIES = 10
-_TIME = "x-farm-time"
 
 
 class Signed(NamedTuple):
@@ -102,10 +100,7 @@ def parse_timestamp(data: bytes) -> Metadata[Timestamp]:
 
 def time_of(signed: Timestamp | Targets) -> datetime:
     """When it was signed; the signer's word."""
-    try:
-        return datetime.fromisoformat(str(signed.unrecognized_fields.get(_TIME)))
-    except ValueError:
-        return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
+    return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
 
 
 def _check_clock(store: Store, before: Timestamp, now: datetime) -> None:
@@ -136,7 +131,7 @@ def targets_of(store: Store) -> dict[str, TargetFile]:
             # A page that is none is signed as it is; `farm index check` names it.
             with suppress(ForeignObjectError):
                 page = parse_page(stored.data, key) if json_page_of(key) else None
-                for file in page.files if page and not page.meta.links else ():
+                for file in page.files if page else ():
                     place = wheel_key(file.filename)
                     found[place] = TargetFile(file.size or 0, {"sha256": file.hashes.sha256}, place)
     return found
@@ -147,11 +142,7 @@ def _write(
 ) -> bool:
     """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the last is there."""
     # One version for all three: they are written together, so none can be newer than another.
-    common: dict[str, Any] = {
-        "version": version,
-        "expires": now + timedelta(days=DAYS),
-        "unrecognized_fields": {_TIME: now.isoformat()},
-    }
+    common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
     roles: dict[str, Targets | Snapshot] = {
         f"tuf/{version}.targets.json": Targets(**common, targets=targets),
         f"tuf/{version}.snapshot.json": Snapshot(**common, meta={"targets.json": MetaFile(version)}),

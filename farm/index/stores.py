@@ -55,9 +55,6 @@ class Store(Protocol):
     refuses or a place that is configured wrongly. A failure is never reported as an absent object.
     """
 
-    plain: bool
-    """Pages are stored as they are, since the store does not keep the header that says how they are packed."""
-
     def get(self, key: str) -> Stored | None:
         """The object, or None where there is none. At most `MAX_GET` bytes."""
 
@@ -97,9 +94,6 @@ class Store(Protocol):
         Returns:
             False when somebody else was faster; nothing changed then.
         """
-
-    def likely_etag(self, data: bytes) -> str:
-        """The tag that `replace` most likely gave to these bytes: it can spare a read, but is no promise."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
@@ -198,16 +192,3 @@ def swap(
         retry=retry_if_exception_type(_LostRaceError),
         reraise=True,
     )(attempt)
-
-
-def predicted(store: Store, sample: Stored, data: bytes) -> Prediction | None:
-    """That `data` is there, with the tag it should have; None where the store's tags cannot be foretold.
-
-    `sample` shows whether they can: a bucket that encrypts with a key of its own makes other tags.
-    """
-    bare, likely = sample.etag.strip('"'), store.likely_etag(sample.data).strip('"')
-    if bare != likely:
-        return None
-    # Only the middle is replaced: the store's quotes, or none, stay.
-    tag = sample.etag.replace(bare, store.likely_etag(data).strip('"'))
-    return Prediction(Stored(data, tag))

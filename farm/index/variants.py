@@ -8,7 +8,7 @@ a page is written whole from the records of the copies and the events about thei
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -191,16 +191,6 @@ def follow(store: Store, *projects: str) -> list[str]:
                 store.discard(f"{ROOT}files/{copy.filename}")
                 store.discard(f"{ROOT}files/{copy.filename}.metadata")
     return written
-
-
-def differing(store: Store) -> Iterator[str]:
-    """The pages of the tree that are not what records and events say."""
-    listed = store.get(LIST)
-    for project in sorted(html.parse_list(listed.data, LIST)) if listed else ():
-        for key, wanted in _expected(store, project, _copies(store, project)).items():
-            found = store.get(key)
-            if found is None or found.data != wanted:
-                yield key
 
 
 def _copies(store: Store, project: str) -> list[Copy]:

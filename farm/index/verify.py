@@ -185,8 +185,8 @@ def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
     if keys is not None:
         return {key for key in keys if is_page(key)}
     catalogue = parse_catalogue(data[CATALOGUE]) if CATALOGUE in data else None
-    groups = {*catalogue.groups, *catalogue.links} if catalogue else set()
-    names = {name for group in groups for name in catalogue.names(group)} if catalogue else set()
+    groups = catalogue.groups if catalogue else {}
+    names = catalogue.names if catalogue else set()
     found = {HOME, GROUPS, CATALOGUE}
     for group in groups:
         for name in names:
@@ -200,8 +200,7 @@ def _beside(data: dict[str, bytes]) -> dict[str, str]:
     for key, page in data.items():
         if json_page_of(key) is None:
             continue
-        parsed = parse_page(page, key)
-        for file in () if parsed.meta.links else parsed.files:
+        for file in parse_page(page, key).files:
             if file.core_metadata is not None:
                 found[metadata_key(file.filename)] = file.core_metadata.sha256
             if file.record is not None:

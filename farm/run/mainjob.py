@@ -18,7 +18,7 @@ from farm.run.inputs import INPUTS_FILE, library_wheels
 from farm.run.journal import EventKind, Journal, Run, Until
 from farm.run.journal.database import network_file_system
 from farm.run.published import offer, record_of
-from farm.run.release import link_missing, pip_line, pip_source, publish_wheel
+from farm.run.release import needs_more, pip_line, pip_source, publish_wheel
 from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
 from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
 from farm.run.wheel import check_wheel, repair_built, summary
@@ -82,10 +82,10 @@ class MainJob(RunContext):
             )
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
-        source = pip_source(self.workspace, plan.parsed_variant.group)
+        more = needs_more(self.workspace, result.wheel.name)
+        source = pip_source(self.workspace, plan.parsed_variant.group, more=more)
         self.outcomes.pip_line = pip_line(requirement, source)
         if until == "smoke":
-            link_missing(self.workspace, plan.parsed_variant.group, result.wheel.name, self.outcomes)
             self.smoke(requirement, source)
 
     def _published(self) -> Record | None:
@@ -98,7 +98,6 @@ class MainJob(RunContext):
     def _only_test(self, record: Record) -> None:
         requirement, source = offer(self.workspace, self.plan, record, self.outcomes)
         self.built()
-        link_missing(self.workspace, self.plan.parsed_variant.group, record.filename, self.outcomes)
         self.smoke(requirement, source, (record.filename,))
 
     def smoke(self, requirement: str, source: tuple[str, ...], filenames: tuple[str, ...] = ()) -> None:

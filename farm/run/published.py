@@ -20,7 +20,7 @@ from farm.plan.file import Plan
 from farm.plan.recipe import recipe
 from farm.run.backends import engine_kind
 from farm.run.journal import Request, Run
-from farm.run.release import link_missing, pip_line, pip_source, public_url
+from farm.run.release import needs_more, pip_line, pip_source, public_url
 from farm.run.smoke import SmokeOptions, serves_plan, smoke
 from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
 from farm.smoke.report import SmokeReport
@@ -109,7 +109,8 @@ def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) 
     with outcomes.timed("publish", workspace.watcher) as step:
         finish(open_store(workspace.index_url), group, record.project)
         step.result = f"already there, from the same plan: {public_url(workspace, f'whl/files/{record.filename}')}"
-    requirement, source = f"{plan.package}=={plan.version}", pip_source(workspace, group)
+    more = needs_more(workspace, record.filename)
+    requirement, source = f"{plan.package}=={plan.version}", pip_source(workspace, group, more=more)
     outcomes.pip_line = pip_line(requirement, source)
     return requirement, source
 
@@ -129,7 +130,6 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
-    link_missing(workspace, plan.parsed_variant.group, record.filename, outcomes)
     options = SmokeOptions(filenames=(record.filename,))
     failed = smoke(workspace, plan, folder, outcomes, requirement, source, options)
     if failed:

@@ -8,24 +8,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from packaging.utils import canonicalize_name
+from packaging.metadata import parse_email
 
 from farm import __version__
-from farm.base.errors import FarmError, PublishRefusedError
+from farm.base.errors import PublishRefusedError
 from farm.base.hashes import sha256_of
+from farm.base.requirement import read_requirement
 from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
-from farm.index.dependencies import link_dependencies, needs_of
 from farm.index.layout import metadata_key
-from farm.index.pages import read_catalogue
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE
-from farm.index.stores import Progress, Store
+from farm.index.stores import Progress
 from farm.plan.file import Plan, SourcePlan
 from farm.run.inputs import BuildInputs
-from farm.run.sources import pip_index
 from farm.run.wheel import report_text
-from farm.run.workspace import Outcomes, Workspace
+from farm.run.workspace import Workspace
 from farm.wheel.report import Report
 
 NOTHING = BuildInputs()
@@ -70,6 +68,7 @@ def publish_wheel(
             provenance={
                 "plan": plan.digest,
                 "verified": report.sha256,
+                "report": findings_of(report),
                 "channel": plan.channel,
                 **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
                 PREDICATE: predicate(plan, report, given, run=run),
@@ -86,6 +85,19 @@ def publish_wheel(
         raise
 
 
+def findings_of(report: Report) -> dict[str, Any]:
+    """The digest of verify's report for the index, and the promises about code that it found kept."""
+    kept, policy = {check.id for check in report.checks if check.status in ("passed", "waived")}, report.policy
+    found: dict[str, Any] = {"sha256": hashlib.sha256(report_text(report).encode()).hexdigest()}
+    if "sass" in kept and policy.sass is not None:
+        found["sass"] = [str(sm) for sm in policy.sass]
+    if "ptx" in kept and policy.ptx:
+        found["ptx"] = [str(sm) for sm in policy.ptx]
+    if "cpu" in kept and policy.cpu:
+        found["cpu"] = policy.cpu
+    return found
+
+
 def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
     """Accepted findings for the index: the reasons that were used, and how many findings each covers."""
     used: Counter[tuple[str, str]] = Counter((f.check, f.waived) for f in report.findings if f.waived is not None)
@@ -94,21 +106,29 @@ def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
     return {"waivers": [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]}
 
 
-def pip_source(workspace: Workspace, group: str) -> tuple[str, ...]:
+def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple[str, ...]:
     """The options by which pip finds the wheels of one variant group.
 
     A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
     an index. Otherwise plain S3 does not answer folders: there the page of links is used.
+
+    Args:
+        workspace: Names the index.
+        group: The group.
+        more: The wheels need others that pip's own index has: this index is then asked beside it.
     """
     plain = workspace.index_url.startswith("s3://") and not workspace.settings.index_public_url
     if plain and not getattr(open_store(workspace.index_url), "slash", False):
-        return pip_links(workspace, group)
-    return ("--index-url", public_url(workspace, f"whl/{group}/simple/"))
+        links = ("--find-links", public_url(workspace, f"whl/{group}/links.html"))
+        return links if more else ("--no-index", *links)
+    return ("--extra-index-url" if more else "--index-url", public_url(workspace, f"whl/{group}/simple/"))
 
 
-def pip_links(workspace: Workspace, group: str) -> tuple[str, ...]:
-    """The options for the page of links of one variant group, which any static host can serve."""
-    return ("--no-index", "--find-links", public_url(workspace, f"whl/{group}/links.html"))
+def needs_more(workspace: Workspace, filename: str) -> bool:
+    """True if a published wheel requires other packages, without an extra."""
+    metadata = open_store(workspace.index_url).get(metadata_key(filename))
+    requires = parse_email(metadata.data)[0].get("requires_dist", []) if metadata else []
+    return any("extra" not in str(read_requirement(line).marker or "") for line in requires)
 
 
 def public_url(workspace: Workspace, key: str) -> str:
@@ -199,29 +219,3 @@ def _dependency(name: str, source: SourcePlan) -> dict[str, Any]:
         kind = "deb/debian" if source.kind.startswith("debian-") else "pypi"
         uri, digest = f"pkg:{kind}/{source.package}?file_name={quote(str(source.file))}", {"sha256": source.sha256}
     return {"name": name, "uri": uri, "digest": digest}
-
-
-def link_missing(workspace: Workspace, group: str, filename: str, outcomes: Outcomes) -> None:
-    """Link what the published wheel needs, from pip's index, so that `pip install --index-url` of its group is enough.
-
-    What has a marker does not count: it may not be needed here. Where pip's index does not have it or does not
-    answer, that is the step's result, and the run goes on: the wheel is published, and installers name what they lack.
-    """
-    store = open_store(workspace.index_url)
-    lacking = _lacking(store, group, filename)
-    if not lacking:
-        return
-    with outcomes.timed("dependencies", workspace.watcher) as step:
-        try:
-            link_dependencies(store, pip_index(), group=group)
-        except FarmError as error:
-            step.outcome = "not run"
-            step.result = f"not linked: {error}; farm index dependencies --group {group} links them"
-        else:
-            step.result = f"linked {', '.join(lacking)}, and what they need"
-
-
-def _lacking(store: Store, group: str, filename: str) -> list[str]:
-    metadata, listed = store.get(metadata_key(filename)), read_catalogue(store)[0].names(group)
-    needs = needs_of(metadata.data) if metadata else []
-    return sorted({canonicalize_name(need.name) for need in needs if need.marker is None} - listed)

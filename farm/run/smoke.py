@@ -26,6 +26,7 @@ from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
 from farm.run.backends import Backend
 from farm.run.build import completed
+from farm.run.sources import pip_index
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
@@ -153,6 +154,8 @@ def _install(
         shutil.rmtree(place, ignore_errors=True)
         python = make_environment(place, python)
     log, line = folder / "install.log", workspace.watcher.line
+    if "--extra-index-url" in source or ("--find-links" in source and "--no-index" not in source):
+        source = ("--index-url", pip_index(), *source)  # the user's configuration is left out, and this part of it not
     install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
     step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
     return place if target else python

@@ -18,7 +18,14 @@ def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
         for group in wheel.groups if wheel.withdrawn is None else ():
             newest.setdefault((wheel.project, group), []).append(wheel)
     rows = [
-        [name, group, found[0].version, list(found[0].sms), sorted({wheel.tags[0] for wheel in found})]
+        [
+            name,
+            group,
+            found[0].version,
+            list(found[0].sms),
+            sorted({wheel.tags[0] for wheel in found}),
+            found[0].report.code if found[0].report else "",
+        ]
         for (name, group), found in sorted(newest.items())
     ]
     return official.facts() | {"there": rows, "own": _own(project) if project else {}}

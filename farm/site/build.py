@@ -1,8 +1,8 @@
 """Builds the site: a set of files, and only those that changed are written into the index's store."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +13,8 @@ from farm.index.stores import Store
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.matrix import Channel, load_matrix
 from farm.site import answers, pages
+from farm.site.tested import REQUESTS
 from farm.site.wheels import STATES, Wheel
-
-MANIFEST = "site/manifest.json"
-"""What the site's files hashed to when they were last written: a rebuild reads this alone."""
 
 TRIES = 5
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
@@ -68,39 +66,23 @@ def _standing(wheel: Wheel) -> Standing:
 
 
 def write(store: Store, made: Mapping[str, bytes]) -> Written:
-    """Write what changed since the last time; the manifest goes last, so that a killed writer is made good next time.
+    """Write what differs from what is there.
 
     Raises:
         InfrastructureError: The store failed, or someone else wrote the same file all the time.
     """
-    # One request says what all files were: the store is asked for none that has not changed.
-    stored = store.get(MANIFEST)
-    before = _manifest(stored.data if stored else None)
-    digests = {key: hashlib.sha256(data).hexdigest() for key, data in made.items()}
-    changed = tuple(key for key, digest in digests.items() if before.get(key) != digest)
-    for key in changed:
-        _put(store, key, made[key])
-    if changed:
-        # With `before`: pages of projects that are gone stay in the store, and known.
-        _put(store, MANIFEST, json.dumps({**before, **digests}, sort_keys=True, indent=0).encode())
-    return Written(len(made), changed)
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        written = pool.map(lambda key: _put(store, key, made[key]), made)
+        return Written(len(made), tuple(key for key, changed in zip(made, written, strict=True) if changed))
 
 
-def _manifest(data: bytes | None) -> dict[str, str]:
-    try:
-        known = json.loads(data or b"{}")
-    except (ValueError, RecursionError):
-        return {}  # not ours or damaged: everything is written again
-    return {key: value for key, value in known.items() if isinstance(value, str)} if isinstance(known, dict) else {}
-
-
-def _put(store: Store, key: str, data: bytes) -> None:
+def _put(store: Store, key: str, data: bytes) -> bool:
     content_type = TYPES[Path(key).suffix]
     for _ in range(TRIES):
         there = store.get(key)
         if there is not None and there.data == data:
-            return
+            return False
         # Only where it is still what was read: someone else may build the site at the same time.
         if store.replace(key, data, there.etag if there else None, content_type=content_type):
-            return
+            return True
     raise InfrastructureError(f"{key}: another process keeps writing it", hint="run `farm site build` again")

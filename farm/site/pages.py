@@ -138,5 +138,5 @@ def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[
     return (
         _environment()
         .get_template("project.html")
-        .render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key, meaning=_meaning)
+        .render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key)
     )

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from farm.base.tags import python_of
-from farm.base.text import short
-from farm.index.layout import json_key, record_key
-from farm.index.pages import File, parse_page, read_catalogue
-from farm.index.records import parse_record
+from farm.index.layout import CATALOGUE, json_key, record_key
+from farm.index.pages import File, parse_catalogue, parse_page
+from farm.index.records import Sha256, parse_record
 from farm.index.standing import withdrawn
 from farm.index.stores import Store
 from farm.plan.variant import Variant
@@ -29,6 +29,27 @@ STATES = {
 """The words of the pages, and of `catalog.wheels.json`."""
 
 
+Arch = Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}[af]?$")]
+
+
+class Report(BaseModel):
+    """What a wheel's record has of verify's report: its sha256, and the promises about code that it found kept."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sha256: Sha256
+    sass: tuple[Arch, ...] | None = None
+    ptx: tuple[Arch, ...] = ()
+    cpu: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_.]{1,20}$")] | None = None
+
+    @property
+    def code(self) -> str:
+        """`sm_35, compute_35; CPU: avx` in words."""
+        names = [f"sm_{sm}" for sm in self.sass or ()] + [f"compute_{sm}" for sm in self.ptx]
+        device = ", ".join(names) or ("no device code" if self.sass is not None else "device code not checked")
+        return f"{device}; CPU: {f'at most {self.cpu}' if self.cpu else 'not checked'}"
+
+
 @dataclass(frozen=True)
 class Wheel:
     """A wheel in the index.
@@ -36,7 +57,7 @@ class Wheel:
     Attributes:
         groups: Where it is listed.
         channel: The channel that built it; None: nobody says.
-        report: The sha256 of the report with which it was verified; None: it was adopted, and not verified.
+        report: What its record has of verify's report; None: it was adopted, and not verified.
         withdrawn: Why installers do not get it; None: they do.
         tests: The newest smoke test on each kind of machine.
     """
@@ -49,7 +70,7 @@ class Wheel:
     sha256: str
     uploaded: str
     channel: str | None = None
-    report: str | None = None
+    report: "Report | None" = None
     withdrawn: str | None = None
     tests: tuple[Smoke, ...] = ()
 
@@ -74,7 +95,9 @@ class Wheel:
 
     @property
     def sms(self) -> tuple[int, ...]:
-        """The SMs of its groups' names."""
+        """The SMs of the machine code that was verified; of a wheel that was not, those of its groups' names."""
+        if self.report and self.report.sass is not None:
+            return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
         found = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
         return tuple(sorted({sm for word in found for sm in Variant(word, "avx2", "py311").sms}))
 
@@ -92,8 +115,15 @@ class Wheel:
     def checked(self) -> str:
         """What was verified of it, and by which report."""
         if self.report:
-            return f"verified: report {self.report[:12]}"
+            return f"verified: report {self.report.sha256[:12]}"
         return "published without a report: not verified" if self.channel else "adopted and not verified"
+
+
+def _report(said: Any) -> Report | None:
+    try:
+        return Report.model_validate(said)
+    except ValidationError:
+        return None  # of another version of the farm, or of somebody else
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
@@ -102,7 +132,8 @@ def wheels(store: Store) -> Iterator[Wheel]:
     Raises:
         InfrastructureError: The store failed, or holds a page that is not one of ours.
     """
-    catalogue, _ = read_catalogue(store)
+    found = store.get(CATALOGUE)
+    catalogue = parse_catalogue(found.data if found else None)
     places = [(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
     groups: dict[str, list[str]] = {}
     files: dict[str, tuple[str, File]] = {}
@@ -121,7 +152,6 @@ def wheels(store: Store) -> Iterator[Wheel]:
 
 
 def _wheel(project: str, file: File, groups: tuple[str, ...], said: Mapping[str, Any]) -> Wheel:
-    report = said.get("verified")
     return Wheel(
         filename=file.filename,
         project=project,
@@ -131,7 +161,7 @@ def _wheel(project: str, file: File, groups: tuple[str, ...], said: Mapping[str,
         sha256=file.hashes.sha256,
         uploaded=file.upload_time or "",
         channel=file.channel,
-        report=short(report) if isinstance(report, str) else None,
+        report=_report(said.get("report")),
         withdrawn=withdrawn(file),
     )
 

@@ -227,13 +227,9 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
     absent, name = _ABSENT.search(output), requirement.partition("==")[0]
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if absent and canonicalize_name(absent[1]) != canonicalize_name(name):
-        todo = "`farm index dependencies` links what wheels need; then run it again"
-        if "--find-links" in source:
-            todo = (
-                "the page of links has this index's own wheels alone: give users an index, by a web server "
-                "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
-            )
-        return SmokeFailedError(f"{what}:\n{output}", hint=f"the index lacks {absent[1]}: {todo}; {hint}")
+        todo = "publish it too, or have pip ask its own index as well (--extra-index-url for this one)"
+        hint = f"no index has {absent[1]} as the wheel needs it: {todo}; {hint}"
+        return SmokeFailedError(f"{what}:\n{output}", hint=hint)
     return _of_index(what, name, source, hint) or SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
@@ -246,7 +242,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
     url = source[-1] if source else ""
     if not url.startswith(("http://", "https://")) or "@" in url:
         return None
-    page = f"{url.rstrip('/')}/{canonicalize_name(name)}/" if source[0] == "--index-url" else url
+    page = f"{url.rstrip('/')}/{canonicalize_name(name)}/" if "--find-links" not in source else url
     address = "correct its address (--index-url, index_public_url in ci/farm.yaml)"
     try:
         with urllib.request.urlopen(urllib.request.Request(page, method="HEAD"), timeout=20):

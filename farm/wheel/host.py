@@ -61,7 +61,7 @@ def _not_built() -> Finding:
         what="holds no compiled code: it is for every machine",
         why="an extension was not built, which some packages leave out where their compiler fails, "
         "or the package is pure Python, and one wheel of it serves all variants",
-        fix="look into the build's log; publish a pure package by farm publish --to, or farm index dependencies",
+        fix="look into the build's log; publish a pure package by farm publish --to",
     )
 
 

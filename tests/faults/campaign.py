@@ -25,7 +25,7 @@ from farm.index import pages
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.layout import CATALOGUE
-from farm.index.pages import CATALOGUE_TYPE, TriedStore, parse_catalogue
+from farm.index.pages import CATALOGUE_TYPE, parse_catalogue
 from farm.index.publish import check_store
 from farm.index.s3 import S3Store
 from farm.index.stores import Store, swap
@@ -162,7 +162,7 @@ def _known(url: str, through: str) -> Store:
     """The store at `url`, counting as proved also for those who come through a proxy."""
     store = _opened(url)
     seen = store.url("").replace(_endpoint(url), _endpoint(through))
-    tried = TriedStore(store=hashlib.sha256(seen.encode()).hexdigest())
+    tried = hashlib.sha256(seen.encode()).hexdigest()
 
     def note(old: bytes | None) -> bytes:
         return parse_catalogue(old).model_copy(update={"tried": tried}).render()

@@ -16,8 +16,6 @@ from urllib.parse import unquote
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.dependencies import link_dependencies, stacks
-from farm.index.layout import json_key
 from farm.index.lifecycle import record_event
 from farm.index.publish import check_store
 from tests.indexes.fixtures import publish_wheel
@@ -152,8 +150,8 @@ def public_policy(bucket, prefix=""):
 
 
 def _fill(place, make_wheel, put):
-    put(place.store, make_wheel(WHEEL, payload="x = 1\n"), channel="kepler")
-    put(place.store, make_wheel(REBUILD, payload="x = 2\n"), channel="kepler")
+    put(place.store, make_wheel(WHEEL, payload="x = 1\n"))
+    put(place.store, make_wheel(REBUILD, payload="x = 2\n"))
     put(place.store, make_wheel(OTHER_GPU, payload="x = 37\n"), group="sm37-avx")
     return place
 
@@ -196,10 +194,7 @@ def test_install_by_variant(filled, install, tmp_path):
     assert installed(tmp_path) == "x = 37\n"
 
 
-def test_install_from_a_channel_and_from_the_flat_page(filled, install, tmp_path):
-    done = install("--index-url", simple(filled, "kepler/sm35-avx"), "canary==1.0+cu118.sm35.avx")
-    assert done.returncode == 0, done.stderr
-    shutil.rmtree(tmp_path / "target")
+def test_install_from_the_flat_page(filled, install, tmp_path):
     done = install("--no-index", "--find-links", f"{filled.url}/whl/sm35-avx/links.html", "canary")
     assert done.returncode == 0, done.stderr
     assert installed(tmp_path) == "x = 2\n"
@@ -328,51 +323,3 @@ def test_uv_locks_and_syncs(served, fill, tmp_path):
     assert re.search(r'hash = "sha256:[0-9a-f]{64}"', lock)
     [package] = (project / ".venv").glob("lib/python*/site-packages/canary/__init__.py")
     assert package.read_text() == "x = 2\n"
-
-
-TORCH = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
-
-
-def test_the_index_alone_installs_torch_and_what_it_needs(place, make_wheel, put, install, tmp_path):
-    """numpy 2 is in the other index, and older and newer ones of other series too: what fits is taken."""
-    names = {project for stack in stacks() if stack.torch == "<2.3" for project in stack.needs}
-    public = tmp_path / "public"
-    versions = dict.fromkeys(names, ("10.4.0",)) | {
-        "numpy": ("1.26.3", "1.26.4", "2.1.0", "3.0.0rc1"),
-        "sympy": ("1.13.1", "1.14.0"),
-        "mpmath": ("1.3.0", "1.4.0"),
-        "fsspec": ("2024.1",),
-        "certifi": ("2024.1",),
-        "setuptools": ("80.9", "99.0"),
-        "requests": ("2.31",),
-    }
-    for name, each in versions.items():
-        _public_page(public, name, [make_wheel(f"{name.replace('-', '_')}-{v}-py3-none-any.whl").path for v in each])
-    needs = "".join(f"Requires-Dist: {name}\n" for name in ("numpy", "sympy", "typing-extensions"))
-    put(place.store, make_wheel(TORCH, extra=needs), channel="kepler")
-    written = link_dependencies(place.store, public.as_uri())
-    assert link_dependencies(place.store, public.as_uri()) == [], "nothing changed"
-    lists = {json_key("sm35-avx", name) for name in names} | {"whl/sm35-avx/v1-json/index.json"}
-    assert {key for key in written if key.endswith("index.json")} == lists
-    done = install("--index-url", simple(place), "torch")
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "target").glob("*.dist-info") if "torch" not in path.name) == [
-        "numpy-1.26.4.dist-info",
-        "sympy-1.13.1.dist-info",
-        "typing_extensions-10.4.0.dist-info",
-    ]
-    page = json.loads(place.store.get("whl/sm35-avx/v1-json/numpy/index.json").data)
-    assert [file["filename"] for file in page["files"]] == ["numpy-1.26.4-py3-none-any.whl"]
-    assert b"numpy/" in place.store.get("whl/kepler/sm35-avx/simple/index.html").data
-
-
-def _public_page(root, name, wheels):
-    folder = root / name
-    folder.mkdir(parents=True)
-    anchors = []
-    for wheel in wheels:
-        shutil.copy(wheel, folder / wheel.name)
-        anchors.append(
-            f'<a href="{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
-        )
-    (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{''.join(anchors)}</body></html>")

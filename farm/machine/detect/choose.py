@@ -81,7 +81,7 @@ def choose(
     reasons += [*([fit.why for fit in cpus if fit.word == variant.cpu][:1]), python]
     pip = None
     if index_url is not None:
-        pip = f"pip install torch --index-url {index_url.rstrip('/')}/whl/{variant.group}/simple/"
+        pip = f"pip install torch --extra-index-url {index_url.rstrip('/')}/whl/{variant.group}/simple/"
     else:
         reasons.append("no index is configured, so there is no pip command: name one with --index URL")
     system = readings.os.system

@@ -53,8 +53,10 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
     # The address as pip sees it: the index itself may be asked under another one, such as s3://.
-    root = found.pip.partition(" --index-url ")[2].partition("/whl/")[0]
-    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --index-url {root}/whl/{group}/simple/"
+    root = found.pip.partition(" --extra-index-url ")[2].partition("/whl/")[0]
+    pip = (
+        f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --extra-index-url {root}/whl/{group}/simple/"
+    )
     said = standing(reader, wheel.filename)
     state = said.state if said else UNTOLD
     tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in said.tests) if said else ()

@@ -65,9 +65,9 @@
     out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "said" }));
     out.push(make("h3", "In this index"));
     const there = here(sms), list = make("ul");
-    for (const [project, group, version, , tags] of there) {
+    for (const [project, group, version, , tags, code] of there) {
       const item = make("li");
-      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}`);
+      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}`);
       list.append(item);
     }
     out.push(there.length ? list : make("p", "No wheel here is in a group for it."));

@@ -156,7 +156,6 @@ def test_cuda_built_by_setuptools(own, tmp_path):
     )
     submit = ("farm", "submit", "--variant", "sm35-avx-py311", "--package", "kage-cucounter")
     own.run(*submit, "--no-smoke")
-    own.run("farm", "index", "dependencies")
     result = valid("submit", own.run(*submit, "--json"))
     assert "smoke" in [step["step"] for step in result["steps"] if step["outcome"] == "done"]
     wheel = next(own.folder.glob("artifacts/index/**/kage*.whl"))
@@ -185,7 +184,6 @@ def test_an_extension_that_needs_torch(own, tmp_path):
     assert f"torchsort is built against torch=={TORCH}+cpu.avx2" in refused.stderr
     own.run("farm", "publish", str(torch_of_the_farm(tmp_path)), "--to", "cpu-avx2")
     own.run(*submit, "--no-smoke")
-    own.run("farm", "index", "dependencies")
     result = valid("submit", own.run(*submit, "--json"))
     assert "smoke" in [step["step"] for step in result["steps"] if step["outcome"] == "done"]
 

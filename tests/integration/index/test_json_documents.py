@@ -61,7 +61,6 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("index unyank", wheel.name),
         ("index promote", wheel.name, "--to", "sm35-sse41"),
         ("index prune", "--keep", "1", "-n"),
-        ("index dependencies",),
         ("index variant", str(wheel), "--variant", "sm50-avx-py311"),
         ("index key new", "../root.key"),
         ("index key new", "../one.key"),

@@ -47,8 +47,8 @@ def promote(store, names, group):
 
 @pytest.fixture
 def index(store, make_wheel, put):
-    put(store, make_wheel(FIRST), channel="kepler-2.0.1")
-    put(store, make_wheel(SECOND), channel="kepler-2.0.1")
+    put(store, make_wheel(FIRST))
+    put(store, make_wheel(SECOND))
     return store
 
 
@@ -114,23 +114,11 @@ def test_a_claimed_wheel_that_is_not_listed_cannot_be_yanked(tmp_path, make_whee
         record_event(store, [FIRST], "yank", "x")
 
 
-def test_the_channel_root_has_its_own_wheels_alone(index, make_wheel, put):
-    put(index, make_wheel(THIRD), channel="other")
-    root = f"whl/other/{GROUP}/simple/"
-    text = index.get(f"{root}canary/index.html").data.decode()
-    assert f">{THIRD}</a>" in text
-    assert f">{FIRST}</a>" not in text
-    assert '<a href="../../../../files/canary-1.0%2Bcu118' in text
-    assert html.parse_list(index.get(f"{root}index.html").data, "") == {"canary"}
-    assert check(index) == []
-
-
 def test_a_removed_wheel_is_nowhere_and_its_name_stays_taken(store, make_wheel, put):
     for name in (FIRST, SECOND):
-        put(store, make_wheel(name), channel="kepler")
+        put(store, make_wheel(name))
     remove(store, [FIRST], "holds a secret")
     assert listed(store) == [SECOND]
-    assert f">{FIRST}<" not in store.get("whl/kepler/sm35-avx/simple/canary/index.html").data.decode()
     assert check(store) == []
     assert set(store.list("whl/files/")) == {f"whl/files/{SECOND}", f"whl/files/{SECOND}.metadata"}
     for again in (lambda: None, lambda: reconcile(store)):
@@ -138,20 +126,10 @@ def test_a_removed_wheel_is_nowhere_and_its_name_stays_taken(store, make_wheel, 
         assert check(store) == []
         for payload in ("x = 1\n", "x = 2\n"):
             with pytest.raises(PublishRefusedError, match=r"was removed|is taken"):
-                put(store, make_wheel(FIRST, payload=payload), channel="kepler")
+                put(store, make_wheel(FIRST, payload=payload))
         assert listed(store) == [SECOND]
     with pytest.raises(UsageError, match="was removed: holds a secret"):
         record_event(store, [FIRST], "yank", "x")
-
-
-def test_the_last_wheel_of_a_project_and_a_channel(store, make_wheel, put):
-    put(store, make_wheel(FIRST), channel="kepler")
-    put(store, make_wheel("canary-2.0-py3-none-any.whl"), channel="other")
-    remove(store, [FIRST], "x")
-    assert FIRST.encode() not in store.get("whl/kepler/sm35-avx/simple/canary/index.html").data
-    remove(store, ["canary-2.0-py3-none-any.whl"], "x")
-    assert check(store) == []
-    assert reconcile(store).written == ()
 
 
 def test_a_promoted_wheel_is_in_both_groups_without_new_bytes(store, make_wheel, put):
@@ -185,12 +163,11 @@ WORK = {
 @pytest.mark.parametrize("what", WORK)
 def test_killed_at_any_operation(tmp_path, make_wheel, put, what, ended_by):
     """A reader finds nothing broken, and the next run ends it."""
-    options = {"channel": "kepler"}
     wheels = [make_wheel(FIRST), make_wheel(SECOND)]
     for number in itertools.count(1):
         store = open_store(str(tmp_path / f"index-{number}"))
         for wheel in wheels:
-            put(store, wheel, **options)
+            put(store, wheel)
         work = WORK[what]
         try:
             work(Watched(store, after=kill_at(number)))
@@ -369,11 +346,10 @@ AT_ONCE = {
 @pytest.mark.parametrize("pair", AT_ONCE)
 def test_another_change_between_any_two_operations(tmp_path, make_wheel, put, pair):
     """Both are done, or one is refused; what is offered is there, and events hold."""
-    options = {"channel": "kepler"}
     wheels = {name: make_wheel(name) for name in (FIRST, SECOND, NEW)}
     changes = {
-        "publish": lambda store: put(store, wheels[NEW], **options),
-        "publish again": lambda store: put(store, wheels[FIRST], **options),
+        "publish": lambda store: put(store, wheels[NEW]),
+        "publish again": lambda store: put(store, wheels[FIRST]),
         "remove": lambda store: remove(store, [FIRST], "x"),
         "remove new": lambda store: remove(store, [NEW], "x"),
         "promote": lambda store: promote(store, [FIRST], "release"),
@@ -384,7 +360,7 @@ def test_another_change_between_any_two_operations(tmp_path, make_wheel, put, pa
     first, second = (changes[name] for name in AT_ONCE[pair])
     before = open_store(str(tmp_path / "before"))
     for name in (FIRST, SECOND):
-        put(before, wheels[name], **options)
+        put(before, wheels[name])
     for wanted in itertools.count(1):
         store = open_store(str(shutil.copytree(before.root, tmp_path / f"index-{wanted}")))
 

@@ -79,7 +79,7 @@ def test_the_cost_in_http_requests(s3_url, make_wheel, put):
     assert len(requests) == 12
     del requests[:]
     put(store, make_wheel(SECOND))
-    assert len(requests) == 9
+    assert len(requests) == 10
     del requests[:]
     assert not put(store, make_wheel(FIRST)).changed
     assert requests.count("PUT") == 1  # the claim, which says that all is there

@@ -1,7 +1,5 @@
 """Reconcile brings back every page from the records and events, whatever was done to the pages."""
 
-import gzip
-import hashlib
 import json
 import shutil
 
@@ -11,9 +9,7 @@ from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.dependencies import link_dependencies
 from farm.index.lifecycle import record_event
-from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 from farm.index.records import ForeignObjectError
 
@@ -24,11 +20,11 @@ OTHER = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
 
 @pytest.fixture
 def index(tmp_path, make_wheel, put):
-    """Two projects, two groups, two channels and a yank: the store and its directory."""
+    """Two projects, two groups and a yank: the store and its directory."""
     store = open_store(str(tmp_path / "index"))
-    put(store, make_wheel(FIRST), channel="a")
-    put(store, make_wheel(SECOND), channel="b")
-    put(store, make_wheel(OTHER), channel="a")
+    put(store, make_wheel(FIRST))
+    put(store, make_wheel(SECOND))
+    put(store, make_wheel(OTHER))
     put(store, make_wheel("canary-1.0+cu118.sm37.avx-py3-none-any.whl"), group="sm37-avx")
     record_event(store, [FIRST], "yank", "old")
     assert check(store) == []
@@ -47,7 +43,7 @@ def plain(text):
     """Without generations and what is derived from them, which only grow, and without the proof of the store."""
     import re
 
-    return re.sub(rb'"_tried":{[^}]*},?|_generation":\d+|generation" content="\d+|data-generation="\d+', b"", text)
+    return re.sub(rb'"_tried":"[0-9a-f]*",?|_generation":\d+|generation" content="\d+|data-generation="\d+', b"", text)
 
 
 def test_a_sound_index_is_left_as_it_is(index):
@@ -76,30 +72,6 @@ def test_any_page_overwritten(index, damage):
         reconcile(store)
         assert check(store) == [], path
         assert plain(path.read_bytes()) == plain(before), path
-
-
-def test_pages_that_lost_the_header_that_says_they_are_packed(index, make_wheel, put, tmp_path):
-    """As `aws s3 sync` copies a bucket into a folder. Pages of links to another index follow from no record."""
-    store, root = index
-    need = make_wheel("numpy-1.26-py3-none-any.whl").path
-    public = tmp_path / "public/numpy"
-    public.mkdir(parents=True)
-    digest = hashlib.sha256(need.read_bytes()).hexdigest()
-    (public / "index.html").write_text(f'<a href="{need.as_uri()}#sha256={digest}">{need.name}</a>')
-    put(store, make_wheel("user-1.0-py3-none-any.whl", extra="Requires-Dist: numpy\n"), group="cpu-avx")
-    link_dependencies(store, public.parent.as_uri(), group="cpu-avx")
-    before = {path: path.read_bytes() for path in set(page_files(root)) - {root / "index.html"}}
-    assert before.keys() >= {root / "whl/cpu-avx/v1-json/numpy/index.json"}
-    for path, data in before.items():
-        path.write_bytes(gzip.compress(data))
-    assert {problem.what for problem in check(store) if problem.key == "catalog.json"} == {
-        "catalog.json in the index is gzip-encoded, and nothing says so"
-    }
-    with pytest.raises(ForeignObjectError, match=r"catalog\.json in the index is gzip-encoded"):
-        open_reader(str(root)).get("catalog.json")
-    reconcile(store)
-    assert check(store) == []
-    assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.parametrize(
@@ -134,7 +106,7 @@ def test_a_wheel_whose_bytes_are_gone_is_left_out_and_named(index):
     (root / f"whl/files/{SECOND}").unlink()
     done = reconcile(store)
     assert done.missing == (SECOND,)
-    assert [problem.what for problem in check(store)] == ["is claimed and not yet listed in sm35-avx"]
+    assert [problem.what for problem in check(store)] == ["is claimed, and its files are not there"]
 
 
 def test_a_page_without_any_record_is_not_touched_and_check_says_so(index):
@@ -156,7 +128,7 @@ def test_nothing_follows_from_a_record_or_event_that_is_not_ours(index, what):
 
 
 def test_on_every_kind_of_store(store, make_wheel, put):
-    put(store, make_wheel(FIRST), channel="a")
+    put(store, make_wheel(FIRST))
     record_event(store, [FIRST], "yank", "old")
     assert reconcile(store).written == ()
     key = "whl/sm35-avx/links.html"

@@ -5,19 +5,16 @@ and, where the request goes on, the real server.
 """
 
 import io
-import random
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import boto3
 import pytest
-from boto3.s3.transfer import TransferConfig
 from botocore.awsrequest import AWSResponse
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index import answers
 from farm.index.backends import open_store
-from farm.index.check import check
+from farm.index.bucket import TRIES
 from farm.index.publish import check_store
 
 TEXT = "text/plain"
@@ -109,7 +106,7 @@ def test_tries_are_bounded(store):
     seen = fault(store, 503, "SlowDown", times=1000)
     with pytest.raises(InfrastructureError, match="503 SlowDown"):
         store.create("a", b"x", content_type=TEXT)
-    assert len(seen) == answers.TRIES
+    assert len(seen) == TRIES
     assert store.get("a") is None
 
 
@@ -408,7 +405,7 @@ def test_a_read_that_is_cut_off_goes_on_where_it_ended(store):
     assert asked == [None, "bytes=1000-", "bytes=2000-"]
 
 
-@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": answers.TRIES}])
+@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": TRIES}])
 def test_a_read_that_cannot_go_on_is_an_error(store, how):
     store.create("whl/files/a.whl", DATA, content_type=TEXT)
     asked = cut(store, at=10, **how)
@@ -439,52 +436,3 @@ def test_a_profile_that_gives_no_credentials_is_a_mistake_in_the_configuration(
         monkeypatch.setenv("AWS_PROFILE", profile)
     with pytest.raises(UsageError, match=f"(?s){said}"):
         open_store(s3_url).get("catalog.json")
-
-
-def test_a_store_that_drops_the_header_of_packed_pages_gets_plain_ones(s3_url, make_wheel, put):
-    """As localbucket 1.2.1 does: pages went up that nobody could read."""
-
-    def opened():
-        store = open_store(s3_url)
-
-        def before_sign(request, **kwargs):
-            del request.headers["Content-Encoding"]
-
-        store.client.meta.events.register("before-sign.s3", before_sign)
-        return store
-
-    for number in range(12):
-        put(opened(), make_wheel(f"canary-{number}-py3-none-any.whl"))
-    store = open_store(s3_url)
-    assert store.get("whl/sm35-avx/v1-json/canary/index.json").data.startswith(b'{"meta"')
-    assert check(store) == []
-
-
-def test_what_encrypts_at_rest_is_sent_with_each_upload(s3_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.index.s3.MAX_PUT", 100)
-    store, sent = open_store(f"{s3_url}&encryption=aws:kms&kms_key=arn:aws:kms:x:1:key/2"), []
-    (tmp_path / "big").write_bytes(bytes(6_000_000))
-    for client in (store.client, store.patient):
-        client.meta.events.register("before-sign.s3", lambda request, **_: sent.append(dict(request.headers)))
-    store.create("whl/files/a", b"x", content_type=TEXT)
-    store.replace("whl/index.html", b"x", None, content_type=TEXT)
-    store.create("whl/files/b", tmp_path / "big", content_type=TEXT)
-    asked = [each for each in sent if "x-amz-server-side-encryption" in each]
-    assert len(asked) == 3
-    assert {each["x-amz-server-side-encryption-aws-kms-key-id"] for each in asked} == {"arn:aws:kms:x:1:key/2"}
-    for wrong in ("&encryption=rot13", "&kms_key=x"):
-        with pytest.raises(UsageError):
-            open_store(s3_url + wrong)
-
-
-def test_a_large_file_goes_up_in_parts_and_says_how_far_it_is(s3_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.index.s3.MAX_PUT", 100)
-    monkeypatch.setattr("farm.index.s3._PARTS", TransferConfig(multipart_threshold=100, multipart_chunksize=5 * 2**20))
-    store, source, told = open_store(s3_url), tmp_path / "big", []
-    source.write_bytes(random.Random(1).randbytes(12 * 2**20))
-    assert store.create("whl/files/big", source, content_type=TEXT, progress=told.append)
-    assert told[-1] == source.stat().st_size
-    assert b"".join(store.chunks("whl/files/big")) == source.read_bytes()
-    assert not store.create("whl/files/big", source, content_type=TEXT)
-    with pytest.raises(InfrastructureError, match="changed while"):
-        store.create("whl/files/other", source, content_type=TEXT, sha256="0" * 64)

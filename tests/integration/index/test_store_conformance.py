@@ -166,7 +166,6 @@ def test_a_large_page_comes_back_whole(store):
     assert store.replace("whl/g/links.html", page, None, content_type=TEXT) is True
     first = store.get("whl/g/links.html")
     assert first.data == page
-    assert first.etag == store.likely_etag(page)
     assert store.replace("whl/g/links.html", page + b"x", first.etag, content_type=TEXT) is True
     assert store.get("whl/g/links.html").data == page + b"x"
     assert store.replace("whl/g/links.html", page, first.etag, content_type=TEXT) is False

@@ -106,7 +106,7 @@ def test_what_somebody_changed_in_the_tree_is_named_and_repaired(tmp_path, monke
     for path, old in ((index / PAGE, OLD_COPY), ((index / PAGE).with_name("canary-2.0-variants.json"), "sm61_v3")):
         path.write_text(path.read_text().replace(old, "evil"))
         assert main(command) == 6
-        assert main([*command, "--fix"]) == 0
+        assert main(["index", "reconcile", *command[2:]]) == 0
 
 
 def test_the_copy_of_a_rebuild_replaces_that_of_a_removed_wheel(tmp_path, monkeypatch):

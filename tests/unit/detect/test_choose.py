@@ -260,7 +260,7 @@ class TestChannels:
         builds = [own("sm35-avx-py311", "tested", "built and run", lost=(61,)), own("kepler-avx-py311", "other")]
         found = recommend("k40-470-sandybridge", own=builds, index_url="https://w.example/idx/")
         assert (found.variant, found.channel, found.python) == ("sm35-avx-py311", "tested", "/usr/bin/python3.11")
-        assert found.pip == "pip install torch --index-url https://w.example/idx/whl/sm35-avx/simple/"
+        assert found.pip == "pip install torch --extra-index-url https://w.example/idx/whl/sm35-avx/simple/"
         assert found.submit == "farm submit --variant sm35-avx-py311 --channel tested"
         said = "channel tested: torch 2.8.0, CUDA 12.8; tested: built and run; 7 CPU hours; no code for sm_61"
         assert said in found.reasons

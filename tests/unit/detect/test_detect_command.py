@@ -55,7 +55,7 @@ def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     found = json.loads(capsys.readouterr().out)["recommendation"]
     assert (found["variant"], found["channel"]) == expected
     group = expected[0].rsplit("-", 1)[0]
-    assert found["pip"] == f"pip install torch==2.0.1 --index-url {tmp_path.as_uri()}/whl/{group}/simple/"
+    assert found["pip"] == f"pip install torch==2.0.1 --extra-index-url {tmp_path.as_uri()}/whl/{group}/simple/"
 
 
 def test_a_display_card_beside_a_k40_does_not_take_it_from_what_was_tested(on, capsys):
@@ -126,7 +126,7 @@ def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
     publish_torch(tmp_path / "an index", "sm61-avx2-py313")
     assert main(["detect", "--index", str(tmp_path / "an index")]) == 0
     uri = (tmp_path / "an index").as_uri()
-    assert f"pip install torch==2.0.1 --index-url {uri}/whl/sm61-avx2/simple/" in capsys.readouterr().out
+    assert f"pip install torch==2.0.1 --extra-index-url {uri}/whl/sm61-avx2/simple/" in capsys.readouterr().out
 
 
 def publish_torch(index, variant, *, platform=None, version="2.0.1"):
@@ -266,7 +266,7 @@ def test_a_wheel_for_a_newer_driver_is_not_offered(readings, tmp_path, published
         publish_torch(tmp_path / "index", "sm75-avx2-py312", version=version)
     root = (tmp_path / "index").as_uri()
     found = with_published(choose(machine, index_url=root), machine, root)
-    line = f"pip install torch=={expected} --index-url {root}/whl/sm75-avx2/simple/"
+    line = f"pip install torch=={expected} --extra-index-url {root}/whl/sm75-avx2/simple/"
     assert found.pip == (line if expected else None)
     refused = any("driver" in reason and "2.10.0" in reason for reason in found.reasons)
     assert refused == (expected is None)

@@ -1,14 +1,9 @@
 """Events fold into a state; keys at folders; tags that are guessed."""
 
-import hashlib
-
 import pytest
 
-from farm.index.directory import DirectoryStore
 from farm.index.layout import from_folder, to_folder, without_rebuild
 from farm.index.records import Event, State, fold
-from farm.index.s3 import S3Store
-from farm.index.stores import Stored, predicted
 
 WHEEL = "canary-1.0-py3-none-any.whl"
 
@@ -55,7 +50,6 @@ def test_a_rebuild_is_nothing_new(version, short):
     [
         ("whl/g/simple/torch/index.html", "whl/g/simple/torch/"),
         ("whl/g/simple/index.html", "whl/g/simple/"),
-        ("whl/c/g/simple/torch/index.html", "whl/c/g/simple/torch/"),
         ("whl/g/v1-json/torch/index.json", "whl/g/v1-json/torch/"),
         ("whl/g/links.html", "whl/g/links.html"),
         ("catalog.json", "catalog.json"),
@@ -65,20 +59,3 @@ def test_a_rebuild_is_nothing_new(version, short):
 def test_pages_at_folders(key, place):
     assert to_folder(key) == place
     assert from_folder(place) == key
-
-
-def test_a_tag_is_guessed_from_how_another_was_made(tmp_path):
-    """Tags are SHA-256 of the content in a folder; MD5 (of what is stored) in S3, with quotes or without."""
-    folder = DirectoryStore(tmp_path)
-    assert folder.create("a", b"a", content_type="text/plain")
-    sample = folder.get("a")
-    guess = predicted(folder, sample, b"b")
-    assert folder.replace("b", b"b", None, content_type="text/plain")
-    assert guess.stored == folder.get("b")
-    assert predicted(folder, Stored(b"a", '"0cc175b9c0f1b6a831c399e269772661-2"'), b"b") is None  # another kind of tag
-
-    bucket = S3Store("wheels", endpoint_url="http://127.0.0.1:9")
-    of_a, of_b = hashlib.md5(b"a").hexdigest(), hashlib.md5(b"b").hexdigest()
-    assert predicted(bucket, Stored(b"a", f'"{of_a}"'), b"b").stored.etag == f'"{of_b}"'
-    assert predicted(bucket, Stored(b"a", of_a), b"b").stored.etag == of_b
-    assert predicted(bucket, Stored(b"a", f'"{of_a}-2"'), b"b") is None

@@ -69,7 +69,6 @@ def test_the_json_page_says_all_that_pep_691_and_700_ask_for():
                 "core-metadata": {"sha256": "b" * 64},
                 "yanked": False,
                 "_record": wheel().record.digest,
-                "_generation": 1,
             }
         ],
     }
@@ -93,9 +92,8 @@ def test_the_same_wheel_again_is_the_same_page_and_another_spelling_is_refused()
 
 
 def three():
-    """A page of generation 3 with `torch` 1, 2 and 3, of two channels."""
-    names = [f"torch-{number}-py3-none-any.whl" for number in (1, 2, 3)]
-    wheels = [wheel(name, channel=channel) for name, channel in zip(names, ("old", "old", "new"), strict=True)]
+    """A page of generation 3 with `torch` 1, 2 and 3."""
+    wheels = [wheel(f"torch-{number}-py3-none-any.whl") for number in (1, 2, 3)]
     return page_of(*wheels), wheels
 
 
@@ -103,20 +101,11 @@ def test_only_the_name_of_a_removed_wheel_stays_taken():
     page, (one, two, three_) = three()
     page = page_of(two._replace(state=State(1, removed="x")), page=page)
     assert (page.generation, [file.filename for file in page.files]) == (4, [one.name, three_.name])
-    assert [(file.filename, file.generation, file.channel) for file in page.removed] == [(two.name, 4, "old")]
+    assert [file.filename for file in page.removed] == [two.name]
     assert pages.updated(page, "torch", [two._replace(state=State(1, removed="x"))]).page is page
     assert "its name stays taken" in pages.updated(page, "torch", [two]).refused[two.name]
     for other in ("torch-1.5-py3-none-any.whl", "torch-2.5-py3-none-any.whl"):
         assert other in page_of(wheel(other), page=page).entries
-
-
-def test_the_channels_of_a_page_are_those_of_all_wheels_that_it_ever_had():
-    page, (_, _, last) = three()
-    assert page.channels == {"old", "new"}
-    page = page_of(last._replace(state=State(1, removed="x")), page=page)
-    assert page.channels == {"old", "new"}
-    assert (page.generation_in("old"), page.generation_in("new"), page.generation_in(None)) == (2, 4, 4)
-    assert page.generation_in("none") == 4
 
 
 @given(st.permutations([1, 2, 3]))
@@ -127,14 +116,6 @@ def test_whatever_the_order_in_which_writers_come_the_newest_event_is_shown(orde
         page = page_of(wheel(state=states[number]), page=page)
     [file] = page.files
     assert (file.yanked, file.event) == ("broken", 3)
-
-
-def test_a_page_is_sound_only_if_it_follows_from_its_entries():
-    page = page_of(wheel())
-    assert pages.is_sound(page, "torch")
-    assert not pages.is_sound(page.model_copy(update={"versions": ("2.0",)}), "torch")
-    assert not pages.is_sound(page.model_copy(update={"name": "other"}), "torch")
-    assert not pages.is_sound(page.model_copy(update={"files": page.files * 2}), "torch")
 
 
 def test_the_html_page_says_what_pep_503_629_and_714_ask_for():

@@ -62,7 +62,7 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
         watched = Watched(store)
         put(watched, make_wheel(f"canary-{number}-py3-none-any.whl"))
         costs.append(watched.calls)
-    assert costs == [12] + [9] * 5
+    assert costs == [12] + [10] * 5
 
 
 def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, make_wheel, put):
@@ -129,51 +129,47 @@ def test_a_wheel_that_only_looks_similar_is_taken(fresh, make_wheel, put, other)
     assert check(store) == []
 
 
-@pytest.mark.parametrize(
-    ("there", "channel", "operations"),
-    [(None, None, 12), (FIRST, None, 9), (OTHER, "kepler", 13), (FIRST, "kepler", 10)],
-)
-def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, channel, operations):
+@pytest.mark.parametrize(("there", "operations"), [(None, 12), (FIRST, 10), (OTHER, 13)])
+def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, operations):
     """A reader finds nothing broken, and what was there."""
     second = make_wheel(SECOND)
     for number in itertools.count(1):
         store = fresh()
         if there:
-            put(store, make_wheel(there), channel=channel)
+            put(store, make_wheel(there))
         try:
-            put(Watched(store, after=kill_at(number)), second, channel=channel)
+            put(Watched(store, after=kill_at(number)), second)
         except Killed:
             problems = check(store)
             assert [problem for problem in problems if problem.broken] == [], number
             if there:
                 shown = store.get(html_key(GROUP, there.split("-")[0])).data.decode()
                 assert f">{there}</a>" in shown, number
-            put(Watched(store), second, channel=channel)
+            put(Watched(store), second)
             assert check(store) == [], number
             assert listed(store) == [name for name in (there, SECOND) if name and name.startswith("canary")], number
-            assert not put(Watched(store), second, channel=channel).changed
+            assert not put(Watched(store), second).changed
         else:
             break
     assert number == operations + 1
 
 
-@pytest.mark.parametrize(("channel", "operations"), [(None, 12), ("kepler", 14)])
-def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put, channel, operations):
+def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
     for wanted in itertools.count(1):
         store = fresh()
 
         def interfere(number, name, wanted=wanted, store=store):
             if number == wanted:
-                put(store, first, channel=channel)
+                put(store, first)
 
         watched = Watched(store, before=interfere)
-        put(watched, second, channel=channel)
+        put(watched, second)
         if watched.calls < wanted:
             break
         assert check(store) == [], wanted
         assert listed(store) == [FIRST, SECOND], wanted
-    assert wanted > operations
+    assert wanted > 12
 
 
 def test_the_pages_come_after_the_bytes_and_the_lists_after_the_pages(fresh, make_wheel, put):
@@ -186,24 +182,20 @@ def test_the_pages_come_after_the_bytes_and_the_lists_after_the_pages(fresh, mak
                 order.append(arguments[0])
             return super()._call(name, arguments, options)
 
-    put(Noted(store), make_wheel(FIRST), channel="kepler")
+    put(Noted(store), make_wheel(FIRST))
     places = [f"records/{FIRST}.json", f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", json_key(GROUP, "canary")]
     assert order[:4] == places
-    lists = [
-        f"whl/{GROUP}/simple/index.html",
-        f"whl/{GROUP}/v1-json/index.json",
-        f"whl/kepler/{GROUP}/simple/index.html",
-    ]
-    assert set(order[4:6]) == {html_key(GROUP, "canary"), html_key(GROUP, "canary", "kepler")}
-    assert set(order[6:9]) == set(lists)
-    assert order[9:] == [f"whl/{GROUP}/links.html", "index.html", "whl/index.html", "catalog.json"]
+    lists = {f"whl/{GROUP}/simple/index.html", f"whl/{GROUP}/v1-json/index.json"}
+    assert order[4] == html_key(GROUP, "canary")
+    assert set(order[5:7]) == lists
+    assert order[7:] == [f"whl/{GROUP}/links.html", "index.html", "whl/index.html", "catalog.json"]
 
 
 class Careless:
-    """A store that ignores one of its two promises, or drops the header of packed pages."""
+    """A store that ignores one of its two promises."""
 
     def __init__(self, store, fails):
-        self._store, self.fails, self.plain = store, fails, False
+        self._store, self.fails = store, fails
 
     def __getattr__(self, name):
         return getattr(self._store, name)
@@ -219,8 +211,7 @@ class Careless:
             etag = now.etag
         if self.fails == "never" and etag is not None:
             return False
-        packed = self.fails == "header" and not self.plain and len(data) > 1024
-        return self._store.replace(key, b"packed" + data if packed else data, etag, **options)
+        return self._store.replace(key, data, etag, **options)
 
 
 @pytest.mark.parametrize(
@@ -232,16 +223,6 @@ def test_a_store_that_loses_wheels_is_refused_before_the_first_write(tmp_path, m
         put(Careless(store, fails), make_wheel(FIRST))
     assert caught.value.exit_code == 7
     assert list(store.list("")) == []
-
-
-def test_a_store_that_drops_the_header_of_packed_pages_gets_plain_ones(tmp_path, make_wheel, put):
-    store = open_store(str(tmp_path / "index"))
-    put(Careless(store, "header"), make_wheel(FIRST))
-    again = Careless(store, "header")
-    put(again, make_wheel(SECOND))
-    assert again.plain, "it was written down"
-    assert check(store) == []
-    assert listed(store) == [FIRST, SECOND]
 
 
 def test_progress_is_that_of_the_wheel(fresh, make_wheel, put):

@@ -48,7 +48,7 @@ def test_requires_python_may_be_absent(make_wheel, say):
 @pytest.mark.parametrize("metadata", [b"", b"\xff\xfe\x00", b"Name: canary\nVersion: 1.0\n"])
 def test_metadata_of_something_else_is_refused(make_wheel, say, metadata):
     """`check_metadata` is tested by itself."""
-    with pytest.raises(PublishRefusedError, match="its METADATA says"):
+    with pytest.raises(PublishRefusedError, match="METADATA"):
         say(make_wheel(NAME, metadata=metadata))
 
 
@@ -60,7 +60,7 @@ def test_names_are_compared_as_pip_does(make_wheel, say):
 def test_what_is_no_zip_file_is_refused(make_wheel, say):
     wheel = make_wheel(NAME)
     wheel.path.write_bytes(b"PK\x03\x04 nothing more")
-    with pytest.raises(PublishRefusedError, match="zip"):
+    with pytest.raises(PublishRefusedError, match="ZIP"):
         say(wheel)
 
 

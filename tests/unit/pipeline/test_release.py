@@ -117,6 +117,8 @@ def test_a_passing_report_is_published_without_waivers(publish, wheel):
     [provenance] = publish()
     assert provenance["verified"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert "waivers" not in provenance
+    [listed] = provenance[PREDICATE]["runDetails"]["byproducts"]
+    assert provenance["report"]["sha256"] == listed["digest"]["sha256"]
 
 
 def test_the_record_says_where_the_wheel_comes_from(publish):

@@ -76,7 +76,7 @@ def test_the_page_begins_with_what_is_there(there, root):
         "adopted and not verified",
         "published, not tested",
         "2026-11-21",
-        "sm35-avx (Kepler, Tesla K40; Xeon E5-2600 (Sandy Bridge))",
+        "<td>not verified<td>sm35-avx<br>",
     ):
         assert text in project, text
     assert "for ever" not in page + project
@@ -152,15 +152,6 @@ def test_only_what_changed_is_written(there, store, put):
     assert set(again.changed) == {"index.html", "project/torch.html", "catalog.wheels.json"}
 
 
-def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(store):
-    made = {"index.html": b"one", "catalog.json": b"two"}
-    build.write(store, made)
-    there = store.get(build.MANIFEST)
-    assert store.replace(build.MANIFEST, b"[" * 50_000, there.etag, content_type="application/json")
-    assert set(build.write(store, made).changed) == set(made)
-    assert store.get("index.html").data == b"one"
-
-
 def test_a_wheel_leads_to_its_record(there, store):
     page = make(there)["project/torch.html"]
     (link,) = (value for _, value in read(page).attributes if value and value.startswith("../records/"))
@@ -173,7 +164,7 @@ def test_the_catalogue_is_as_its_published_schema_says(there, store):
     validator = jsonschema.Draft202012Validator(schema)
     catalogue = json.loads(store.get("catalog.json").data)
     validator.validate(catalogue)
-    assert catalogue["groups"] == {"sm35-avx": {"torch": []}}
+    assert catalogue["groups"] == {"sm35-avx": ["torch"]}
     for wrong in ({**catalogue, "schema": 1}, {**catalogue, "groups": {"sm35-avx": {"torch": {}}}}):
         assert not validator.is_valid(wrong)
 

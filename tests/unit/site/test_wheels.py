@@ -47,10 +47,11 @@ def test_every_wheel_is_there_whoever_built_it(store, put):
 
 def test_nothing_is_promised_beyond_the_record(store, put, put_verified):
     put(TORCH, "sm35-avx")
-    put_verified(TORCH.replace("cp311", "cp310"), "sm35-avx", {"verified": "ab" * 32})
+    put_verified(TORCH.replace("cp311", "cp310"), "sm35-avx", {"report": {"sha256": "ab" * 32, "sass": ["30"]}})
     found = {wheel.tags[0]: wheel for wheel in wheels(store)}
     assert found["py311"].checked == "adopted and not verified"
     assert found["py310"].checked == f"verified: report {'ab' * 6}"
+    assert (found["py310"].sms, found["py310"].report.code) == ((30,), "sm_30; CPU: not checked")
     assert {wheel.state for wheel in found.values()} == {"published"}
 
 

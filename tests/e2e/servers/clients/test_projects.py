@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from farm.index.lifecycle import record_event
-from tests.indexes.clients import REBUILD, fill, served  # noqa: F401
-from tests.indexes.projects import REQUIREMENTS, Project
+from tests.indexes.clients import REBUILD, fill, filled, served  # noqa: F401
+from tests.indexes.projects import LOCKS, REQUIREMENTS, Project
 from tests.servers.process import MissingError
 
 
@@ -45,3 +45,19 @@ def test_uv_takes_what_is_named_from_the_index(served, fill, tmp_path):  # noqa:
     done = project.lock(root, change=lambda text: explicit(text) + named)
     assert done.returncode == 0, done.stdout + done.stderr
     assert project.installed() == "x = 2\n", "the newest rebuild"
+
+
+@pytest.mark.parametrize("filled", ["ceph"], indirect=True)
+@pytest.mark.parametrize("client", REQUIREMENTS)
+def test_a_bucket_without_a_web_server(filled, client, tmp_path, require):  # noqa: F811
+    """Locks have hashes, and what is locked is installed, from its pages at keys that end in a slash and from links."""
+    root = f"{filled.url}/whl/sm35-avx"
+    for kind, source in {"index": f"{root}/simple/", "links": f"{root}/links.html"}.items():
+        try:
+            project = Project(client, tmp_path / kind)
+        except MissingError as error:
+            require(client, error)
+        done = project.lock(source)
+        assert done.returncode == 0, (kind, done.stdout + done.stderr)
+        assert "sha256:" in (tmp_path / kind / LOCKS[client]).read_text()
+        assert project.installed() == "x = 2\n", kind
