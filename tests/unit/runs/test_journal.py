@@ -103,16 +103,6 @@ def test_a_clock_that_was_set_back_does_not_change_the_order(journal, path):
     assert journal.create_run("d", Request(), {}).id == "20991231-235959-0100"
 
 
-def test_events_are_never_changed_or_removed(journal, path):
-    run = journal.create_run("d", Request(), {})
-    raw = sqlite3.connect(path)
-    for statement in ("UPDATE events SET kind = 'x'", "DELETE FROM events"):
-        with pytest.raises(sqlite3.IntegrityError, match="never"):
-            raw.execute(statement)
-    raw.close()
-    assert [event.kind for event in journal.events(run.id)] == ["run-created"]
-
-
 def test_the_first_end_counts(journal):
     run = journal.create_run("d", Request(), {})
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
