@@ -14,11 +14,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from farm.base import yaml_cache as parsed
 from farm.base.errors import UsageError
 from farm.base.text import nearest, short
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+FOLDER = Path(__file__).parents[1]
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 50
 """Levels of nesting; libyaml's composer recurses on the C stack and would crash the process."""
@@ -78,13 +78,22 @@ def load(path: Path, model: type[M]) -> M:
         UsageError: The file is absent, not YAML, or does not have the model's shape.
     """
     raw = _content(path)
-    kept = parsed.read(path, raw)
-    if kept is not None:
+    if is_own(path):
         try:
-            return model.model_validate_json(kept, strict=False)  # in JSON every key is text
-        except ValidationError:
+            return model.model_validate(yaml.load(raw, Loader=Loader))  # noqa: S506 a safe loader
+        except (yaml.YAMLError, ValidationError, ValueError):
             pass  # the error is raised below
     return _checked(path, raw, model)
+
+
+def is_own(path: Path) -> bool:
+    """True if it is a file of the package: a test checks those, what others write is checked each time."""
+    return path.is_relative_to(FOLDER)
+
+
+def plain(path: Path) -> Any:
+    """The plain data of a YAML file of the package, whose shape a test knows."""
+    return yaml.load(path.read_bytes(), Loader=Loader)  # noqa: S506 a safe loader
 
 
 def _content(path: Path) -> bytes:
@@ -102,15 +111,6 @@ def _content(path: Path) -> bytes:
 
 
 def _checked(path: Path, raw: bytes, model: type[M]) -> M:
-    if parsed.is_own(path):
-        try:
-            data = yaml.load(raw, Loader=Loader)  # noqa: S506 a safe loader
-            found = model.model_validate(data)
-            parsed.keep(path, raw, data)
-        except (yaml.YAMLError, ValidationError, ValueError):
-            pass  # the error is raised below
-        else:
-            return found
     try:
         text = raw.decode("utf-8")
         data, node = document(text, path)

@@ -76,13 +76,11 @@ def _print(args: argparse.Namespace, done: "Batch", left_out: dict[str, str]) ->
 
 
 def _verified(args: argparse.Namespace) -> int:
-    import os
-
     from farm.cli import show
     from farm.cli.progress import watching
     from farm.cli.selection import plan_of
     from farm.cli.verify import waivers_of
-    from farm.run.inputs import BuildInputs, actions, read_inputs
+    from farm.run.inputs import BuildInputs, read_inputs
     from farm.run.release import needs_more, pip_line, pip_source, publish_wheel
     from farm.run.wheel import refusal, summary
     from farm.run.workspace import Outcomes, Workspace
@@ -100,8 +98,6 @@ def _verified(args: argparse.Namespace) -> int:
                 raise refusal(report)
             step.result = summary(report)
         given = read_inputs(args.inputs) if args.inputs else BuildInputs()
-        # The workflow that publishes belongs to the wheel's origin as well, whoever built it.
-        given = given.model_copy(update={"actions": given.actions | actions(os.environ, project)})
         with outcomes.timed("publish", watcher) as step:
             mib = args.wheel.stat().st_size >> 20
             result = publish_wheel(

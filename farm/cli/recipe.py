@@ -243,7 +243,7 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     from packaging.utils import canonicalize_name
 
     from farm.base.text import short
-    from farm.base.yaml_cache import plain
+    from farm.base.yamlfile import plain
 
     hints = plain(Path(__file__).with_name("recipe_hints.yaml"))
     code = "\n".join(_code(tree))

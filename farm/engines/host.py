@@ -35,7 +35,7 @@ from farm.engines.transfer import RefusedOutputError, check_name, storing, too_l
 from farm.platforms.facts import here
 
 POLL_S = 0.2
-START_S = 30
+START_S = 120  # Python starts in seconds under Wine, and in a minute on a machine that is busy
 END_S = 10
 CHUNK = 1 << 20
 LOCK_TRIES = 10

@@ -17,11 +17,10 @@ import shutil
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 import docker
 import docker.errors
@@ -30,11 +29,11 @@ from docker.utils.build import create_archive
 
 from farm.base import failures, outputs
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
-from farm.base.heartbeat import Pulse, megabytes
+from farm.base.heartbeat import Pulse
 from farm.base.interrupts import held
 from farm.base.locks import lock
 from farm.base.temporary import temporary_folder
-from farm.base.text import duration, nearest
+from farm.base.text import duration
 from farm.engines.docker import guard
 from farm.platforms.facts import DEFAULT
 
@@ -139,9 +138,6 @@ KEPT_LINES = 5000
 """Of the output of an image's build, for the search for its first error."""
 MAX_LINE = 1 << 16
 STEP_WIDTH = 100
-NAMES_S = 60
-UNKNOWN_PACKAGE = re.compile(r"E: (?:Unable to locate package (\S+)|Package '([^']+)' has no installation candidate)")
-"""As apt 2.6 and 3.0 say it."""
 TOOLKIT = "scripts/toolkit.json"
 PROJECT_LABEL = "farm.project"
 """On an image: the project that made it, for `farm clean`."""
@@ -225,7 +221,7 @@ def ensure_image(
             unnamed(client) as made,
             _context_tar(wanted.context, wanted.wheels()) as archive,
             log.open("w", encoding="utf-8") as stream,
-            _Doing(client, archive, line) as doing,
+            Pulse(line, lambda silent: f"no output for {duration(silent)}") as pulse,
         ):
             events = client.api.build(
                 fileobj=archive,
@@ -237,10 +233,7 @@ def ensure_image(
                 forcerm=True,
                 decode=True,
             )
-            try:
-                _follow(_noting(events, made), stream, doing, note, log)
-            except UnknownPackagesError as error:
-                raise error.with_nearest(_package_names(client, wanted.base)) from error
+            _follow(_noting(events, made), stream, pulse, note, log)
             first = tag_first(client, made[-1], tag, note)
     return Image(tag, first, reused=first != made[-1])
 
@@ -251,34 +244,6 @@ def _here(client: docker.DockerClient, tag: str, note: Line) -> Image | None:
         return None
     note(f"{tag} is here")
     return Image(tag, found, reused=True)
-
-
-class UnknownPackagesError(BuildFailedError):
-    """The distribution of the base image has no packages of these names."""
-
-    def __init__(self, message: str, *, hint: str | None = None, names: Iterable[str]) -> None:
-        super().__init__(message, hint=hint)
-        self.names = list(dict.fromkeys(names))
-
-    def with_nearest(self, known: list[str]) -> BuildFailedError:
-        """The error with the names in `known` that are most like each wrong one."""
-        found = [f"nearest to {name}: {', '.join(near)}" for name in self.names if (near := nearest(name, known))]
-        return BuildFailedError("\n  ".join([str(self), *found]), hint=self.hint)
-
-
-def _package_names(client: docker.DockerClient, base: str) -> list[str]:
-    """The packages that the base image's distribution has; none where they cannot be had in time."""
-    ask = "apt-get update -qq >&2 && apt-cache pkgnames"
-    with ExitStack() as stack:
-        try:
-            with held():
-                container = client.containers.create(base, ["sh", "-c", ask], labels={"farm.kind": "package-names"})
-                stack.callback(container.remove, force=True)
-            container.start()
-            container.wait(timeout=NAMES_S)
-            return [str(name) for name in container.logs(stdout=True, stderr=False).decode("utf-8", "replace").split()]
-        except (requests.exceptions.RequestException, docker.errors.APIError):  # the error itself counts more
-            return []
 
 
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
@@ -324,36 +289,6 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
     return taken
 
 
-class _Doing(Pulse):
-    """The state of an image's build while it prints nothing: Docker is asked about the container of the step.
-
-    Args:
-        archive: The context, which is sent to the engine before the first step.
-    """
-
-    def __init__(self, client: docker.DockerClient, archive: IO[bytes], line: Line) -> None:
-        super().__init__(line, self._asked)
-        self._client, self._archive = client, archive
-        self._size = os.fstat(archive.fileno()).st_size
-        self.container: str | None = None
-
-    def _asked(self, silent: float) -> str | None:
-        if self.container is None:
-            sent = self._archive.tell()
-            return f"{megabytes(sent, self._size)} given to Docker" if sent < self._size else None
-        try:
-            state = self._client.api.inspect_container(self.container)["State"]["Status"]
-            # Saving a layer of gigabytes takes long, and Docker says nothing of it.
-            if state != "running":
-                return f"the step has ended; Docker saves its files, for {duration(silent)} so far"
-            stats = self._client.api.stats(self.container, stream=False, one_shot=True)
-        except docker.errors.NotFound:
-            return None
-        received = sum(int(each["rx_bytes"]) for each in (stats.get("networks") or {}).values())
-        cpu = stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
-        return f"no output for {duration(silent)}; received {megabytes(received)}, {duration(cpu)} of CPU so far"
-
-
 def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[str, Any]]:
     """Notes the ids of images; the last one is that of the whole build."""
     failed = False
@@ -369,13 +304,13 @@ def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[
 def _follow(
     events: Iterator[dict[str, Any]],
     stream: io.TextIOBase,
-    doing: _Doing,
+    pulse: Pulse,
     note: Line,
     log: Path,
 ) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
-    for text, event in _lines(events, doing.passing):
+    for text, event in _lines(events, pulse.passing):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
         # Podman's API prints `STEP 1/9: …`.
@@ -384,9 +319,7 @@ def _follow(
             lines.clear()
             note(text)
         elif text.strip():
-            if started := re.fullmatch(r" ---> Running in ([0-9a-f]{12,64})", text):
-                doing.container = started[1]
-            doing.line(text)
+            pulse.line(text)
         if text.strip():
             lines.append(text)
         if "error" in event:
@@ -432,7 +365,5 @@ def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -
         failure = failures.read(list(lines)[1:])
         how = f"ended with exit code {code}"
     message = f"the toolchain image cannot be built: {short}\n  {how}:\n{failure.text}"
-    if failure.recipe:
-        unknown = [a or b for a, b in UNKNOWN_PACKAGE.findall("\n".join(failure.lines))]
-        return UnknownPackagesError(message, hint=failure.hint(log), names=unknown)
-    return InfrastructureError(message, hint=failure.hint(log))
+    kind = BuildFailedError if failure.recipe else InfrastructureError
+    return kind(message, hint=failure.hint(log))

@@ -32,7 +32,7 @@ from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.zipapps import pack
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.docker import CAP_DROP, ERRORS, LOG_DRIVER, LOG_OPTIONS, PIDS, guard
+from farm.engines.docker import CAP_DROP, LOG_DRIVER, LOG_OPTIONS, PIDS, guard
 from farm.engines.transfer import too_large
 from farm.index.backends import open_store
 from farm.index.s3 import S3Store
@@ -301,9 +301,6 @@ GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
 MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
-OUTPUT_S = 10.0
-"""How long a node may take to say what its engine kept of a job's output."""
-
 AGENT = "farm.run.standalone.agent.main:main"
 _AGENT = "/farm-agent.pyz"
 
@@ -507,34 +504,15 @@ class SwarmEngine:
                     yield fresh
                 skip = max(0, skip - len(piece))
             if ended:
-                break
+                return
             time.sleep(pause)
             pause = min(pause * 1.5, 3.0)
-        if number == 0:  # the agent never came to it: what the node says
-            yield self._kept_output(handle)
 
     def _piece(self, key: str) -> bytes | None:
         try:
             return self.exchange.get(key)
         except OversizeError as error:
             return f"\n[a piece of the log is left out: {error}]\n".encode()
-
-    def _kept_output(self, handle: str) -> bytes:
-        """The output that the node's own engine kept; nothing where it does not answer.
-
-        The manager starts its answer at once and then waits for the node, for ever if that is cut off. docker-py's
-        `service_logs` takes the time limit off its socket, so it is not used here.
-        """
-        try:
-            task = self._task(handle)
-            if task is None or not any(node.id == task.node and node.up for node in self.nodes()):
-                return b""
-            params = {"stdout": True, "stderr": True, "follow": False, "tail": 200}
-            url = self._api._url("/services/{0}/logs", handle)
-            answer = self._api.get(url, params=params, timeout=OUTPUT_S)
-            return b"".join(self._api._multiplexed_buffer_helper(answer))
-        except (*ERRORS, InfrastructureError):
-            return b""
 
     # --- end
 

@@ -11,7 +11,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -182,41 +182,21 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
 
 
 def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]:
-    written: list[Path] = []
-    left = max_bytes
-    for count, member in enumerate(archive):
-        if count >= MAX_MEMBERS:
-            raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
+    writer = _Writer(dest, max_bytes)
+    for member in archive:
         if member.isdir():
             continue
         _, *parts = PurePosixPath(member.name).parts or ("",)
+        inside = parts and ".." not in member.name.split("/") and member.name[0] != "/"
         # A sparse file could be of any size on disk.
-        if (
-            not member.isreg()
-            or member.issparse()
-            or not parts
-            or ".." in member.name.split("/")
-            or member.name[0] == "/"
-        ):
-            raise RefusedOutputError(
-                f"the job's output holds {member.name!r}, which is not a plain file below its folder"
-            )
-        check_name(member.name)
+        writer.check(member.name, plain=bool(inside) and member.isreg() and not member.issparse())
         # By its header, before a byte of it is read: a sparse file of a terabyte costs no disk there, and hours here.
-        left -= member.size
-        if left < 0:
+        if member.size > writer.left:
             raise too_large(member.name, member.size, max_bytes)
         source = archive.extractfile(member)
         assert source is not None
-        path = dest.joinpath(*parts)
-        with storing(member.name, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # "x": a name that stands twice is refused, not overwritten.
-            with path.open("xb") as target:
-                while piece := source.read(1 << 20):
-                    target.write(piece)
-        written.append(path)
-    return written
+        writer.write(member.name, parts, source)
+    return writer.written
 
 
 def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
@@ -228,43 +208,53 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
         LocalDiskError: It cannot be written here.
         InfrastructureError: The file is not a zip or is damaged.
     """
-    written: list[Path] = []
-    left = max_bytes
+    writer = _Writer(dest, max_bytes)
     try:
         with zipfile.ZipFile(archive) as opened:
-            members = opened.infolist()
-            if len(members) > MAX_MEMBERS:
-                raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
-            for member in members:
+            for member in opened.infolist():
                 if member.filename.endswith("/"):
                     continue
                 # 0 where whoever made the zip wrote no Unix modes, as programs of Windows do.
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 parts = member.filename.split("/")
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
-                if bad or kind not in (0, stat.S_IFREG):
-                    raise RefusedOutputError(
-                        f"the job's output holds {member.filename!r}, which is not a plain file below its folder"
-                    )
-                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    # Not GitHub's doing; and what the decoders of bzip2 and LZMA raise looks like a failing disk's.
-                    raise RefusedOutputError(
-                        f"{member.filename!r} of the job's output is compressed by method {member.compress_type}"
-                    )
-                check_name(member.filename)
-                path = dest.joinpath(*parts)
-                with storing(member.filename, path):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with opened.open(member) as source, path.open("xb") as target:
-                        while piece := source.read(1 << 20):
-                            left -= len(piece)
-                            if left < 0:
-                                raise too_large(member.filename, None, max_bytes)
-                            target.write(piece)
-                written.append(path)
+                # Other methods are not GitHub's doing; what their decoders raise looks like a failing disk's.
+                known = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                writer.check(member.filename, plain=not bad and known and kind in (0, stat.S_IFREG))
+                with opened.open(member) as source:
+                    writer.write(member.filename, parts, source)
     # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version of the format.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise InfrastructureError(f"the job's output is not a valid zip: {error}") from error
     except OSError as error:
         raise LocalDiskError(f"{archive}: cannot be read: {error.strerror or error}") from error
-    return written
+    return writer.written
+
+
+class _Writer:
+    """Writes the files of a job's output below a folder, so many bytes of them at most."""
+
+    def __init__(self, dest: Path, max_bytes: int) -> None:
+        self._dest, self._limit = dest, max_bytes
+        self.left, self.written = max_bytes, list[Path]()
+
+    def check(self, name: str, *, plain: bool) -> None:
+        """Refuses a member that is not a plain file below the output's folder, and one too many."""
+        if not plain:
+            raise RefusedOutputError(f"the job's output holds {name!r}, which is not a plain file below its folder")
+        if len(self.written) >= MAX_MEMBERS:
+            raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
+        check_name(name)
+
+    def write(self, name: str, parts: Sequence[str], source: IO[bytes]) -> None:
+        path = self._dest.joinpath(*parts)
+        with storing(name, path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # "x": a name that stands twice is refused, not overwritten.
+            with path.open("xb") as target:
+                while piece := source.read(1 << 20):
+                    self.left -= len(piece)
+                    if self.left < 0:
+                        raise too_large(name, None, self._limit)
+                    target.write(piece)
+        self.written.append(path)

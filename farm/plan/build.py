@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.yaml_cache import is_own
-from farm.base.yamlfile import where
+from farm.base.yamlfile import is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
 from farm.plan.environment import environment, filled, needs, placeholders

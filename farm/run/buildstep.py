@@ -5,7 +5,6 @@ controller that was killed finds either the attempt or the job by its labels.
 """
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from farm.plan.file import Plan
 from farm.platforms.registry import platform
 from farm.run import build, bundle
 from farm.run.backends import Backend, engine_kind
-from farm.run.inputs import INPUTS_FILE, BuildInputs, actions, gathered, read_inputs
+from farm.run.inputs import INPUTS_FILE, BuildInputs, gathered, read_inputs
 from farm.run.journal import Attempt, EventKind, Journal, Result, Run, State
 from farm.run.journal import Job as JournalJob
 from farm.run.sources import fetch_all
@@ -398,7 +397,6 @@ def note_inputs(context: RunContext, built: Path) -> BuildInputs:
         image=image.read_text(encoding="utf-8") if image.exists() else None,
         wheels=given.data["wheels"] if given else {},
         cache=given.data["cache"] if given else None,
-        actions=actions(os.environ, context.workspace.project),
     )
     # Beside the wheel: on a runner of GitHub's, `built` is what the controller collects and publishes from.
     file.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -6,10 +6,9 @@ Whoever runs a build knows them: the journal of this machine, or the farm on a r
 
 import contextlib
 import hashlib
-import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -252,9 +251,7 @@ def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> 
 INPUTS_FILE = "inputs.json"
 MAX_INPUTS = 1 << 20
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
-Uri = Annotated[str, Field(pattern=r"^git\+https?://[A-Za-z0-9_./@:-]{1,300}$")]
 
 
 class BuildInputs(Model):
@@ -264,40 +261,11 @@ class BuildInputs(Model):
         image: The id of the image that it ran in.
         wheels: The published wheels that it was built against: sha256 by name.
         cache: The compiler cache of the build's own machine; what was in it is not known by digest.
-        actions: The workflow that it ran in, and the actions of that workflow: commits by repository.
     """
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     wheels: dict[Name, Sha256] = {}
     cache: Annotated[str, Field(max_length=300)] | None = None
-    actions: dict[Uri, Commit] = {}
-
-
-_WORKFLOW = re.compile(r"([\w.-]+/[\w.-]+)/(\.github/workflows/[\w.-]+\.ya?ml)@(\S+)")
-_ACTION = re.compile(r"^[ -]*uses:\s*([\w.-]+/[\w.-]+)[\w./-]*@([0-9a-f]{40})\b", re.MULTILINE)
-_OWN_ACTION = re.compile(r"^[ -]*uses:\s*[.$]/([\w./-]+)", re.MULTILINE)
-
-
-def actions(environ: Mapping[str, str], checkout: Path) -> dict[str, str]:
-    """The workflow of GitHub Actions that this process runs in, and its actions: commits by repository.
-
-    The variables: https://docs.github.com/en/actions/reference/workflows-and-actions/variables. Empty elsewhere. An
-    action that is not pinned by its commit is left out: which one ran cannot be known.
-    """
-    workflow = _WORKFLOW.fullmatch(environ.get("GITHUB_WORKFLOW_REF", ""))
-    if environ.get("GITHUB_ACTIONS") != "true" or workflow is None:
-        return {}
-    server, (repository, file, ref) = environ.get("GITHUB_SERVER_URL", "https://github.com"), workflow.groups()
-    text = _text_of(checkout / file)
-    # `uses: ./folder` is an action of the repository itself, which may use others in turn.
-    text += "".join(_text_of(checkout / own / "action.yml") for own in _OWN_ACTION.findall(text))
-    found = {f"git+{server}/{name}": commit for name, commit in _ACTION.findall(text)}
-    commit = environ.get("GITHUB_WORKFLOW_SHA", "")
-    return found | ({f"git+{server}/{repository}@{ref}": commit} if re.fullmatch(r"[0-9a-f]{40}", commit) else {})
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def read_inputs(file: Path) -> BuildInputs:

@@ -16,13 +16,12 @@ from farm.run.build import the_wheel
 from farm.run.buildstep import BuildStep, RunContext, note_inputs
 from farm.run.inputs import INPUTS_FILE, library_wheels
 from farm.run.journal import EventKind, Journal, Run, Until
-from farm.run.journal.database import network_file_system
 from farm.run.published import offer, record_of
 from farm.run.release import needs_more, pip_line, pip_source, publish_wheel
 from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
 from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
 from farm.run.wheel import check_wheel, repair_built, summary
-from farm.run.workspace import Workspace, journal_path
+from farm.run.workspace import Workspace
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import Expectation
 
@@ -36,12 +35,6 @@ class MainJob(RunContext):
     def steps(self, until: Until) -> None:
         plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
-        journal = journal_path(self.workspace.project, self.workspace.settings)
-        if where := network_file_system(journal):
-            watcher.note(
-                f"the journal is on a network file system ({where}), where SQLite may lose it: "
-                "set artifacts: in ci/farm.yaml to a local folder"
-            )
         if until == "smoke" and (record := self._published()):
             self._only_test(record)
             return

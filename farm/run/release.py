@@ -177,8 +177,6 @@ def predicate(
     # Without a digest: no one knows what was in it. A verifier should see that it was there.
     if given.cache is not None:
         dependencies.append({"name": "local compiler cache", "annotations": {"volume": given.cache}})
-    for uri, commit in sorted(given.actions.items()):
-        dependencies.append({"name": "GitHub Actions", "uri": uri, "digest": {"gitCommit": commit}})
     parameters = {
         "package": plan.package,
         "version": plan.version,

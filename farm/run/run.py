@@ -25,7 +25,7 @@ from farm.run.buildstep import StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
 from farm.run.mainjob import MainJob
 from farm.run.published import of_same_form
-from farm.run.workspace import Outcomes, Workspace, open_journal
+from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
 KEPT_TEXT = 8000
@@ -54,6 +54,7 @@ def submit(
     request = request_for(plan, until=until, on=on, rebuild=rebuild)
     check_engine(workspace, on, plan)
     inputs.published_needs(workspace, plan)
+    warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         published.check_index(workspace, request)
         published.check_plan(workspace, plan, request)
@@ -180,6 +181,7 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
+    warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
             published.check_index(workspace, wanted[0][1])

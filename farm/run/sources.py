@@ -34,17 +34,13 @@ from farm.base.heartbeat import Pulse, megabytes
 from farm.base.retries import retry_while_open
 from farm.base.source_tree import read_tree
 from farm.base.temporary import temporary_folder
-from farm.base.text import duration, log_line, nearest, plain, short
+from farm.base.text import duration, log_line, nearest, short
 from farm.plan.file import PartPlan, Plan, SourcePlan
 from farm.plan.inputs import source_folder
 from farm.plan.recipe import recipe
 from farm.plan.render import EPOCH
 
 Line = Callable[[str], None]
-
-_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
-_SMALL = 1024  # bytes: a pointer is smaller, by the specification
-_SHOWN = 3
 
 
 def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
@@ -56,21 +52,13 @@ def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
     """
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
-    noted, without = packed.with_suffix(".sha256"), packed.with_suffix(".pointers")
+    noted = packed.with_suffix(".sha256")
     # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
     if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == sha256_of(packed):
-        if not without.exists():
-            return packed
-        if not shutil.which("git-lfs"):
-            line(without.read_text(encoding="utf-8"))
-            return packed
+        return packed
     with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
         tree = folder / "tree"
         _clone(source, tree, line)
-        without.unlink(missing_ok=True)
-        if told := without_content(tree, read_tree(tree).files):
-            line(told)
-            without.write_text(told, encoding="utf-8")
         part = folder / "packed.tar"
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname="source")
@@ -78,19 +66,6 @@ def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
         noted.write_text(sha256_of(part), encoding="ascii")
         retry_while_open(part.replace, packed)
     return packed
-
-
-def without_content(tree: Path, files: list[Path]) -> str | None:
-    """Which files of a tree Git LFS would have fetched: a git without it leaves a few lines in place of each."""
-    pointers = [file for file in files if file.stat().st_size < _SMALL and file.read_bytes().startswith(_POINTER)]
-    if not pointers:
-        return None
-    more = len(pointers) - _SHOWN
-    names = ", ".join(plain(file.relative_to(tree).as_posix()) for file in pointers[:_SHOWN])
-    return (
-        f"Git LFS has the content of {names}{f' and {more} more' if more > 0 else ''}, which is not fetched; "
-        "if the build needs it, install git-lfs here and submit again (in a checkout of your own: `git lfs pull`)"
-    )
 
 
 def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
@@ -290,8 +265,6 @@ def _pack(folder: Path, target: Path, line: Line) -> None:
     tree = read_tree(folder)
     for path in tree.leading_out:
         line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
-    if told := without_content(folder, tree.files):
-        line(told)
     with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         for path in tree.files:
             info = _named(path, folder)

@@ -14,6 +14,7 @@ from farm.base.errors import UsageError
 from farm.base.project import JOURNAL
 from farm.plan.settings import Settings
 from farm.run.journal import Journal
+from farm.run.journal.database import network_file_system
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner
@@ -152,6 +153,15 @@ def configured_signer(project: Path, settings: Settings) -> "CryptoSigner | None
 
 def journal_path(project: Path, settings: Settings) -> Path:
     return project / settings.artifacts / JOURNAL
+
+
+def warn_of_place(workspace: Workspace) -> None:
+    """Notes that the journal is where SQLite's write-ahead log does not work."""
+    if kind := network_file_system(journal_path(workspace.project, workspace.settings)):
+        workspace.watcher.note(
+            f"the journal is on a network file system ({kind}), where SQLite may lose it: "
+            "set artifacts: in ci/farm.yaml to a local folder"
+        )
 
 
 def open_journal(project: Path, settings: Settings) -> Journal:

@@ -3,20 +3,20 @@
 from functools import cache
 from pathlib import Path
 
-from farm.base import yaml_cache as parsed
+from farm.base import yamlfile
 
 
 @cache
 def table() -> dict[str, dict[str, dict[str, list[str]]]]:
     """The file: `levels` by name, lowest first, and what is harmless in all of them."""
-    found: dict[str, dict[str, dict[str, list[str]]]] = parsed.plain(Path(__file__).with_name("isa_levels.yaml"))
+    found: dict[str, dict[str, dict[str, list[str]]]] = yamlfile.plain(Path(__file__).with_name("isa_levels.yaml"))
     return found
 
 
 @cache
 def arm_table() -> dict[str, dict[str, list[str] | str | None]]:
     """The levels of 64-bit Arm by name, lowest first, as `aarch64_levels.yaml` has them."""
-    found = parsed.plain(Path(__file__).with_name("aarch64_levels.yaml"))
+    found = yamlfile.plain(Path(__file__).with_name("aarch64_levels.yaml"))
     levels: dict[str, dict[str, list[str] | str | None]] = found["levels"]
     return levels
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from farm.base import yaml_cache as parsed
+from farm.base import yamlfile
 from farm.base.errors import UsageError
 from farm.base.text import printable
 from farm.base.yamlfile import load
@@ -52,7 +52,7 @@ _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
 @cache
 def defaults(what: str) -> tuple[str, ...]:
     """A list of `verify_defaults.yaml`."""
-    return tuple(parsed.plain(Path(__file__).with_name("verify_defaults.yaml"))[what])
+    return tuple(yamlfile.plain(Path(__file__).with_name("verify_defaults.yaml"))[what])
 
 
 _OR_NULL: dict[str, Any] = {"type": ["array", "null"]}  # what the validator below makes of null

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from farm.base import yaml_cache as parsed
+from farm.base import yamlfile
 from farm.base.errors import InfrastructureError
 from farm.wheel.archive import Buffer
 
@@ -40,7 +40,7 @@ class _Lists(NamedTuple):
 
 @cache
 def _lists() -> _Lists:
-    raw = parsed.plain(Path(__file__).with_name("windows.yaml"))
+    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))
     by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
     return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
 

@@ -15,12 +15,9 @@ from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.run.journal.model import JobKind, Result, State
 
 SCHEMA_VERSION = 3
+WAL_PAGES = 100  # of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the journal
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 
-_TRIGGERS = {
-    name: f"CREATE TRIGGER {name} BEFORE {action} ON events BEGIN SELECT RAISE(ABORT, 'events are never {what}'); END"
-    for name, action, what in (("events_stay", "UPDATE", "changed"), ("events_last", "DELETE", "removed"))
-}
 _SCHEMA = (
     f"""CREATE TABLE runs (
         id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, request TEXT NOT NULL,
@@ -48,7 +45,6 @@ _SCHEMA = (
         time TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL)""",
     """CREATE INDEX events_of_run ON events (run_id)""",
     """CREATE INDEX events_of_kind ON events (run_id, kind, id)""",
-    *_TRIGGERS.values(),
 )
 
 
@@ -143,6 +139,7 @@ class Database:
                 hint="upgrade this farm, or move the file away: wheels, logs and the index are not touched",
             )
         self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no committed change.
         self._write_ahead()
         # Only where there is something to write: who may only read the file, or comes beside a writer, can open it.

@@ -1,8 +1,8 @@
 """The journal: every run, job, attempt and event, in one SQLite file (WAL) that several processes share.
 
 A run is one submission, a job one node of its graph (build or smoke), an attempt one try of a job. Status (where it
-is) and result (how it ended) are kept apart. Events are appended and never changed: triggers in the database refuse
-it. Every change writes its event in the same transaction, so a killed process leaves both or neither.
+is) and result (how it ended) are kept apart. Events are appended and never changed.
+Every change writes its event in the same transaction, so a killed process leaves both or neither.
 """
 
 import difflib
@@ -35,6 +35,7 @@ from farm.run.journal.model import (
 )
 
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
+CLAIMED_AT_ONCE = 50
 MAX_DATA = 64 * 1024  # characters of JSON in one event
 
 
@@ -187,9 +188,13 @@ class Journal(Database):
             return bool(self._claim((run_id,)))
 
     def claim_all(self, run_ids: Iterable[str]) -> set[str]:
-        """Claim several runs in one transaction; returns those that are this process's now."""
-        with self._writing():
-            return self._claim(run_ids)
+        """Claim several runs; returns those that are this process's now."""
+        ids, mine = list(run_ids), set[str]()
+        # A claim writes a run anew with its plan: of hundreds in one transaction the write-ahead log has megabytes.
+        for at in range(0, len(ids), CLAIMED_AT_ONCE):
+            with self._writing():
+                mine |= self._claim(ids[at : at + CLAIMED_AT_ONCE])
+        return mine
 
     def _claim(self, run_ids: Iterable[str]) -> set[str]:
         me, dead, mine = this_process(), cache(is_dead), set()

@@ -1,9 +1,4 @@
-"""What comes back from nodes and jobs that do not behave.
-
-A manager that never finishes an answer about a node that is cut off must not hold up what follows the build.
-
-Engine 20.10 sends the head of `GET /services/{id}/logs` at once and then waits for the node, however long that is away.
-"""
+"""What comes back from managers and jobs that do not behave."""
 
 import json
 import threading
@@ -13,12 +8,11 @@ from urllib.parse import urlsplit
 import docker
 import pytest
 
-from farm.engines import swarm
 from farm.engines.swarm import SwarmEngine
 
 
 class Manager:
-    """One service with one task on one node. `said` is what the node's log holds; None: it is never sent."""
+    """One service with one task on one node."""
 
     def __init__(self):
         self.node = {
@@ -39,10 +33,6 @@ class Manager:
             "DesiredState": "running",
             "Status": status,
         }
-        self.said = None
-        self.asked_for_logs = 0
-        self.asked = threading.Event()
-        self.over = threading.Event()
         self.replicas, self.version = 1, {"Index": 1}
         self.left = None  # so many answers about the service, then somebody else has removed it
         self.conflicts = False  # somebody else asks for the same end at the same time
@@ -84,19 +74,7 @@ def handler(manager):
             if manager.gone(path):
                 self._send(b'{"message": "service s not found"}', 404)
                 return
-            if not path.endswith("/logs"):
-                self._send(json.dumps(manager.answer(path)).encode())
-                return
-            manager.asked_for_logs += 1
-            manager.asked.set()
-            if manager.said is not None:
-                self._send(b"\x02\0\0\0" + len(manager.said).to_bytes(4, "big") + manager.said)
-                return
-            self.send_response(200)
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            manager.over.wait(60)
-            self.close_connection = True
+            self._send(json.dumps(manager.answer(path)).encode())
 
         def do_POST(self):
             self.rfile.read(int(self.headers["content-length"]))
@@ -123,7 +101,6 @@ def manager():
     made.url = f"tcp://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield made
-    made.over.set()
     server.shutdown()
     server.server_close()
 
@@ -132,43 +109,7 @@ def manager():
 def engine(manager, exchange):
     client = docker.DockerClient(base_url=manager.url, version="1.41")
     yield SwarmEngine(client, exchange)
-    manager.over.set()
     client.close()
-
-
-@pytest.fixture
-def logs(engine):
-    """The job's whole log; fails where it does not end."""
-
-    def read():
-        found = []
-        thread = threading.Thread(target=lambda: found.append(b"".join(engine.logs("s"))), daemon=True)
-        thread.start()
-        thread.join(120)
-        assert not thread.is_alive(), "the log does not end"
-        return found[0]
-
-    return read
-
-
-def test_a_node_that_is_down_is_not_asked(manager, logs):
-    manager.node["Status"]["State"] = "down"
-    assert logs() == b""
-    assert manager.asked_for_logs == 0
-
-
-def test_a_node_that_does_not_answer_is_given_up(manager, logs, monkeypatch):
-    monkeypatch.setattr(swarm, "OUTPUT_S", 0.5)
-    manager.task["Status"] = {"State": "rejected", "Err": "No such image"}
-    assert logs() == b""
-    assert manager.asked.wait(300)  # a busy machine may read the question when it is given up already
-    assert manager.asked_for_logs == 1
-
-
-def test_what_the_node_says_of_an_agent_that_did_not_start_is_the_log(manager, logs):
-    manager.said = b"python3: not found\n"
-    manager.task["Status"] = {"State": "failed", "Err": "exit 127", "ContainerStatus": {"ExitCode": 127}}
-    assert logs() == b"python3: not found\n"
 
 
 # -- two that end a job at the same time: `farm cancel` and the run's own controller, which releases it then --
@@ -179,12 +120,6 @@ def test_a_service_that_is_removed_meanwhile_is_cancelled(manager, engine, answe
     manager.left = answers
     engine.cancel("s")
     assert manager.replicas == (1 if answers < 5 else 0)  # the fifth question asks for the end
-
-
-@pytest.mark.parametrize("answers", range(3))
-def test_a_service_that_is_removed_while_it_is_looked_at_is_lost_or_without_a_task(manager, engine, answers):
-    manager.left = answers
-    assert engine.observe("s").state == ("lost", "queued", "running")[answers]
 
 
 def test_two_cancels_at_once_are_one(manager, engine):
@@ -231,11 +166,11 @@ def test_a_report_with_more_than_it_needs_is_read(manager, engine, exchange):
     assert (seen.state, seen.exit_code, seen.why) == ("done", 3, None)
 
 
-def test_a_piece_of_the_log_that_is_too_large_is_left_out_and_said(manager, logs, exchange):
+def test_a_piece_of_the_log_that_is_too_large_is_left_out_and_said(manager, engine, exchange):
     manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
     exchange.put("farm-x/report.json", json.dumps(WHOLE).encode())
     exchange.put("farm-x/log/0000", b"one\n")
     exchange.put("farm-x/log/0001", bytes(9 << 20))
     exchange.put("farm-x/log/0002", b"three\n")
     said = f"[a piece of the log is left out: {9 << 20} bytes, at most {8 << 20}]"
-    assert logs().decode() == f"one\n\n{said}\nthree\n"
+    assert b"".join(engine.logs("s")).decode() == f"one\n\n{said}\nthree\n"

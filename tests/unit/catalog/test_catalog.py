@@ -5,7 +5,6 @@ import re
 import pytest
 
 from farm import catalog
-from farm.base import yaml_cache as parsed
 from farm.base import yamlfile
 from farm.base.yamlfile import load
 from farm.catalog import makers, models, number
@@ -158,7 +157,7 @@ def test_windows_drivers_belong_to_the_branch_before_the_next(major, branch):
     assert catalog.driver_branch(major) == branch
 
 
-OWN = sorted(parsed.FOLDER.rglob("*.yaml"))
+OWN = sorted(yamlfile.FOLDER.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", OWN, ids=str)

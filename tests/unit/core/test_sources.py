@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import re
 import subprocess
 import sys
@@ -130,42 +129,6 @@ def test_a_submodule_that_git_does_not_take_from_a_folder_is_explained(repositor
         fetch(source, cache, mirror=None, line=print)
     assert "protocol.file.allow always" in caught.value.hint
     assert list(cache.iterdir()) == []
-
-
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 12345\n"
-
-
-def test_what_git_lfs_has_is_named_whenever_the_source_is_used(repository, cache, monkeypatch, tmp_path):
-    (repository / "data").mkdir()
-    for name in ("a.bin", "b.bin"):
-        (repository / "data" / name).write_text(POINTER)
-    (repository / "large.txt").write_text(POINTER + "x" * 1024)
-    git(repository, "add", ".")
-    git(repository, "commit", "-qm", "two")
-    git(repository, "tag", "-fam", "release", "v1")
-    source, lines = of_git(repository), []
-    first = fetch(source, cache, mirror=None, line=lines.append)
-    assert fetch(source, cache, mirror=None, line=lines.append) == first
-    assert lines[0].startswith("+ git clone")
-    assert lines[1] == lines[2]
-    assert lines[1].startswith("Git LFS has the content of data/a.bin, data/b.bin, which is not fetched; ")
-    # Where git-lfs came since, the commit is cloned once more: it stands in for one here, and changes nothing.
-    tool = tmp_path / "bin" / "git-lfs"
-    tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
-    del lines[:]
-    fetch(source, cache, mirror=None, line=lines.append)
-    assert lines[0].startswith("+ git clone")
-
-
-def test_what_git_lfs_has_is_named_for_a_folder_too(tmp_path):
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a.bin").write_text(POINTER)
-    lines = []
-    sources._pack(tmp_path / "src", tmp_path / "a.tar", lines.append)
-    assert [line.split(";")[0] for line in lines] == ["Git LFS has the content of a.bin, which is not fetched"]
 
 
 def test_a_tag_that_moved_is_refused(repository, cache):

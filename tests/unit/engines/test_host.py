@@ -11,7 +11,7 @@ import pytest
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import supervise
 from farm.engines.base import FINAL, Cause, Job, Observation
-from farm.engines.host import HostEngine
+from farm.engines.host import START_S, HostEngine
 from farm.engines.transfer import RefusedOutputError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see what became of processes")
@@ -194,7 +194,7 @@ def test_how_long_a_supervisor_may_take_is_counted_by_no_clock_that_jumps(engine
     for hours in (1, -1):
         monkeypatch.setattr(time, "time", lambda hours=hours: now + hours * 3600)
         assert engine.observe(handle).state == "starting"
-    for later in (61, -1e6):  # time has gone; the machine was started again
+    for later in (2 * START_S + 1, -1e6):  # time has gone; the machine was started again
         monkeypatch.setattr(time, "monotonic", lambda later=later: since + later)
         assert engine.observe(handle) == Observation("lost", why="its supervisor never started")
 

@@ -82,29 +82,14 @@ def test_what_apt_overwrites_is_shown_as_it_comes_and_not_kept(tmp_path):
     assert "\r" not in log.getvalue()
 
 
-def test_the_container_of_the_step_is_known(tmp_path):
-    screen = Screen()
-    events = [{"stream": "Step 1/1 : RUN make\n"}, {"stream": " ---> Running in 4554acc1a7cf\n"}]
-    _follow(iter(events), io.StringIO(), screen, lambda _: None, tmp_path / "image.log")
-    assert screen.container == "4554acc1a7cf"
-
-
 @pytest.mark.parametrize(
-    ("text", "unknown"),
-    [
-        ("E: Unable to locate package libfmt-dve", ["libfmt-dve"]),
-        ("E: Package 'libfmt-dve' has no installation candidate", ["libfmt-dve"]),
-        ("E: Unable to locate package a\nE: Unable to locate package b\nE: Unable to locate package a", ["a", "b"]),
-    ],
+    "text", ["E: Unable to locate package libfmt-dve", "E: Package 'libfmt-dve' has no installation candidate"]
 )
-def test_a_package_that_the_distribution_does_not_have_is_the_recipes_fault(tmp_path, text, unknown):
+def test_a_package_that_the_distribution_does_not_have_is_the_recipes_fault(tmp_path, text):
     events = [{"stream": f"Step 2/2 : RUN apt-get install x\nBuilding dependency tree...\n{text}\n"}]
     failure = {"error": "The command returned 100", "errorDetail": {"code": 100}}
-    with pytest.raises(BuildFailedError) as caught:
+    with pytest.raises(BuildFailedError, match="libfmt-dve") as caught:
         follow([*events, failure], tmp_path)
-    assert caught.value.names == unknown
-    shown = str(caught.value.with_nearest(["libfmt-dev", "libfmt9", "python3"]))
-    assert ("\n  nearest to libfmt-dve: libfmt-dev" in shown) == ("libfmt-dve" in unknown)
     assert "apt in the recipe" in caught.value.hint
 
 

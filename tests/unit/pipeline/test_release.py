@@ -79,7 +79,6 @@ def publish(tmp_path, wheel):
             image="sha256:" + "e" * 64,
             wheels={"torch-2.0.1-cp311-cp311-linux_x86_64.whl": "f" * 64},
             cache="engine-1 farm-ccache",
-            actions={"git+https://git.example/actions/checkout": "1" * 40},
         )
         publish_wheel(workspace, PLAN, wheel, report, given=given, run="r1")
         texts = [path.read_text() for path in (tmp_path / "index/records").iterdir()]
@@ -133,11 +132,6 @@ def test_the_record_says_where_the_wheel_comes_from(publish):
         {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
         {"name": "torch-2.0.1-cp311-cp311-linux_x86_64.whl", "digest": {"sha256": "f" * 64}},
         {"name": "local compiler cache", "annotations": {"volume": "engine-1 farm-ccache"}},
-        {
-            "name": "GitHub Actions",
-            "uri": "git+https://git.example/actions/checkout",
-            "digest": {"gitCommit": "1" * 40},
-        },
     ]
     assert run["builder"]["id"] == "urn:torch-farm"
     assert run["metadata"] == {"invocationId": "r1"}

@@ -1,10 +1,14 @@
 """Where the journal lies: SQLite's write-ahead log does not work on a network file system."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from farm.plan.settings import load_settings
+from farm.run import workspace
 from farm.run.journal.database import network_file_system
+from farm.run.workspace import Workspace, warn_of_place
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0
 server:/home /home nfs4 rw 0 0
@@ -32,3 +36,12 @@ def test_a_network_file_system_is_known_by_its_mount(tmp_path, path, kind):
 
 def test_a_system_that_does_not_say_is_taken_for_a_local_one(tmp_path):
     assert network_file_system(tmp_path, tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("kind", "count"), [("nfs4", 1), (None, 0)])
+def test_a_submit_says_so(tmp_path, monkeypatch, kind, count):
+    monkeypatch.setattr(workspace, "network_file_system", lambda _path: kind)
+    notes = []
+    watcher = SimpleNamespace(note=notes.append)
+    warn_of_place(Workspace(tmp_path, load_settings(tmp_path), watcher))
+    assert len([note for note in notes if "network file system (nfs4)" in note]) == count
