@@ -18,7 +18,7 @@ FARM = r"""#!/bin/sh
 {python} -m farm.cli.main "$@" || exit $?
 [ "$1" = render ] || exit 0
 sed -i 's/"%FARM_PYTHON%" check_machine.py/C:\\tools\\pythonhome\\python.exe check_machine.py/' kit/job/build.cmd
-sed -i 's/"%FARM_PYTHON%"/C:\\tools\\pythonhome\\python.exe/' kit/job/prepare.cmd
+sed -i 's/%FARM_PYTHON%/C:\\tools\\pythonhome\\python.exe/g' kit/job/prepare.cmd
 """
 
 
