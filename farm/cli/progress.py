@@ -16,7 +16,7 @@ from farm.run.workspace import Silent, Step, Watcher
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ALIVE_S = 30.0
+ALIVE_S = 60.0
 """Seconds without a line after which a log says what goes on."""
 WIDTH = 110
 """Characters of a line of a log; the run's log files have the whole."""
