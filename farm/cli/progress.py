@@ -16,12 +16,13 @@ from farm.run.workspace import Silent, Step, Watcher
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ALIVE_S = 30.0
+ALIVE_S = 60.0
 """Seconds without a line after which a log says what goes on."""
 WIDTH = 110
 """Characters of a line of a log; the run's log files have the whole."""
 _NOISE = re.compile(r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*")
 """Code that a compiler quotes, its carets, and command lines."""
+_SOURCE = re.compile(r" -c (\S+\.(?:cu|c|cc|cpp|cxx))(?: |$)")
 SILENT_S = 10.0
 """Seconds without a new line after which the view says so."""
 
@@ -55,6 +56,8 @@ class Position:
         self.latest = time.monotonic()
         if not _NOISE.fullmatch(text):
             self.newest = plain(text)
+        elif source := _SOURCE.search(text):  # setuptools prints nothing else for minutes
+            self.newest = f"compiling {plain(source[1])}"
 
     def progress(self, done: int, total: int) -> None:
         if total != self._total:

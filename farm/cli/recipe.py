@@ -37,6 +37,8 @@ CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".pyx",
 MAX_FILE, MAX_READ, MAX_FILES = 1 << 20, 64 << 20, 50_000
 TORCH_IMPORTS = ("filelock", "typing-extensions")
 """What `import torch` needs in a build."""
+OTHER_SYSTEMS = re.compile(r"(?:^|/)(?:win(?:32|64|dows)?|msvc[^/]*|mac(?:os)?|osx)/", re.IGNORECASE)
+"""Folders with a copy of a header that is not for Linux: pyFFTW has `include/win/fftw3.h`."""
 NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks", "tools", "scripts", "third_party")
 
 
@@ -250,7 +252,8 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
     includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
     includes |= set(re.findall(r"""["']([\w/]+\.h)["']""", tree.text("setup.py") + tree.text("meson.build")))
-    outside = {name for name in includes if not any(f"/{own}".endswith(f"/{name}") for own in tree.names)}
+    here = [f"/{own}" for own in tree.names if not OTHER_SYSTEMS.search(own)]
+    outside = {name for name in includes if not any(own.endswith(f"/{name}") for own in here)}
     requires, notes = _requirements(tree, hints["imports"])
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)

@@ -259,9 +259,11 @@ def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
     # It only moves forward, and the end of a count is not the end of the step.
     watcher.progress(15, 40)
     assert watcher.view().startswith("    20/40 (50 %), ")
-    for noise in ("    7 |   int x;", "      |       ^~~", "/usr/bin/c++ -O2 -c x.c", "ccache g++-12 -c x.c"):
+    for noise in ("    7 |   int x;", "      |       ^~~", "/usr/bin/c++ -O2 x.o -o x", "ccache g++-12 -shared x.o"):
         watcher.line(noise)
         assert watcher.view().endswith(": Get:1 gcc")
+    watcher.line("g++-12 -O2 -Icsrc -c csrc/basis.cpp -o basis.o")
+    assert watcher.view().endswith(": compiling csrc/basis.cpp")
     watcher.line("x" * 300)
     assert len(watcher.view()) == progress.WIDTH
     watcher.progress(40, 40)

@@ -55,6 +55,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
             "tests/__init__.py": "",
             "src/a.c": '#include <fftw3.h>\n#include "own.h"\n#include <zlib.h>\n',
             "src/zlib.h": "",
+            "include/win/fftw3.h": "",
             "src/b.pyx": "cdef extern from 'lz4.h':\n    pass\n",
             "setup.py": "check_header('png.h')\nif not os.environ.get('FAST_NO_NATIVE'): flags.append('-march')\n",
             "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\n",
