@@ -19,12 +19,9 @@ from farm.plan.file import Plan
 from farm.plan.settings import Settings
 from farm.run.backends import engine_for
 from farm.run.dispatch import AlreadyDispatchingError, exclusive
-from farm.run.journal import EventKind, Journal, Run, Until, state_of
+from farm.run.journal import Journal, Run, Until, state_of
 from farm.run.run import submit
-from farm.run.workspace import Outcomes, Workspace, journal_path, open_journal
-
-LOOKED_AT = 50
-"""The newest runs among which one of the same package is looked for."""
+from farm.run.workspace import Outcomes, Workspace, open_journal
 
 
 def carry_out(
@@ -38,25 +35,11 @@ def carry_out(
     rebuild: bool = False,
 ) -> int:
     """Runs the main job here up to a step and prints its table."""
-    with watching(args, usual(project, settings, plan)) as watcher:
+    with watching(args) as watcher:
         workspace = Workspace(project, settings, watcher)
         on = engine_for(plan, args.on)
         result = submit(workspace, plan, until=until, on=on, pieces=pieces, rebuild=rebuild)
     return print_outcomes(args, result)
-
-
-def usual(project: Path, settings: Settings, plan: Plan) -> dict[str, float]:
-    """Seconds of each step in the newest run of the package that succeeded; of the same variant where there is one."""
-    if not journal_path(project, settings).is_file():
-        return {}
-    with open_journal(project, settings) as journal:
-        # A run that failed took as long as it took to fail: it says nothing of the next.
-        same = [r for r in journal.runs(LOOKED_AT) if r.result == "success" and r.request.package == plan.package]
-        found = next((r for r in same if r.request.variant == plan.variant), same[0] if same else None)
-        if found is None:
-            return {}
-        steps = [event.data for event in journal.events(found.id) if event.kind == EventKind.STEP]
-        return {str(step["name"]): float(step["seconds"]) for step in steps}
 
 
 def print_outcomes(args: argparse.Namespace, result: Outcomes) -> int:

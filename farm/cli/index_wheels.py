@@ -49,8 +49,8 @@ def _recorded(args: argparse.Namespace, wheels: Sequence[str], kind: "Kind") -> 
     from farm.index.variants import follow
 
     store = store_of(args)
-    told, pages = record_event(store, wheels, kind, getattr(args, "reason", ""), group=getattr(args, "to", None))
-    return told, sorted({*pages, *follow(store)})
+    files, pages = record_event(store, wheels, kind, getattr(args, "reason", ""), group=getattr(args, "to", None))
+    return files, sorted({*pages, *follow(store)})
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from farm.base.errors import UsageError
@@ -54,8 +54,6 @@ def show_contents(contents: WheelContents) -> None:
         show.table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
     else:
         show.say("device code: none")
-    for line in components(contents):
-        show.say(line)
     libraries = []
     for library in contents.libraries:
         code = library.instructions
@@ -70,15 +68,6 @@ def show_contents(contents: WheelContents) -> None:
     show.table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
     needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
     show.table("imports", ("library", "needs", "on", "answered by", "member"), needs)
-
-
-def components(contents: WheelContents) -> Iterator[str]:
-    """A line for each of NVIDIA's components inside a wheel."""
-    for part in contents.components:
-        sass = " ".join(f"sm_{sm}" for sm in part.sass) or "no machine code"
-        ptx = "".join(f" compute_{sm}" for sm in part.ptx)
-        which = f"{sass}, PTX{ptx}" if ptx else sass
-        yield f"{part.name} inside ({len(part.libraries)} libraries), which supports {which}"
 
 
 def _floor(contents: WheelContents) -> str:

@@ -84,7 +84,7 @@ def _no_log(journal: "Journal", run: "Run", folder: Path) -> "UsageError":
 
 def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterator[str]:
     """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
-    rest, offset, told = b"", 0, False
+    rest, offset, alone = b"", 0, False
     while True:
         # Asked before the log is read: what was written up to the end is then printed below.
         now = journal.run(run.id)
@@ -96,18 +96,18 @@ def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterato
                 offset += more
         if ended:
             break
-        told = _tell(journal, now, told)
+        alone = _warn(journal, now, alone)
         time.sleep(POLL_S)
     if rest:
         yield rest.decode("utf-8", "replace")
 
 
-def _tell(journal: "Journal", run: "Run", told: bool) -> bool:
-    """Says once that no one carries the run out: its log then stands still until someone goes on with it."""
+def _warn(journal: "Journal", run: "Run", alone: bool) -> bool:
+    """Say once that no one carries the run out: its log then stands still until someone goes on with it."""
     from farm.run.journal import state_of
 
     state = state_of(journal, run)
-    if state.abandoned and not told:
+    if state.abandoned and not alone:
         show.note(f"run {run.id}: {state.text}")
     return state.abandoned
 

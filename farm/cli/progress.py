@@ -3,7 +3,7 @@
 import argparse
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -22,22 +22,20 @@ WIDTH = 110
 """Characters of a line of a log; the run's log files have the whole."""
 _NOISE = re.compile(r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*")
 """Code that a compiler quotes, its carets, and command lines."""
-FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-ASCII_FRAMES = "|/-\\"
 SILENT_S = 10.0
 """Seconds without a new line after which the view says so."""
 
 
 @contextmanager
-def watching(args: argparse.Namespace, usual: Mapping[str, float] | None = None) -> Iterator[Watcher]:
-    """The watcher that the options ask for; `usual`: seconds that each step took the last time."""
+def watching(args: argparse.Namespace) -> Iterator[Watcher]:
+    """The watcher that the options ask for."""
     if args.quiet:
         yield Silent()
     elif args.verbose or not on_terminal():
         with LogWatcher(verbose=args.verbose) as watcher:
             yield watcher
     else:
-        drawn = TerminalWatcher(usual or {})
+        drawn = TerminalWatcher()
         try:
             yield drawn
         finally:
@@ -49,12 +47,12 @@ class Position:
 
     def __init__(self, name: str = "") -> None:
         self.name, self.newest = name, ""
-        self.began = self.heard = time.monotonic()
+        self.began = self.latest = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._done = self._total = 0
 
     def line(self, text: str) -> None:
-        self.heard = time.monotonic()
+        self.latest = time.monotonic()
         if not _NOISE.fullmatch(text):
             self.newest = plain(text)
 
@@ -64,7 +62,7 @@ class Position:
         # The rate counts from the first step that was seen: a build that is resumed begins in the middle.
         self._first = self._first or (time.monotonic(), done)
         self._done, self._total = max(done, self._done), total
-        self.heard = time.monotonic()
+        self.latest = time.monotonic()
 
     def counted(self, now: float) -> str:
         """`3/7 (42 %), 12 a minute, about 3 min left`; less where less is known, empty where nothing is counted."""
@@ -84,7 +82,7 @@ class Position:
 
     def output(self, now: float) -> str:
         """The newest line; before it, as a narrow terminal cuts off the end, how long none came."""
-        silent = now - self.heard
+        silent = now - self.latest
         return f"(no output for {duration(silent)}) {self.newest}".rstrip() if silent >= SILENT_S else self.newest
 
 
@@ -149,18 +147,14 @@ def _cut(line: str) -> str:
 
 
 class TerminalWatcher:
-    """For terminals: steps that ended stay, each with its time; below them the step under way and its newest output.
+    """For terminals: steps that ended stay, each with its time; below them the step under way and its newest output."""
 
-    Args:
-        usual: Seconds that each step took the last time, by its name.
-    """
-
-    def __init__(self, usual: Mapping[str, float]) -> None:
+    def __init__(self) -> None:
         from rich.live import Live
 
-        self._usual = usual
         self._console = console()
-        self._unicode = self._console.encoding.lower().startswith("utf")
+        unicode = self._console.encoding.lower().startswith("utf")  # not every console has these characters
+        self._frames, self._done, self._failed = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "✓", "✗") if unicode else ("|/-\\", "+", "x")
         self._at = Position()
         # Transient: at the end only the lines of the steps stay, which are printed above it.
         self._live = Live(console=self._console, get_renderable=self.view, refresh_per_second=4, transient=True)
@@ -172,10 +166,9 @@ class TerminalWatcher:
     def ended(self, step: Step) -> None:
         from rich.text import Text
 
-        sign, style = {"done": ("✓", "green"), "failed": ("✗", "red")}.get(step.outcome, ("-", "yellow"))
-        if not self._unicode:
-            # Not every console's encoding has these characters.
-            sign = {"✓": "+", "✗": "x"}.get(sign, sign)
+        sign, style = {"done": (self._done, "green"), "failed": (self._failed, "red")}.get(
+            step.outcome, ("-", "yellow")
+        )
         line = Text.assemble((sign, style), f" {step.name}  {duration(step.seconds)}  ", (plain(step.result), "dim"))
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         self._at = Position()
@@ -191,20 +184,14 @@ class TerminalWatcher:
 
     def view(self) -> "RenderableType":
         """The lines below the steps that ended: one about the step, one with its newest output."""
-        from rich.console import Group
         from rich.text import Text
 
         at, now = self._at, time.monotonic()
         if not at.name:
             return Text("")
-        frames = FRAMES if self._unicode else ASCII_FRAMES
-        words = [f"{frames[int(now * 4) % len(frames)]} {at.name}", duration(now - at.began)]
-        if counted := at.counted(now):
-            words.append(counted)
-        elif at.name in self._usual:
-            words.append(f"of about {duration(self._usual[at.name])} as the last time")
-        head = Text("  ".join(words), no_wrap=True, overflow="ellipsis")
-        return Group(head, Text(f"  {at.output(now)}", style="dim", no_wrap=True, overflow="ellipsis"))
+        frame = self._frames[int(now * 4) % len(self._frames)]
+        head = "  ".join(filter(None, [f"{frame} {at.name}", duration(now - at.began), at.counted(now)]))
+        return Text.assemble(head, "\n", (f"  {at.output(now)}", "dim"), no_wrap=True, overflow="ellipsis")
 
     def close(self) -> None:
         self._live.stop()

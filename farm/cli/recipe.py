@@ -170,16 +170,16 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
     from farm.run.sources import fetch, index_files
 
     try:
-        asked = read_requirement(wanted)
+        need = read_requirement(wanted)
     except InvalidRequirement as error:
         raise UsageError(f"{wanted!r} is no project of an index", hint="NAME, NAME==VERSION, or ./FOLDER") from error
     known = {}
-    for file, sha256 in index_files(asked.name, python).items():
+    for file, sha256 in index_files(need.name, python).items():
         try:
             version = parse_sdist_filename(file)[1]
         except InvalidSdistFilename:
             continue
-        if sha256 and asked.specifier.contains(version, prereleases=bool(asked.specifier)):
+        if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
             known[version] = (file, sha256)
     if not known:
         raise UsageError(
@@ -187,13 +187,13 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
         )
     version, (file, sha256) = max(known.items())
     cache.mkdir(parents=True, exist_ok=True)
-    plan = SourcePlan(kind="sdist", package=asked.name, file=file, sha256=sha256)
+    plan = SourcePlan(kind="sdist", package=need.name, file=file, sha256=sha256)
     packed = fetch(plan, cache, mirror=None, line=line)
     with _unpacked(packed) as tree:
         metadata = HeaderParser().parsestr(tree.text("PKG-INFO"))
         package = str(metadata["Name"] or "")
-        if canonicalize_name(package) != canonicalize_name(asked.name):  # a stranger's text: no other name, nor lines
-            package = asked.name
+        if canonicalize_name(package) != canonicalize_name(need.name):  # a stranger's text: no other name, nor lines
+            package = need.name
         source = f"{{kind: sdist, package: {package}, file: {json.dumps(file)}, sha256: {sha256}}}"
         return _read(tree, package, str(version), source, metadata)
 
@@ -369,17 +369,17 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     return sorted(wheels, key=lambda wheel: wheel["package"].lower())
 
 
-def _channel_name(project: Path, asked: str | None) -> str:
+def _channel_name(project: Path, name: str | None) -> str:
     """The channel that gets the package: one of the project's own file."""
     import yaml
 
     path = project / "ci" / "matrix.yaml"
     own = list((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("channels") or {}) if path.is_file() else []
-    if asked in own:
-        return str(asked)
-    if asked is None and len(own) == 1:
+    if name in own:
+        return str(name)
+    if name is None and len(own) == 1:
         return str(own[0])
-    what = f"{path} has no channel {asked!r}" if asked else f"{path} has {len(own)} channels"
+    what = f"{path} has no channel {name!r}" if name else f"{path} has {len(own)} channels"
     raise UsageError(what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one")
 
 

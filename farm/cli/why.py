@@ -128,27 +128,27 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     from farm.plan.compat.stack import parse_gcc
 
     _refuse_elsewhere(args, variant)
-    asked: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
-    asked["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
-    asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
+    fields: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
+    fields["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
+    fields["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
         if len(args.gpu) > 1:
             raise UsageError(
                 "--gpu is given twice: a build is asked about one card",
                 hint="about PyTorch's own wheels for several cards: --official",
             )
-        asked["gpu"] = sm_of(args.gpu[0], variant.architectures)
-        asked["gpu_name"] = args.gpu[0]
+        fields["gpu"] = sm_of(args.gpu[0], variant.architectures)
+        fields["gpu_name"] = args.gpu[0]
     # None where nothing was said, False for `--no-…`: both ask nothing.
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
-    return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
+    return {name: value for name, value in fields.items() if value is not None} | {"switches": frozenset(on)}
 
 
 def _refuse_elsewhere(args: argparse.Namespace, variant: "Variant") -> None:
     """Refuse questions about parts that the build has not.
 
     Raises:
-        UsageError: One was asked.
+        UsageError: There is one.
     """
     from farm.base.errors import UsageError
     from farm.platforms.facts import facts

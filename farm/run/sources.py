@@ -414,6 +414,12 @@ def pip_index() -> str:
 
 
 def _get(address: str, limit: int) -> bytes:
+    if address.startswith("file://"):  # an index in a folder, as pip reads it
+        file = Path(_file_of(address), "index.html")
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise InfrastructureError(f"{file}: {error.strerror}", hint="is the index there?") from error
     try:
         with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:
             answer.raise_for_status()

@@ -54,8 +54,10 @@ os._exit(0)
 """
 
 
-def emulate(report: Report, wheel: Path) -> Report:
+def emulate(report: Report, wheel: Path, command: list[str] | None = None) -> Report:
     """The report with what the import of every library and module on the emulated CPU shows, in the check `cpu`.
+
+    `command`: a Python that the wheel is for, on such a CPU; else one of this machine is taken.
 
     Raises:
         UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
@@ -67,10 +69,11 @@ def emulate(report: Report, wheel: Path) -> Report:
     model = model_for(level)
     if model.name is None:
         raise UsageError(f"--emulate: {model.reason}", hint="leave --emulate out")
-    emulator = find_emulator()
-    if emulator.program is None:
-        raise InfrastructureError(f"--emulate: {emulator.reason}", hint=emulator.hint)
-    python = _python(wheel)
+    if command is None:
+        emulator = find_emulator()
+        if emulator.program is None:
+            raise InfrastructureError(f"--emulate: {emulator.reason}", hint=emulator.hint)
+        command = [emulator.program, "-cpu", model.name, str(_python(wheel))]
     libraries = [
         installed_path(library.path)
         for library in inspect(wheel, decoded=0).libraries
@@ -81,7 +84,6 @@ def emulate(report: Report, wheel: Path) -> Report:
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
-        command = [emulator.program, "-cpu", model.name, str(python)]
         start = 0
         for _ in range(_MAX_STARTS):
             if start == len(libraries):  # the last one ended its process, or there is none

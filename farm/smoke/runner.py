@@ -324,8 +324,8 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
 
 def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:
     """Not under emulation, and not with a build that has no CUDA."""
-    said = {check.seen for check in report.checks if check.name == "CUDA version"}
-    return report.emulated is None and "none" not in {expect.cuda, *said}
+    cudas = {check.seen for check in report.checks if check.name == "CUDA version"}
+    return report.emulated is None and "none" not in {expect.cuda, *cudas}
 
 
 def _outcome(

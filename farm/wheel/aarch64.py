@@ -18,7 +18,7 @@ from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, code_sections, function_symbols
 from farm.wheel.initscan import InitScan, LoadedImage, Paths, follow_starts
-from farm.wheel.isa import Finds, IsaResult
+from farm.wheel.isa import NO_SECTIONS, Finds, IsaResult
 from farm.wheel.isalevels import arm_table
 
 _WORD = 4
@@ -29,12 +29,9 @@ _OUTSIDE = -1  # in a register: the address of another library's function
 
 
 def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
-    """Find the instructions of an ELF file that need more than `level`.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A section or the symbol table is damaged.
-    """
+    """Find the instructions of an ELF file that need more than `level`."""
+    if not elf.sections:
+        return IsaResult(not_checked=NO_SECTIONS)
     words, finds = _Words(level), Finds()
     for section, start, end in code_sections(data, elf):
         for offset in range(start, end - end % _WORD, _BLOCK):
@@ -226,11 +223,7 @@ def _is_base(word: int) -> bool:
 
 
 def _features(level: str) -> Iterator[str]:
-    """The groups that a level and those below it allow.
-
-    Raises:
-        UsageError: No such level.
-    """
+    """The groups that a level and those below it allow."""
     levels, step = arm_table(), level
     if level not in levels:
         raise UsageError(f"CPU level {level!r} cannot be checked", hint=f"levels that can: {', '.join(levels)}")

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import unicodedata
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -176,10 +176,10 @@ class Archive:
         """The compressed bytes of a member, in chunks of at most 256 KiB."""
         return self.span(entry.data_offset, entry.data_offset + entry.compressed)
 
-    def span(self, start: int, end: int, most: int = _CHUNK) -> Generator[bytes, None, None]:
-        """The file's bytes from `start` to `end`, in chunks of at most `most`. Several threads may read at a time."""
+    def span(self, start: int, end: int) -> Generator[bytes, None, None]:
+        """The file's bytes from `start` to `end`, in chunks of at most 256 KiB. Several threads may read at a time."""
         while start < end:
-            chunk = self._read_at(start, min(most, end - start))
+            chunk = self._read_at(start, min(_CHUNK, end - start))
             if not chunk:
                 refuse(f"{self.path.name}: the file ends before byte {end}")
             yield chunk
@@ -226,66 +226,53 @@ class Archive:
         return b"".join(self.chunks(name))
 
     @contextmanager
-    def content(
-        self, name: str, magics: tuple[bytes, ...], *, hashed: bool = True
-    ) -> Iterator[tuple[str, Buffer | None]]:
+    def content(self, name: str, magics: tuple[bytes, ...]) -> Iterator[tuple[str, Buffer | None]]:
         """Read a member once: (its sha256 in hexadecimal, its content if it begins with one of `magics`, else None).
 
-        The content is valid inside the `with` block only. Without `hashed` there is no sha256, which takes as long as
-        unpacking.
+        The content is valid inside the `with` block only.
         """
         sha = hashlib.sha256()
-        note = sha.update if hashed else len
         chunks = self.chunks(name)
         first = b""
         while len(first) < _MAGIC and (chunk := next(chunks, b"")):
             first += chunk
-        note(first)
+        sha.update(first)
         if not first.startswith(magics):
             for chunk in chunks:
-                note(chunk)
+                sha.update(chunk)
             yield sha.hexdigest(), None
         elif self.entry(name).size <= _IN_MEMORY:
             rest = []
             for chunk in chunks:
-                note(chunk)
+                sha.update(chunk)
                 rest.append(chunk)
             yield sha.hexdigest(), b"".join([first, *rest])
         else:
             with tempfile.TemporaryFile() as spool:
                 spool.write(first)
                 for chunk in chunks:
-                    note(chunk)
+                    sha.update(chunk)
                     spool.write(chunk)
                 spool.flush()
                 with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:
                     yield sha.hexdigest(), view
 
-    def starts_with(self, name: str, magics: tuple[bytes, ...]) -> bool:
-        """True if a member begins so; reads no more of it than that takes."""
-        entry = self.entry(name)
-        first = b""
-        with closing(self.inflate(entry, 64) if entry.method == DEFLATED else self.raw(entry)) as chunks:
-            while len(first) < _MAGIC and (chunk := next(chunks, b"")):
-                first += chunk
-        return first.startswith(magics)
-
-    def inflate(self, entry: Entry, most: int = _CHUNK) -> Generator[bytes, None, None]:
-        """The content of a deflated member as it comes, in chunks of at most `most`; see `chunks` for the checked."""
+    def inflate(self, entry: Entry) -> Generator[bytes, None, None]:
+        """The content of a deflated member as it comes; see `chunks` for the checked."""
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            for raw in self.span(entry.data_offset, entry.data_offset + entry.compressed, max(most, 4096)):
+            for raw in self.raw(entry):
                 if unpacker.eof:
                     refuse("compressed data behind its end", entry.name)
                 pending = raw
                 while pending:
-                    chunk = unpacker.decompress(pending, most)
+                    chunk = unpacker.decompress(pending, _CHUNK)
                     if chunk:
                         yield chunk
                     pending = unpacker.unconsumed_tail
             # The loop above stops when the input is used up: more output may wait inside.
             while not unpacker.eof:
-                chunk = unpacker.decompress(b"", most)
+                chunk = unpacker.decompress(b"", _CHUNK)
                 if not chunk:
                     refuse("its compressed data are cut off", entry.name)
                 yield chunk

@@ -122,11 +122,7 @@ class Elf:
     static_tls: int = 0
 
     def file_offset(self, address: int) -> int:
-        """Where in the file a loaded address lies.
-
-        Raises:
-            VerificationFailedError: Nothing of the file is loaded there.
-        """
+        """Where in the file a loaded address lies."""
         for segment in self.segments:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
@@ -143,21 +139,12 @@ class Elf:
 
 
 def read_elf(data: Buffer) -> Elf:
-    """Read the facts of an ELF file.
-
-    Raises:
-        VerificationFailedError: It is not an ELF file, or damaged.
-    """
+    """Read the facts of an ELF file."""
     return _Reader(data).read()
 
 
 def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
-    """Each section with the (offset, end) of its bytes.
-
-    Raises:
-        VerificationFailedError: They are not in the file, or are together larger than it (sections that overlap
-            a thousand times would cost as much time).
-    """
+    """Each section with the (offset, end) of its bytes."""
     ranges = [(section, section.offset, section.offset + section.size) for section in sections]
     for section, _, end in ranges:
         if end > len(data) or section.address + section.size >= 1 << 63:
@@ -182,16 +169,6 @@ def _text(raw: bytes) -> str:
 
 def damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged ELF file: {what}")
-
-
-def _hash(name: bytes) -> int:
-    """ELF's hash of a name (gABI chapter 5)."""
-    value = 0
-    for byte in name:
-        value = (value << 4) + byte
-        high = value & 0xF0000000
-        value = (value ^ (high >> 24)) & ~high
-    return value
 
 
 class _Reader:
@@ -339,10 +316,8 @@ class _Reader:
             entry = position + first
             for _ in range(count):
                 # Elf_Vernaux: hash, flags, index that `.gnu.version` uses for a symbol, name, offset of the next.
-                hashed, _, number, name, step = self._at("IHHII", entry)
+                _, _, number, name, step = self._at("IHHII", entry)
                 names.append(self._string(strings + name))
-                if names[-1].isascii() and hashed != _hash(names[-1].encode()):
-                    raise damaged(f"the hash of the version {names[-1]!r} is wrong")
                 numbers.append(number)
                 entry += step
             library = self._string(strings + file)
@@ -385,56 +360,10 @@ _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _MAX_SYMBOLS = 2_000_000
 
-# Sections that are data wherever they lie: linkers of old put them into the segment of the code.
-_DATA_NAMES = (
-    ".rodata",
-    ".eh_frame",
-    ".gcc_except_table",
-    ".note",
-    ".interp",
-    ".lrodata",
-    ".gnu.",
-    ".dyn",
-    ".nv",
-    "__nv_",
-)
-_PROGBITS = 1
-
 
 def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
-    """Executable segments, with the (offset, end) of their bytes.
-
-    The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
-    data between the code, and are believed only where they name it. Without a section table all of an executable
-    segment counts as code.
-
-    Raises:
-        VerificationFailedError: A section that is called code is outside the file.
-    """
-    found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
-    for segment in elf.segments if not elf.sections and elf.is_loadable else ():
-        if segment.is_code and segment.size:
-            start = segment.offset + (_header_size(data, elf) if segment.offset == 0 else 0)
-            skipped = start - segment.offset
-            whole = Section("", _PROGBITS, SHF_EXECINSTR, segment.address + skipped, start, segment.size - skipped, 0)
-            found += section_ranges(data, [whole])
-    return found
-
-
-def _header_size(data: Buffer, elf: Elf) -> int:
-    """Bytes of the ELF header and the program headers, which a segment often begins with."""
-    return 64 + 56 * int.from_bytes(data[56:58], "little") if elf.bits == 64 else 52
-
-
-def _may_run(section: Section, elf: Elf) -> bool:
-    if section.is_code:
-        return True
-    if section.kind != _PROGBITS or section.name.startswith(_DATA_NAMES):
-        return False
-    # By the place in the file: debugging information says address 0, where the code's segment begins in old layouts.
-    return any(
-        segment.is_code and segment.offset <= section.offset < segment.offset + segment.size for segment in elf.segments
-    )
+    """Sections of code, with the (offset, end) of their bytes."""
+    return section_ranges(data, (part for part in elf.sections if part.size and part.is_code))
 
 
 @dataclass(frozen=True)
@@ -504,11 +433,7 @@ class Symbols:
 
 
 def read_symbols(data: Buffer, elf: Elf) -> Symbols:
-    """Read the dynamic symbols of a 64-bit little-endian library; of others nothing.
-
-    Raises:
-        VerificationFailedError: A table is damaged.
-    """
+    """Read the dynamic symbols of a 64-bit little-endian library; of others nothing."""
     tags = dict(elf.dynamic)
     if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
         return Symbols()

@@ -243,11 +243,7 @@ class Container(NamedTuple):
 
 
 def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
-    """The containers between two offsets of a file, which is where its `.nv_fatbin` section lies.
-
-    Raises:
-        VerificationFailedError: The bytes are not containers back to back.
-    """
+    """The containers between two offsets of a file, which is where its `.nv_fatbin` section lies."""
     containers = []
     budget = _MAX_ENTRIES
     position = start
@@ -378,11 +374,7 @@ class Found(NamedTuple):
 
 
 def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Found]:
-    """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name.
-
-    Raises:
-        VerificationFailedError: What looks like a container is damaged.
-    """
+    """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name."""
     found: list[Found] = []
     position = 0
     while (position := data.find(_START, position)) >= 0:

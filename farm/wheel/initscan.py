@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Protocol
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, Section, function_symbols, section_ranges
-from farm.wheel.isa import Finds, IsaResult, Sweep
+from farm.wheel.isa import NO_SECTIONS, Finds, IsaResult, Sweep
 
 if TYPE_CHECKING:
     import iced_x86
@@ -85,12 +85,7 @@ class InitScan:
 
 
 def scan_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
-    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A table is damaged or too large.
-    """
+    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute."""
     sweep = Sweep(level)
     if (elf.machine, elf.bits, elf.little) != ("x86_64", 64, True):
         return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, {elf.bits} bits, is not decoded"))
@@ -100,7 +95,7 @@ def scan_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
 def follow_starts(data: Buffer, elf: Elf, finds: Finds, walk_of: "Callable[[LoadedImage], Paths]") -> InitScan:
     """Walk the code that loading a library may execute; `finds` gets what is beyond the level."""
     if not elf.sections:
-        return InitScan(IsaResult(not_checked="it has no section table to find the initialisers by"))
+        return InitScan(IsaResult(not_checked=NO_SECTIONS))
     image = LoadedImage(data, elf)
     starts = image.starts()
     walk = walk_of(image)

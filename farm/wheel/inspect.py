@@ -8,7 +8,6 @@ from pydantic import field_serializer
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.device import Component, components
 from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import read_dist_info
@@ -28,7 +27,6 @@ class WheelContents(Frozen):
         size: Bytes of the file.
         unpacked: Bytes of all members.
         libraries: The ELF and PE files; `instructions` count from the lowest CPU level.
-        components: cuDNN and cuBLAS inside, with the architectures that they support.
         needs: Who needs what and who answers.
         manylinux: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
             `manylinux_problem`.
@@ -43,7 +41,6 @@ class WheelContents(Frozen):
     requires_dist: tuple[str, ...]
     tags: tuple[str, ...]
     libraries: tuple[Library, ...]
-    components: tuple[Component, ...]
     needs: tuple[Need, ...]
     manylinux: str | None
     manylinux_problem: str | None
@@ -98,7 +95,6 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None
         requires_dist=info.requires_dist,
         tags=tuple(sorted(info.tags)),
         libraries=contents.libraries,
-        components=components(contents.libraries),
         needs=tuple(needs),
         manylinux=earned,
         manylinux_problem=problem,

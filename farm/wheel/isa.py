@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from farm.wheel.policy import Chosen
 
+NO_SECTIONS = "it has no section table to find its code by"
 _BLOCK = 1 << 20
 _LONGEST = 15  # bytes of an x86 instruction
 _PLACES = 3
@@ -67,13 +68,11 @@ def scan_isa(data: Buffer, elf: Elf, level: str, chosen: "Chosen | None" = None)
 
     The functions of `chosen` are called behind a choice at run time and left out: what follows their symbols, up to the
     next one. A file without symbols leaves nothing out.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A section or the symbol table is damaged.
     """
     if elf.machine != "x86_64":
         return IsaResult(not_checked=f"machine code for {elf.machine} is not decoded")
+    if not elf.sections:
+        return IsaResult(not_checked=NO_SECTIONS)
     sweep = Sweep(level)
     functions = function_symbols(data, elf)
     addresses = functions.addresses

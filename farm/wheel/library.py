@@ -298,8 +298,6 @@ def _found(level: str, scan: "InitScan | None", size: int, sweep: "Callable[[], 
     )
 
 
-# What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
-_NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
 _MAX_LIBRARIES = 5000  # the largest known wheels hold some hundred
 
 
@@ -369,11 +367,10 @@ def read_contents(
     return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
 
 
-def read_needs(archive: Archive, *, hashed: bool = True) -> Contents:
+def read_needs(archive: Archive) -> Contents:
     """Facts for repair: the hash of every file, and the libraries' needs of one another.
 
-    Libraries are not searched for device code; `Library.fatbins` and `instructions` are empty. Without `hashed` only
-    libraries are read.
+    Libraries are not searched for device code; `Library.fatbins` and `instructions` are empty.
 
     Raises:
         As `read_contents`, as far as damage is met.
@@ -383,11 +380,7 @@ def read_needs(archive: Archive, *, hashed: bool = True) -> Contents:
     for name, entry in archive.members.items():
         if entry.is_dir:
             continue
-        wanted = () if name.endswith(_NO_LIBRARIES) else magics(name)
-        if not hashed and not (wanted and archive.starts_with(name, wanted)):
-            files[name] = "", entry.size
-            continue
-        with _disk(archive, name), archive.content(name, wanted, hashed=hashed) as (sha256, data):
+        with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
             files[name] = sha256, entry.size
             if data is not None:
                 libraries.append(read_library(name, sha256, data, None, device=False))

@@ -95,10 +95,6 @@ def point(
     name. The libraries that were vendored (`<name>.libs`) keep their own. `neighbours` get the folders of theirs.
     Entries that lead out of site-packages are gone afterwards: CMake writes the folder of the toolkit's stubs into what
     links with the driver, and auditwheel corrects only the files whose libraries it vendored.
-
-    Raises:
-        VerificationFailedError: patchelf refuses a library.
-        InfrastructureError: There is no patchelf.
     """
     own = [each for each in libraries if each.is_loadable and ".libs/" not in each.path]
     found = needed(own, wheels, opens)

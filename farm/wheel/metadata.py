@@ -1,13 +1,12 @@
 """A wheel's own account: its file name, METADATA and WHEEL.
 
-Names and tags are read as `packaging.utils` and `packaging.tags` read them, headers as `email.parser` does (the tests
-compare them): to import those takes a twentieth of the time that repairing PyTorch does.
+Names and tags are read as `packaging.utils` and `packaging.tags` read them (the tests compare them).
 Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata".
 """
 
-import io
 import re
 from collections.abc import Mapping, Sequence
+from email.parser import HeaderParser
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -22,8 +21,6 @@ _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
 _ENDLESS = re.compile(r"\d{1000}")  # packaging ends with int's error at 4300 digits, not with its own
-_HEADER = re.compile(r"[!-9;-~]+:")
-_NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
 # A build number has at most 64 bits for uv.
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9]{1,18}(?![0-9])[^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 
@@ -232,7 +229,8 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
     if len(_split(text.encode())[0]) > _MAX_HEADERS:
         raise VerificationFailedError(f"member {member!r}: more than {_MAX_HEADERS} bytes of headers")
     headers: dict[str, list[str]] = {}
-    for name, value in parse_headers(text):
+    for name, raw in HeaderParser().parsestr(text).items():
+        value = str(raw).lstrip(" \t\r\n")
         if name.lower() == "wheel-version" and name != "Wheel-Version":
             continue  # uv knows it in this spelling alone
         headers.setdefault(name.lower(), []).append(value)
@@ -243,24 +241,6 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
             if _ENDLESS.search(value):
                 raise VerificationFailedError(f"member {member!r}: a number of a thousand digits in {key}")
     return headers
-
-
-def parse_headers(text: str) -> list[tuple[str, str]]:
-    """(name, value) of each header before the first line that is none; lines that continue one belong to its value."""
-    found: list[list[str]] = []
-    last: list[str] = []
-    for line in io.StringIO(text, newline=""):
-        if line[0] in " \t":
-            last.append(line)
-        elif _HEADER.match(line):
-            last = [line]
-            found.append(last)
-        elif line.startswith(_NOT_TEXT):
-            last = []
-        else:
-            break
-    pairs = ("".join(lines).partition(":") for lines in found)
-    return [(name, value.lstrip(" \t\r\n").rstrip("\r\n")) for name, _, value in pairs]
 
 
 def _one(headers: dict[str, list[str]], key: str, member: str) -> str:

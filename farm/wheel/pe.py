@@ -70,19 +70,14 @@ class Pe(NamedTuple):
     wide: bool = True
 
     def place(self, address: int) -> tuple[int, int]:
-        """(file offset, end of its section in the file) of an address relative to the image base.
-
-        Raises:
-            VerificationFailedError: No section's bytes in the file are there.
-        """
-        return place_in(self.sections, address)
+        """(file offset, end of its section in the file) of an address relative to the image base."""
+        for section in self.sections:
+            if section.address <= address < section.address + section.end - section.offset:
+                return section.offset + address - section.address, section.end
+        raise _damaged("a table is outside its sections")
 
     def bytes_at(self, data: Buffer, address: int, size: int) -> bytes:
-        """So many bytes of the file from an address on.
-
-        Raises:
-            VerificationFailedError: Not all of them are in one section.
-        """
+        """So many bytes of the file from an address on."""
         start, end = self.place(address)
         if start + size > end:
             raise _damaged("a table reaches beyond its section")
@@ -90,11 +85,7 @@ class Pe(NamedTuple):
 
 
 def read_pe(data: Buffer) -> Pe:
-    """Read the facts of a PE file.
-
-    Raises:
-        VerificationFailedError: It is not a PE file, or damaged.
-    """
+    """Read the facts of a PE file."""
     return _Reader(data).read()
 
 
@@ -102,18 +93,9 @@ def _damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged PE file: {what}")
 
 
-def place_in(sections: tuple[PeSection, ...], address: int) -> tuple[int, int]:
-    """The place of an address, like `Pe.place`."""
-    for section in sections:
-        if section.address <= address < section.address + section.end - section.offset:
-            return section.offset + address - section.address, section.end
-    raise _damaged("a table is outside its sections")
-
-
 class _Reader:
-    def __init__(self, data: Buffer, sections: tuple[PeSection, ...] = ()) -> None:
+    def __init__(self, data: Buffer) -> None:
         self.data = data
-        self.sections = sections
 
     def read(self) -> Pe:
         if self._slice(0, 2) != PE_MAGIC:
@@ -142,39 +124,25 @@ class _Reader:
         directories = min(directories, 16, (optional + optional_size - table) // 8)
         places = [self._at("II", table + 8 * index) for index in range(directories)]
         places += [(0, 0)] * (16 - len(places))
-        self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
-        if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
+        sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
+        if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in sections):
             raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
-        return Pe(
+        pe = Pe(
             machine=MACHINES.get(machine, f"pe0x{machine:x}"),
             is_dll=bool(flags & _DLL),
-            # Bytes of a record, and where its name and its address table stand: "Import Directory Table" and
-            # "Delay-Load Directory Table" of the PE format.
-            needed=self._names(places[_IMPORTS][0], 20, 12, 16),
-            delay_needed=self._names(places[_DELAYED][0], 32, 4, 12, base),
+            needed=(),
+            delay_needed=(),
             linker=f"{major}.{minor:02}",
-            sections=self.sections,
+            sections=sections,
             image_base=base,
             entry=entry,
             wide=wide,
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
-
-    def slice_address(self, address: int, size: int) -> bytes:
-        start, end = self._place(address)
-        if start + size > end:
-            raise _damaged("a table reaches beyond its section")
-        return self._slice(start, size)
-
-    def string(self, address: int, longest: int) -> str:
-        start, end = self._place(address)
-        raw = self.data[start : min(end, start + longest)]
-        length = raw.find(b"\0")
-        if length < 0:
-            raise _damaged("a name without end")
-        text = raw[:length].decode("utf-8", "backslashreplace")
-        # What could not be printed is escaped, so it names no file either.
-        return printable(text)
+        return pe._replace(
+            needed=tuple(dict.fromkeys(printable(name) for name, _ in _imports(self.data, pe))),
+            delay_needed=tuple(dict.fromkeys(printable(name) for name, _ in _imports(self.data, pe, delayed=True))),
+        )
 
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
         return struct.unpack("<" + layout, self._slice(offset, struct.calcsize("<" + layout)))
@@ -194,30 +162,6 @@ class _Reader:
         if raw_size and start + min(raw_size, size or raw_size) > len(self.data):
             raise _damaged(f"section {name!r} reaches beyond the end")
         return PeSection(name, address, size, start, raw_size, bool(flags & _CODE))
-
-    def _place(self, address: int) -> tuple[int, int]:
-        return place_in(self.sections, address)
-
-    def _names(self, table: int, size: int, name_at: int, thunk_at: int, base: int | None = None) -> tuple[str, ...]:
-        """The DLL names of an import directory: records until one without a name or without functions.
-
-        `base`: records whose lowest bit of the first word is not set hold absolute addresses (delay loads of old
-        linkers).
-        """
-        if not table:
-            return ()
-        found: list[str] = []
-        for index in range(_MAX_IMPORTS):
-            record = self.slice_address(table + index * size, size)
-            (name,), (thunk,) = struct.unpack_from("<I", record, name_at), struct.unpack_from("<I", record, thunk_at)
-            # The end is a record of zeros; the loader stops at either field.
-            if not name or not thunk:
-                return tuple(dict.fromkeys(found))
-            # Bit 0 of the attributes: addresses are relative to the image base (Visual C++ 7 and newer).
-            if base is not None and not record[0] & 1:
-                name -= base
-            found.append(self.string(name, _MAX_DLL_NAME))
-        raise _damaged(f"more than {_MAX_IMPORTS} imports")
 
 
 _MAX_FUNCTIONS = 500_000
@@ -240,37 +184,34 @@ class DllSymbols:
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
-    """Read what a DLL imports and exports.
-
-    Raises:
-        VerificationFailedError: A table is damaged.
-    """
+    """Read what a DLL imports and exports."""
     imports: dict[str, set[str]] = {}
-    for name, thunks in chain(_descriptors(data, pe), _delayed(data, pe)):
-        imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks))
+    for name, thunks in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
+        imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
     exports, forwards = _exports(data, pe)
     return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, exports, forwards)
 
 
-def _descriptors(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
-    table = pe.directories[_IMPORTS][0]
-    for index in range(4096 if table else 0):
-        lookup, _, _, name, address = struct.unpack("<IIIII", pe.bytes_at(data, table + 20 * index, 20))
+def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[str, int]]:
+    """(DLL, table of what is taken) of each record up to one without a name or without functions.
+
+    In delay loads of old linkers, whose lowest bit of the first word is not set, addresses are absolute; their table is
+    given as 0.
+    """
+    # "Import Directory Table" and "Delay-Load Directory Table" of the PE format.
+    table, size = pe.directories[_DELAYED if delayed else _IMPORTS][0], 32 if delayed else 20
+    for index in range(_MAX_IMPORTS if table else 0):
+        first, second, _, fourth, fifth = struct.unpack("<IIIII", pe.bytes_at(data, table + size * index, 20))
+        name, address, lookup = (second, fourth, fifth) if delayed else (fourth, fifth, first)
         if not name or not address:
             return
-        # Old linkers leave the lookup table out; the address table holds the same until it is bound.
-        yield _text(data, pe, name), lookup or address
-
-
-def _delayed(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
-    """Delay loads, without records whose lowest bit is not set: old linkers wrote absolute addresses into those."""
-    table = pe.directories[_DELAYED][0]
-    for index in range(4096 if table else 0):
-        kind, name, _, address, lookup = struct.unpack("<IIIII", pe.bytes_at(data, table + 32 * index, 20))
-        if not name or not address:
-            return
-        if kind & 1:
-            yield _text(data, pe, name), lookup
+        if delayed and not first & 1:
+            yield _text(data, pe, name - pe.image_base, _MAX_DLL_NAME), 0
+        else:
+            # Old linkers leave the lookup table out; the address table holds the same until it is bound.
+            yield _text(data, pe, name, _MAX_DLL_NAME), lookup or address
+    if table:
+        raise _damaged(f"more than {_MAX_IMPORTS} imports")
 
 
 def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
@@ -327,7 +268,7 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
     return frozenset(found), forwards
 
 
-def _texts(data: Buffer, pe: Pe, addresses: Sequence[int]) -> Iterator[str]:
+def _texts(data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_NAME) -> Iterator[str]:
     """The names at many addresses: most are in one section, which is looked up once."""
     low = high = shift = end = 0
     for address in addresses:
@@ -335,11 +276,11 @@ def _texts(data: Buffer, pe: Pe, addresses: Sequence[int]) -> Iterator[str]:
             start, end = pe.place(address)
             low, high, shift = address, address + end - start, start - address
         at = address + shift
-        stop = data.find(b"\0", at, min(end, at + _MAX_NAME))
+        stop = data.find(b"\0", at, min(end, at + longest))
         if stop < 0:
             raise _damaged("a name without end")
         yield data[at:stop].decode("utf-8", "backslashreplace")
 
 
-def _text(data: Buffer, pe: Pe, address: int) -> str:
-    return next(_texts(data, pe, [address]))
+def _text(data: Buffer, pe: Pe, address: int, longest: int = _MAX_NAME) -> str:
+    return next(_texts(data, pe, [address], longest))

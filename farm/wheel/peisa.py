@@ -37,12 +37,7 @@ _ALL_ONES = (1 << 64) - 1
 
 
 def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
-    """Find the instructions of a DLL beyond `level`; with `on_load` only in what runs when it is loaded.
-
-    Raises:
-        UsageError: No such level.
-        VerificationFailedError: A table is damaged or too large.
-    """
+    """Find the instructions of a DLL beyond `level`; with `on_load` only in what runs when it is loaded."""
     if pe.machine != "amd64":
         return InitScan(IsaResult(not_checked=f"machine code for {pe.machine} is not decoded"))
     image = _Image(data, pe)

@@ -26,11 +26,7 @@ class Row(NamedTuple):
 
 
 def read_record(archive: Archive, record: str) -> tuple[bytes, list[Row]]:
-    """RECORD as it is, and its rows.
-
-    Raises:
-        VerificationFailedError: As `parse_record`, or the member is missing or damaged.
-    """
+    """RECORD as it is, and its rows."""
     content = archive.read(record, RECORD_LIMIT)
     try:
         return content, parse_record(content)
@@ -41,11 +37,7 @@ def read_record(archive: Archive, record: str) -> tuple[bytes, list[Row]]:
 
 
 def parse_record(content: bytes) -> list[Row]:
-    """Rows of a RECORD file.
-
-    Raises:
-        VerificationFailedError: Not UTF-8, not CSV of three columns, too many rows, or no hash that is allowed.
-    """
+    """Rows of a RECORD file."""
     rows: list[Row] = []
     # Line by line: a StringIO would take four bytes a character.
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")

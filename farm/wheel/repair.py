@@ -88,7 +88,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         tags = name.tags  # pip goes by these, whatever WHEEL says
         windows = windows_machine(tags) is not None
         before = frozenset(archive.members)
-        libraries = read_needs(archive, hashed=False).libraries
+        libraries = read_needs(archive).libraries
         refuse_two_openmp(libraries)
         inside = {} if windows else neighbours(libraries)
     libs = f"{name.parts[0]}.libs"

@@ -110,9 +110,6 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
     """The lowest level that gives every library what it asks of the system.
 
     Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
-
-    Raises:
-        VerificationFailedError: No level does; names the library and the version, or the machine.
     """
     wanted = list(needs)
     # musl has no symbol versions, so nothing shows an older level: the newest known is the only safe one.

@@ -1,7 +1,9 @@
 """The static answer against emulation: `python tests/bench/imports.py [--level avx] [--mutants N] WHEEL...`.
 
+For Arm: `--level armv8_2 --image IMAGE`, an image for arm64 with Python 3.11, which qemu runs by binfmt.
+
 Of each wheel all libraries count as dispatching: `farm verify` says what their import runs, then imports them on an
-emulated CPU of the level. Mutants: AVX-512 (on Arm SVE) in a function that the import may enter. Prints a row a wheel;
+emulated CPU of the level. Mutants: AVX-512 (on Arm SVE) in a function that the import enters. Prints a row a wheel;
 ends with 1 where one says passed and the import dies, or one says failed and it goes on.
 """
 
@@ -23,7 +25,15 @@ from farm.wheel.policy import Policy
 from farm.wheel.report import Report
 from farm.wheel.verify import verify
 
-BEYOND = bytes.fromhex("62f17d48fec0")  # vpaddd zmm0, zmm0, zmm0
+# vpaddd zmm0, zmm0, zmm0; add z0.s, z1.s, z2.s of SVE
+BEYOND = {62: bytes.fromhex("62f17d48fec0"), 183: bytes.fromhex("2000a204")}
+# An image's Python on a CPU without SVE; what a signal ended ends by it here too.
+CONTAINER = """#!/bin/sh
+docker run --rm --network none -v "$PWD:$PWD" -e QEMU_CPU=neoverse-n1 {image} python3 "$@"
+code=$?
+[ $code -gt 128 ] && kill -$((code - 128)) $$
+exit $code
+"""
 
 
 def mutants(wheel: Path, folder: Path, count: int) -> list[Path]:
@@ -45,15 +55,16 @@ def mutants(wheel: Path, folder: Path, count: int) -> list[Path]:
         made.append(folder / str(number) / wheel.name)
         with zipfile.ZipFile(made[-1], "w") as out:
             for member, data in members.items():
-                changed = data[:offset] + BEYOND + data[offset + len(BEYOND) :] if member == name else data
+                beyond = BEYOND[data[18]] if member == name else b""
+                changed = data[:offset] + beyond + data[offset + len(beyond) :]
                 out.writestr(member, changed)
     return made
 
 
-def judged(wheel: Path, level: str) -> tuple[str, str]:
+def judged(wheel: Path, level: str, command: list[str] | None) -> tuple[str, str]:
     """What the static check says, and how the import ends: passed, failed or not decided."""
     before = verify(wheel, Policy(cpu=level, dispatching=("*",)))
-    after = emulate(before, wheel)
+    after = emulate(before, wheel, command)
     return _said(before), _ended(before, after)
 
 
@@ -74,14 +85,20 @@ def main() -> int:
     options.add_argument("wheels", nargs="+", type=Path)
     options.add_argument("--level", default="avx")
     options.add_argument("--mutants", type=int, default=0, help="of each wheel, besides itself")
+    options.add_argument("--image")
     chosen = options.parse_args()
     count: Counter[tuple[str, str, str]] = Counter()
     for wheel in chosen.wheels:
         with tempfile.TemporaryDirectory() as folder:
+            command = None
+            if chosen.image:
+                command = [f"{folder}/python"]
+                Path(command[0]).write_text(CONTAINER.format(image=chosen.image))
+                Path(command[0]).chmod(0o755)
             for number, each in enumerate([wheel, *mutants(wheel, Path(folder), chosen.mutants)]):
                 kind = "mutant" if number else "wheel"
                 try:
-                    said, ended = judged(each, chosen.level)
+                    said, ended = judged(each, chosen.level, command)
                 except FarmError as error:
                     print(f"{wheel.name}: {error}", flush=True)
                     continue

@@ -26,9 +26,6 @@ CASES = [
     ("farm index reconcile --ta", "farm index reconcile --take-back"),
     ("farm --project . plan --pla", "farm --project . plan --platform"),
     ("farm plan --platform win", "farm plan --platform windows"),
-    ("farm submit --channel kepler-deb", "farm submit --channel kepler-debian"),
-    ("farm submit --package torchv", "farm submit --package torchvision"),
-    ("farm submit --variant sm35-avx512v", "farm submit --variant sm35-avx512vnni-py311"),
     ("farm completion fi", "farm completion fish"),
     ("farm --project . sta", "farm --project . status"),
 ]

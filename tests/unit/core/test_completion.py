@@ -20,8 +20,6 @@ BIN = Path(sys.executable).parent
         ("farm smo", ["smoke"]),
         ("farm matrix --format gi", ["github"]),
         ("farm submit --no-p", ["--no-ptx", "--no-publish"]),
-        ("farm submit --channel kepler-deb", ["kepler-debian"]),
-        ("farm submit --variant sm35-avx512v", ["sm35-avx512vnni-py311"]),
         ("farm completion f", ["fish"]),
     ],
 )

@@ -26,7 +26,7 @@ def logged(*calls):
 
 def viewed():
     """Drawn by Rich on a file: the same lines as on a terminal."""
-    watcher = TerminalWatcher({})
+    watcher = TerminalWatcher()
     try:
         watcher.step("build")
         watcher.line(NAME)

@@ -536,3 +536,15 @@ def test_pips_environment_is_before_its_configuration(tmp_path, monkeypatch, fir
     assert sources.pip_index() == "https://env.example/simple"
     program.write_text(f'#!/bin/sh\necho "{lines[1]}"\n')
     assert sources.pip_index() == "https://conf.example/simple"
+
+
+def test_an_index_may_be_a_folder(tmp_path):
+    """`official:` of a channel: its wheel was looked for by HTTP alone."""
+    page = tmp_path / "torch" / "index.html"
+    page.parent.mkdir()
+    page.write_text('<a href="torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl#sha256=ab">x</a>')
+    file, index = "torch-2.6.0+cpu-cp311-cp311-linux_x86_64.whl", tmp_path.as_uri()
+    address = sources.index_address("torch", file, index)
+    assert address == f"{index}/torch/torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+    with pytest.raises(InfrastructureError, match="No such file"):
+        sources.index_address("vision", file, index)

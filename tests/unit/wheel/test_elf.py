@@ -97,12 +97,6 @@ def test_agrees_with_pyelftools_on_this_python():
     assert elf.versions == versions
 
 
-@pytest.mark.parametrize("cut", [0, 3, 4, 19, 40, 64, 100, 200, -1000, -64])
-def test_cut_off_files_are_damaged(library, cut):
-    with pytest.raises(VerificationFailedError, match="damaged ELF"):
-        read_elf(library[:cut])
-
-
 def test_sections_that_overlap_a_thousand_times_are_refused(library):
     code = next(section for section in read_elf(library).sections if section.is_code)
     with pytest.raises(VerificationFailedError, match="overlap"):
@@ -126,13 +120,6 @@ def test_mutated_libraries_give_one_error_only(library, data):
         struct.pack_into("<Q", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(at, value & 255)
     with suppress(VerificationFailedError):  # any other exception fails the test
         read_everything(bytes(raw))
-
-
-@given(st.binary(max_size=400))
-def test_random_bytes_give_one_error_only(raw):
-    for head in (b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x02"):
-        with suppress(VerificationFailedError):  # any other exception fails the test
-            read_everything(head + raw)
 
 
 def test_versions_of_symbols_may_end_with_the_file():

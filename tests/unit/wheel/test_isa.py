@@ -1,4 +1,3 @@
-import struct
 from contextlib import suppress
 
 import iced_x86
@@ -122,19 +121,6 @@ def test_decoding_restarts_at_every_symbol(make_elf):
     assert scan(make_elf(text=text), "avx").beyond == ()
     [find] = scan(make_elf(text=text, symbols={"f": 2}), "avx").beyond
     assert (find.count, find.places) == (1, ("f+0x0",))
-
-
-def test_debugging_information_is_no_code(make_elf):
-    """It is not loaded, and its address is 0, where the segment of the code begins unless the linker separates code."""
-    raw = make_elf(fatbin=VPADDD_YMM * 8)
-    place = raw.index(VPADDD_YMM)
-    old = struct.pack("<IQQQ", 1, 2, place, place)  # PROGBITS, ALLOC, its address, its offset
-    segment = struct.pack("<QQ", len(raw), len(raw))  # of the file, and in memory
-    assert raw.count(old) == raw.count(segment) == 1
-    raw = raw.replace(b".nv_fatbin", b".debug_inf").replace(old, struct.pack("<IQQQ", 1, 0, 0, place))
-    assert [find.feature for find in scan(raw, "avx").beyond] == ["AVX2"]  # all of the file is loaded as code
-    raw = raw.replace(segment, struct.pack("<QQ", place, place))
-    assert scan(raw, "avx").beyond == ()
 
 
 def test_bytes_that_are_no_instruction_are_counted(make_elf):

@@ -1,5 +1,4 @@
 import re
-from email.parser import HeaderParser
 
 import pytest
 from hypothesis import example, given
@@ -12,7 +11,6 @@ from farm.wheel.archive import Archive
 from farm.wheel.metadata import (
     normal_requirement,
     normal_version,
-    parse_headers,
     parse_wheel_name,
     read_dist_info,
     same_version,
@@ -86,31 +84,6 @@ def test_file_names_are_read_as_packaging_reads_them(pieces, ending):
     else:
         found = parse_wheel_name(filename)
         assert (found.name, found.version, found.tags) == (name, str(version), set(map(str, tags)))
-
-
-_LINES = [
-    "Name: x",
-    "Tag:y ",
-    "tag :z",
-    "From me: you",
-    "From",
-    ": no",
-    "",
-    " more",
-    "\tand",
-    "No header",
-    "\u00e9: e",
-    "a:b:c",
-]
-
-
-@given(st.lists(st.tuples(st.sampled_from(_LINES) | st.text(max_size=5), st.sampled_from(["\n", "\r\n", "\r", ""]))))
-@example([(line, "\n") for line in ("From a", " b", "Name: x", " y", ": z", " dropped", "Tag: 1", "", "Tag: 2")])
-def test_headers_are_read_as_the_standard_library_reads_them(lines):
-    text = "".join(line + end for line, end in lines)
-    theirs = HeaderParser().parsestr(text).items()
-    # Some versions of it leave the line end in the value where the first line is empty.
-    assert parse_headers(text) == [(name, str(value).lstrip(" \t\r\n")) for name, value in theirs]
 
 
 def test_dist_info(tmp_path, make_wheel):

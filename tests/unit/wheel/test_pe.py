@@ -100,12 +100,6 @@ def test_who_brings_what():
     assert "torch/lib" in added_folders()
 
 
-@pytest.mark.parametrize("cut", [0, 1, 2, 63, 64, 70, 100, 300, 500, 1030, 1800, -600])
-def test_cut_off_files_are_damaged(library, cut):
-    with pytest.raises(VerificationFailedError, match="damaged PE"):
-        read_everything(library[:cut])
-
-
 def read_everything(raw):
     read_pe(raw)
     read_library("torch/lib/cudnn64_8.dll", "", raw, None)
@@ -121,13 +115,6 @@ def test_mutated_libraries_give_one_error_only(library, data):
         struct.pack_into("<I", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(at, value & 255)
     with suppress(VerificationFailedError):  # any other exception fails the test
         read_everything(bytes(raw))
-
-
-@given(st.binary(max_size=600))
-def test_random_bytes_give_one_error_only(raw):
-    for head in (b"", b"MZ", b"MZ".ljust(0x3C, b"\0") + b"\x40\0\0\0PE\0\0\x64\x86\x02\0"):
-        with suppress(VerificationFailedError):  # any other exception fails the test
-            read_everything(head + raw)
 
 
 def agrees(raw):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.cli.inspect import components
 from farm.cli.main import main
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import CheckId, Policy
@@ -510,7 +509,6 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
         library.size == largest for library in seen.libraries
     ]
     assert inspect(path, decoded=None).libraries == inspect(path, decoded=largest).libraries == seen.libraries
-    assert data["components"] == []
 
 
 def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, monkeypatch, capsys):
@@ -519,32 +517,6 @@ def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, 
     for words, seen in [((), "not decoded (--cpu)"), (("--cpu",), "AVX2 1")]:
         assert main(["inspect", str(path), *words]) == 0
         assert seen in capsys.readouterr().out
-
-
-def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_elf, parts, make_container, make_entry):
-    def holding(*entries):
-        return make_elf(fatbin=b"".join(make_container(make_entry(kind, sm)) for kind, sm in entries))
-
-    path = make_wheel(
-        tmp_path,
-        {
-            **parts,
-            "canary/lib/libcudnn_ops_infer.so.8": holding(("sass", 35), ("sass", 50), ("sass", 60), ("ptx", 60)),
-            "canary/lib/libcudnn_cnn_infer.so.8": holding(("sass", 50), ("sass", 60), ("sass", 70), ("ptx", 60)),
-            "canary/lib/libcudnn.so.8": make_elf(),  # the shim of version 8 has no device code
-            "canary/lib/libcublasLt.so.11": holding(("sass", 35)),
-        },
-        tag=TAG,
-    )
-    seen = inspect(path, decoded=0)
-    assert [(part.name, len(part.libraries), part.sass, part.ptx) for part in seen.components] == [
-        ("cuDNN", 3, (50, 60), (60,)),
-        ("cuBLAS", 1, (35,), ()),
-    ]
-    assert list(components(seen)) == [
-        "cuDNN inside (3 libraries), which supports sm_50 sm_60, PTX compute_60",
-        "cuBLAS inside (1 libraries), which supports sm_35",
-    ]
 
 
 def test_a_program_for_musl_in_a_wheel_for_glibc(check, make_elf):
