@@ -260,6 +260,11 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
     if any(PurePosixPath(name).name == "Cargo.toml" for name in tree.names):
         notes.append("it has Rust code: a build has no network for crates, and Debian's rustc is 1.63")
+    if fetched := _fetched(tree):
+        notes.append(
+            f"CMake may fetch {fetched} while it configures, and a build has no network: Debian's package in apt, "
+            "the project's own option for an installed one in env, or its source by job/prepare.sh"
+        )
     imports = _modules(tree, package)
     if not imports:
         notes.append("no module was found: name one under smoke.imports, or a script")
@@ -286,6 +291,14 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
         torch=torch,
         notes=notes,
     )
+
+
+def _fetched(tree: Tree) -> str:
+    """What the package's own CMake files declare as fetched from elsewhere."""
+    files = [name for name in tree.names if name.endswith(("CMakeLists.txt", ".cmake")) and name.count("/") < 3]
+    code = re.sub("#.*", "", "\n".join(map(tree.text, files)))
+    names = re.findall(r"(?i)\b(?:FetchContent_Declare|ExternalProject_Add|CPMAddPackage)\s*\(\s*([\w.-]{1,60})", code)
+    return ", ".join(sorted({*names})[:5])
 
 
 def _code(tree: Tree) -> Iterator[str]:

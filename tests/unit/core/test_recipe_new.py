@@ -89,6 +89,13 @@ def test_cuda_is_what_the_sources_hold(project, source):
     assert plan.env["CUDAARCHS"] == "35-real"
 
 
+def test_what_cmake_would_fetch_is_named(project, source, capsys):
+    """implicit and sentencepiece failed so at their first build, after minutes."""
+    text = "include(FetchContent)\n# FetchContent_Declare(old)\nfetchcontent_declare( json\n  URL https://x.example)\n"
+    assert new(project, source(**{"pyproject.toml": ABOUT, "CMakeLists.txt": text})) == 0
+    assert "note: CMake may fetch json while it configures" in capsys.readouterr().out
+
+
 def test_an_extension_of_torch_names_the_channels_release(project, source, capsys, monkeypatch):
     monkeypatch.setattr(recipe, "TORCH_IMPORTS", ())  # resolved, they need an index
     assert new(project, source(**{"pyproject.toml": ABOUT + 'dependencies = ["torch>=2"]\n'})) == 0
