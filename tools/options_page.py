@@ -7,7 +7,7 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 
 from pathlib import Path
 
-from farm.plan.options import markdown
+from farm.plan.options import OPTIONS
 from tools.generated import write
 
 OUT = Path(__file__).parent.parent / "docs" / "options.md"
@@ -22,6 +22,18 @@ value with its origin.
 {table}
 This table is written by `make generate` from `farm/plan/options.py`.
 """
+
+
+def markdown() -> str:
+    """The table of docs/options.md."""
+    rows = ["| option | value | variable | key of a channel | what |", "|---|---|---|---|---|"]
+    for one in OPTIONS.values():
+        value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(one.kind) or " or ".join(
+            f"`{word}`" for word in (one.choices or (one.metavar,))
+        )
+        key = f"`{one.name}`" if one.pinned or one.name == "cuda" else ""
+        rows.append(f"| `{one.flag}` | {value} | `{one.variable}` | {key} | {one.help} |")
+    return "\n".join(rows) + "\n"
 
 
 def main() -> None:

@@ -78,31 +78,31 @@ def long_paths() -> bool:
         return False
 
 
-def downloads(plan: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """Address, sha256 and bytes of each file that is not there yet; of small tools the bytes do not count."""
+def downloads(plan: dict[str, Any]) -> Iterator[tuple[list[str], str, int]]:
+    """Addresses, sha256 and bytes of each file that is not there yet; of small tools the bytes do not count."""
     for tool in plan["windows"]["tools"]:
         receipt = FARM / f"tools/{tool['name']}.ok"
         if not (receipt.is_file() and receipt.read_text() == tool["sha256"]):
-            yield tool["url"], tool["sha256"], 0
+            yield [tool["url"], *tool.get("mirrors", [])], tool["sha256"], 0
     found = plan["toolkit"]
     if found and not (Path(plan["env"]["CUDA_HOME"]) / ".redist.json").is_file():
         for archive in found["archives"]:
             if not list((FARM / "downloads").glob(f"{archive['sha256']}.*")):
-                yield archive["url"], archive["sha256"], archive["size"]
+                yield [archive["url"]], archive["sha256"], archive["size"]
 
 
-def unreachable(url: str, sha256: str) -> Lack | None:
-    """What to do where neither FARM_ARCHIVES nor its own server has a file."""
-    name = url.rpartition("/")[2]
+def unreachable(urls: list[str], sha256: str) -> Lack | None:
+    """What to do where neither FARM_ARCHIVES nor one of its servers has a file."""
+    name = urls[0].rpartition("/")[2]
     own = os.environ.get("FARM_ARCHIVES", "").rstrip("/")
     if own and not own.lower().startswith(("http://", "https://")) and Path(own, name).is_file():
         return None
     mirrors = [f"{own}/{name}"] if own.lower().startswith(("http://", "https://")) else []
     said = ""
-    for place in (*mirrors, url):
+    for place in (*mirrors, *urls):
         if not (said := toolkit.reach(place)):
             return None
-    text = f"{toolkit.public_url(url)} cannot be reached: {said}"
+    text = f"{toolkit.public_url(urls[0])} cannot be reached: {said}"
     return Lack(9, text, f"put {name} (sha256 {sha256}) into a folder, and: set FARM_ARCHIVES=FOLDER")
 
 

@@ -3,8 +3,9 @@
 Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py, downloads as that does (FARM_ARCHIVES) and
 exits with its codes.
 
-The manifest is a list of `{name, version, url, sha256, max_mb, members}`; `members` maps a pattern (fnmatch) to a place
-below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records what is there; it is not downloaded again.
+The manifest is a list of `{name, version, url, sha256, max_mb, members, mirrors}`; `members` maps a pattern (fnmatch)
+to a place below FOLDER, a folder if it ends in a slash; `mirrors` are asked after `url`. FOLDER/NAME.ok records what
+is there; it is not downloaded again.
 """
 
 import errno
@@ -26,13 +27,25 @@ ATTEMPTS = 3
 
 def download(tool: dict[str, Any], target: Path) -> None:
     """Into `target`, at most max_mb; refused when its sha256 is another."""
-    limit = tool["max_mb"] << 20
-    where = f"{tool['name']}: {toolkit.public_url(tool['url'])}"
-    if toolkit.from_archives(tool["url"], tool["sha256"], target, limit):
+    if toolkit.from_archives(tool["url"], tool["sha256"], target, tool["max_mb"] << 20):
         return
+    url, *mirrors = tool["url"], *tool.get("mirrors", [])
+    for other in mirrors:
+        try:
+            fetched(tool, url, target)
+            return
+        except (toolkit.NetworkError, toolkit.ArchiveError) as error:
+            toolkit.say(f"{error}; next: {toolkit.public_url(other)}")
+            url = other
+    fetched(tool, url, target)
+
+
+def fetched(tool: dict[str, Any], url: str, target: Path) -> None:
+    """The file of one address into `target`."""
+    where = f"{tool['name']}: {toolkit.public_url(url)}"
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            toolkit.fetch(tool["url"], target, limit)
+            toolkit.fetch(url, target, tool["max_mb"] << 20)
             break
         except OSError as error:  # urllib's errors are among them
             if error.errno == errno.ENOSPC:

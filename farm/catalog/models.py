@@ -275,6 +275,7 @@ class Feature(Facts):
     cpu: str | None = None
     words: dict[str, str] = {}
     needs: list[str] = []
+    untried: dict[PlatformName, str] = {}
     official: dict[PlatformName, str]
     conda_forge: str | None = None
     spack: str | None = None

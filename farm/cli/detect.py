@@ -130,9 +130,10 @@ def _print(readings: Readings, found: Recommendation, others: list[tuple[str, st
     lines += [("channel", found.channel)] if found.channel else []
     lines += [("wheel", found.state)] if found.state else []
     lines += [("tested", test) for test in found.tests]
-    lines += [("why", reason) for reason in found.reasons]
-    lines += [("warning", warning) for warning in found.warnings]
     show.table("", ("the wheel for it", ""), lines)
+    for kind, texts in (("why", found.reasons), ("warning", found.warnings)):
+        for text in texts:
+            show.prose(f"{kind}: {text}")
     for maker, what, install in others:
         show.prose(f"{maker}: {what}")
         show.say(f"  {install}")

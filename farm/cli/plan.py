@@ -70,6 +70,9 @@ def values(plan: "Plan") -> list[Row]:
     if plan.windows:
         rows.append(("openmp", plan.windows.openmp, "the one OpenMP runtime of the build"))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
+    for name in plan.features:
+        if why := catalog.features()[name].untried.get(plan.platform):
+            rows.append(("untried", name, why))
     return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
 
 

@@ -10,7 +10,7 @@ from farm.base.text import nearest
 from farm.base.yamlfile import where
 from farm.catalog import number
 from farm.plan import inputs
-from farm.plan.compat.stack import effects
+from farm.plan.compat.stack import Stack, arch_list, effects
 from farm.plan.compat.torch import numpy_end
 from farm.plan.features import settings
 from farm.plan.inputs import source_version
@@ -33,28 +33,6 @@ def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -
     return f"{base}+{'.'.join(parts)}"
 
 
-def arch_list(variant: Variant, *, ptx: bool) -> str:
-    """TORCH_CUDA_ARCH_LIST: `3.5;3.7`, with `+PTX` on the highest where PTX is wanted."""
-    known = catalog.architectures().architectures
-    entries = [known[name].arch_list for name in variant.architectures]
-    if entries and ptx:
-        entries[-1] += "+PTX"
-    return ";".join(entries)
-
-
-def cmake_architectures(variant: Variant, *, ptx: bool) -> str:
-    """CMAKE_CUDA_ARCHITECTURES: `35-real;37-real`, with `-virtual` of the highest where PTX is wanted."""
-    names = [name.removeprefix("sm") for name in variant.architectures]
-    return ";".join([*(f"{name}-real" for name in names), *(f"{name}-virtual" for name in names[-1:] if ptx)])
-
-
-def gencode(variant: Variant, *, ptx: bool) -> str:
-    """The GPU's architectures as flags of nvcc."""
-    names = [name.removeprefix("sm") for name in variant.architectures]
-    codes = [(name, f"sm_{name}") for name in names] + [(name, f"compute_{name}") for name in names[-1:] if ptx]
-    return " ".join(f"-gencode=arch=compute_{name},code={code}" for name, code in codes)
-
-
 def placeholders(candidate: Candidate) -> dict[str, str]:
     """The values of `{version}`, `{cuda_home}`, … in a recipe, for this build."""
     stack, system = candidate.stack, platform(candidate.stack.platform)
@@ -67,9 +45,19 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "use_cudnn": "1" if stack.cudnn else "0",
         **{name: word.value for name, word in effects(stack).items()},
         "cuda_home": system.cuda_home(stack),
-        "arch_list": arch_list(stack.variant, ptx=stack.ptx) if stack.cuda else "",
-        "cmake_architectures": cmake_architectures(stack.variant, ptx=stack.ptx) if stack.cuda else "",
-        "gencode": gencode(stack.variant, ptx=stack.ptx) if stack.cuda else "",
+        "arch_list": arch_list(stack),
+        **_device_flags(stack),
+    }
+
+
+def _device_flags(stack: Stack) -> dict[str, str]:
+    """CMAKE_CUDA_ARCHITECTURES (`35-real;37-real`, with `-virtual` of the highest for PTX), and flags of nvcc."""
+    sms = list(stack.variant.sms) if stack.cuda else []
+    virtual = sms[-1:] if stack.ptx else []
+    codes = [(sm, f"sm_{sm}") for sm in sms] + [(sm, f"compute_{sm}") for sm in virtual]
+    return {
+        "cmake_architectures": ";".join([*(f"{sm}-real" for sm in sms), *(f"{sm}-virtual" for sm in virtual)]),
+        "gencode": " ".join(f"-gencode=arch=compute_{sm},code={code}" for sm, code in codes),
     }
 
 
@@ -196,7 +184,7 @@ def _sources(candidate: Candidate) -> Variables:
     found = platform(stack.platform).environment(recipe, stack)
     found = found | {f"recipe {recipe.package}": own}
     if stack.cuda:
-        found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack.variant, ptx=stack.ptx)}
+        found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
     for name, setting in settings(candidate).items():
         feature = catalog.features()[name]
         # CMake asks nothing about GPUs where there is no CUDA.

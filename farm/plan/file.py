@@ -124,6 +124,7 @@ class ToolPin(Model):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     max_mb: int = Field(gt=0, le=1024)
     members: dict[Text, Annotated[str, Field(pattern=r"^[a-z0-9]+(/[a-z0-9_.]+)*/?$")]]
+    mirrors: list[Annotated[str, Field(pattern=r"^https?://[!-~]{1,300}$")]] = []
 
 
 class WindowsPlan(Model):
@@ -293,6 +294,8 @@ class Plan(Model):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
+            if first["type"] in ("missing", "extra_forbidden"):
+                hint = "another version of the farm wrote it: make it again with `farm plan --json`"
             raise UsageError(f"{path}: not a plan: {where}: {first['msg']}", hint=hint) from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error

@@ -245,15 +245,3 @@ def from_arguments(values: Mapping[str, Value], words: Sequence[str] = ()) -> di
     found = {name: Choice(value, one.flag) for name, one in OPTIONS.items() if (value := values.get(name)) is not None}
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
     return dict(sorted(found.items(), key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1))
-
-
-def markdown() -> str:
-    """The table of docs/options.md."""
-    rows = ["| option | value | variable | key of a channel | what |", "|---|---|---|---|---|"]
-    for one in _TABLE:
-        value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(one.kind) or " or ".join(
-            f"`{word}`" for word in (one.choices or (one.metavar,))
-        )
-        key = f"`{one.name}`" if one.pinned or one.name == "cuda" else ""
-        rows.append(f"| `{one.flag}` | {value} | `{one.variable}` | {key} | {one.help} |")
-    return "\n".join(rows) + "\n"

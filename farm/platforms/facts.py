@@ -52,20 +52,20 @@ class Facts(NamedTuple):
     built_on: tuple[str, ...]
     tag: str
     tag_pattern: str
-    tag_machines: Mapping[str, str]
     markers: tuple[str, str, str]
-    marker_machines: Mapping[str, str]
     compiler: Literal["gcc", "clang", "msvc"]
-    cuda: bool
-    gpus: tuple[str, ...]
-    in_images: bool
-    in_alias: str | None
-    python: str
     libraries: Literal["ELF", "PE", "Mach-O"]
-    swap: str
-    build_root: str
-    limits_paths: bool
     hardware_from: Literal["proc", "sysctl", "registry"]
+    tag_machines: Mapping[str, str] = {}
+    marker_machines: Mapping[str, str] = {}
+    cuda: bool = True
+    gpus: tuple[str, ...] = ()
+    in_images: bool = False
+    in_alias: str | None = None
+    python: str = "bin/python"
+    swap: str = "swap"
+    build_root: str = "."
+    limits_paths: bool = False
 
     def machine(self, spelling: str) -> str:
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""
@@ -92,19 +92,10 @@ _TABLE = (
         built_on=("x86_64", "aarch64"),
         tag="linux",
         tag_pattern=r"(linux|(many|musl)linux(1|2010|2014|_\d+_\d+))_{machine}",
-        tag_machines={},
         markers=("posix", "linux", "Linux"),
-        marker_machines={},
         compiler="gcc",
-        cuda=True,
-        gpus=(),
         in_images=True,
-        in_alias=None,
-        python="bin/python",
         libraries="ELF",
-        swap="swap",
-        build_root=".",
-        limits_paths=False,
         hardware_from="proc",
     ),
     Facts(
@@ -119,9 +110,6 @@ _TABLE = (
         markers=("nt", "win32", "Windows"),
         marker_machines={"x86_64": "AMD64", "aarch64": "ARM64"},
         compiler="msvc",
-        cuda=True,
-        gpus=(),
-        in_images=False,
         in_alias="windows",
         python="Scripts/python.exe",
         libraries="PE",
@@ -138,19 +126,12 @@ _TABLE = (
         built_on=("arm64",),
         tag="macosx",
         tag_pattern=r"macosx_\d+_\d+_{machine}",
-        tag_machines={},
         markers=("posix", "darwin", "Darwin"),
-        marker_machines={},
         compiler="clang",
         cuda=False,
         gpus=("mps",),
-        in_images=False,
         in_alias="darwin",
-        python="bin/python",
         libraries="Mach-O",
-        swap="swap",
-        build_root=".",
-        limits_paths=False,
         hardware_from="sysctl",
     ),
 )

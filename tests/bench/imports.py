@@ -29,7 +29,7 @@ from farm.wheel.verify import verify
 BEYOND = {62: bytes.fromhex("62f17d48fec0"), 183: bytes.fromhex("2000a204")}
 # An image's Python on a CPU without SVE; what a signal ended ends by it here too.
 CONTAINER = """#!/bin/sh
-docker run --rm --network none -v "$PWD:$PWD" -e QEMU_CPU=neoverse-n1 {image} python3 "$@"
+docker run --rm --init --network none -v "$PWD:$PWD" -e QEMU_CPU=neoverse-n1 {image} python3 "$@"
 code=$?
 [ $code -gt 128 ] && kill -$((code - 128)) $$
 exit $code

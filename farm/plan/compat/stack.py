@@ -165,6 +165,7 @@ class _Row(Model):
     source: str
     severity: Severity = "error"
     change: list[str] = []
+    key: str | None = None
 
 
 class _Rows(RootModel[dict[str, _Row]]):

@@ -1,6 +1,6 @@
 """Channels: pinned stacks and the variants that they offer (`ci/matrix.yaml`)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -54,19 +54,15 @@ class Matrix:
         fitting = [c for c in self.channels.values() if package in c.packages and platform in c.platforms]
         if not fitting:
             raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
-        offers = {c.name: c.cudas(package, variant, platform) for c in fitting}
-        has_torch: Callable[[Channel], bool] = lambda c: torch in (None, c.text.options.get("torch"))  # noqa: E731
-        has_cuda: Callable[[Channel], bool] = lambda c: cuda is None or cuda in offers[c.name]  # noqa: E731
-        # The order of the docstring: each is tried on all channels before the next one.
-        nearness: tuple[Callable[[Channel], bool], ...] = (
-            lambda c: bool(offers[c.name]) and has_torch(c) and has_cuda(c),
-            lambda c: bool(offers[c.name]) and has_torch(c),
-            lambda c: bool(offers[c.name]) and has_cuda(c),
-            lambda c: bool(offers[c.name]),
-            lambda c: any(b.variant.group == variant.group for b in c.builds if b.platform == platform),
-            lambda c: variant.gpu in c.gpus,
-        )
-        return next((c.name for near in nearness for c in fitting if near(c)), fitting[0].name)
+
+        def distance(channel: Channel) -> tuple[int, bool, bool]:
+            if offers := channel.cudas(package, variant, platform):
+                other_torch = torch not in (None, channel.text.options.get("torch"))
+                return 0, other_torch, cuda is not None and cuda not in offers
+            alike = any(b.variant.group == variant.group for b in channel.builds if b.platform == platform)
+            return (1 if alike else 2 if variant.gpu in channel.gpus else 3), False, False
+
+        return min(fitting, key=distance).name  # the first of equals
 
     def own(self) -> list[str]:
         """The channels that do not come with the farm; none for a project without a matrix of its own."""

@@ -7,6 +7,7 @@ from itertools import combinations, product
 
 from farm import catalog
 from farm.plan.compat import Stack, check
+from farm.plan.compat.stack import rows
 from farm.plan.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.plan.options import OPTIONS, Value
 from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced, recipe
@@ -221,9 +222,11 @@ class Channel:
         for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
             if platform not in (able := recipes[package].platforms):
                 raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
+        # The rules whose refusal a channel shall never offer, and the key that is at fault.
+        axes = {name.partition("/")[0]: row.key for name, row in rows().items() if row.key} | {n: n for n in OPTIONS}
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
-                name = REFUSED.get(reason.rule)
+                name = axes.get(reason.rule)
                 if name is None or reason.severity == "warning":
                     continue
                 words, word = getattr(self.text, name), dict(zip(AXES, key, strict=True)).get(name)
@@ -233,7 +236,7 @@ class Channel:
                 raise RuleError(reason.text + (more if reason.rule == "base-python" else ""), *place)
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
-        """The parts of a build that REFUSED is about, for the rules."""
+        """The parts of a build that a channel decides, for the rules."""
         package, platform, gpu, cpu, python, cuda = key
         pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
         value = {
@@ -263,30 +266,6 @@ class Channel:
             named = _named(rule)
             if not any(_names(named, key) for key in keys):
                 raise RuleError(f"the rule {fault}", name, index)
-
-
-REFUSED = {
-    "cuda": "cuda",
-    "torch": "torch",
-    "cudnn": "cudnn",
-    "gpu-machine": "gpus",
-    "cuda-sm": "gpus",
-    "mps": "gpus",
-    "cuda-macos": "gpus",
-    "machine": "cpus",
-    "toolkit-platform": "platforms",
-    "toolkit-cuda": "cuda",
-    "toolkit-machine": "cpus",
-    "toolkit-components": "toolkit",
-    "toolkit-unpinned": "cuda",
-    "free-threaded": "pythons",
-    "base-python": "pythons",
-    "torch-cuda": "cuda",
-    "torch-python": "pythons",
-    "arch-list": "gpus",
-    **{name: name for name in OPTIONS},
-}
-"""The rules whose refusal a channel shall never offer, and the key of the channel that is at fault."""
 
 
 def _covering(keys: Iterable[Key]) -> Iterator[Key]:

@@ -24,10 +24,14 @@ class Download(Model):
 
 
 class Tool(Download):
-    """An archive of which some members are unpacked: pattern (fnmatch) to a place; one that ends in / is a folder."""
+    """An archive of which some members are unpacked: pattern (fnmatch) to a place; one that ends in / is a folder.
+
+    `mirrors`: other addresses of the same file.
+    """
 
     max_mb: int = Field(gt=0, le=1024)
     members: dict[str, Place]
+    mirrors: list[Url] = []
 
 
 class BuildTools(Model):

@@ -74,9 +74,16 @@ def test_without_an_emulator_it_is_refused_with_the_way_to_get_one(farm):
     assert "apt-get install qemu-user-static" in done.stderr
 
 
-@pytest.mark.parametrize(("variant", "model"), [("cpu-armv8_2-py311", "neoverse-n1"), ("cpu-armv9-py311", "max")])
+@pytest.mark.parametrize(
+    ("variant", "model", "sass"),
+    [
+        ("cpu-armv8_2-py311", "neoverse-n1", set()),
+        ("cpu-armv9-py311", "max", set()),
+        ("sm90-armv9-py311", "max", {90}),  # CUDA 13 out of NVIDIA's wheels for aarch64: nvcc is emulated as well
+    ],
+)
 @pytest.mark.usefixtures("registered")
-def test_it_is_built_and_tested_and_called_emulated(farm, variant, model):
+def test_it_is_built_and_tested_and_called_emulated(farm, variant, model, sass):
     process = farm.start("submit", "--variant", variant, *CANARY)
     out, err = process.communicate(timeout=IMAGE_S)
     assert process.returncode == 0, err
@@ -86,7 +93,9 @@ def test_it_is_built_and_tested_and_called_emulated(farm, variant, model):
     assert (list(steps), {step["outcome"] for step in steps.values()}) == (names, {"done"})
     assert steps["image"]["result"].endswith(", emulated")
     assert "aarch64 is emulated by qemu on this engine" in err
-    (tag,) = inspect(Path(said["wheel"])).tags
-    assert tag.endswith("_aarch64")
+    inside = inspect(Path(said["wheel"]))
+    assert [tag.endswith("_aarch64") for tag in inside.tags] == [True]
+    assert {sm for library in inside.libraries for each in library.fatbins for sm in each.sass} == sass
     report = json.loads((farm.folder(said["run"]) / f"smoke-{model}.json").read_text())
     assert (report["outcome"], report["emulated"], report["facts"]["machine"]) == ("passed", model, "aarch64")
+    assert {each["status"] for each in report["checks"] if each["group"] == "cuda"} <= {"not_run"}

@@ -357,6 +357,27 @@ def test_a_kit_or_disk_that_cannot_be_used_stops_it_at_once(machine):
     assert machine.calls() == []
 
 
+def test_a_folder_of_another_user_is_refused_before_a_program_of_it_runs(machine):
+    """Wine's own powershell does nothing: the stand-in answers as Windows' would for such a folder."""
+    (machine.c / "farm").mkdir()
+    machine.tool("tools/powershell.exe")
+    machine.change("powershell.exe", "Get-Acl", "exit=77")
+    code, out = machine.run()
+    assert (code, r"C:\farm belongs to another user of this machine" in out) == (9, True), out
+    assert [call["path"].rpartition("\\")[2].lower() for call in machine.calls()] == ["powershell.exe"]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_farm_configure_stops_when_cmake_has_configured(machine, code):
+    machine.rules.append(("python.exe", "--cmake-only", r"write=C:\farm\src\build\build.ninja", f"exit={code}"))
+    seen, out = machine.run(FARM_CONFIGURE="1")
+    assert (seen, "step build FAILED" in out) == (5 * code, bool(code)), out
+    assert (r"configured, and not built (FARM_CONFIGURE): C:\farm\src\build\build.ninja" in out) == (not code)
+    commands = [call["command"] for call in machine.calls("python.exe")]
+    assert [command for command in commands if "setup.py build --cmake-only" in command]
+    assert not [command for command in commands if "-m build" in command]
+
+
 def test_a_visual_studio_that_is_not_whole_is_refused(machine):
     build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
     build.write_text(build.read_text().replace('set "VCToolsVersion=', 'set "SomethingElse='))
@@ -666,8 +687,7 @@ def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
     ):
         assert part in report
     assert "farm-report.txt (no Python" in out
-    [cleaned] = machine.calls("powershell.exe")
-    assert "$env:USERNAME" in cleaned["command"]
+    assert "$env:USERNAME" in machine.calls("powershell.exe")[-1]["command"]
     # What cannot be cleaned is not kept.
     machine.rules.append(("powershell.exe", "", "exit=1"))
     code, out = machine.run("report.cmd")
@@ -882,14 +902,13 @@ def scripts(machine, image):
         ("3010", True, 0, ""),
         ("1", True, 9, "the Visual Studio installer ended with 1"),
         ("1603", True, 9, "1603: a package cannot be installed in this base image"),
-        ("0", False, 9, "there is no toolset 14.29 in C:\\BuildTools"),
+        ("0", False, 9, "there is no cl.exe of toolset 14.29 in C:\\BuildTools"),
     ],
 )
 def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, code, told):
     shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
-    effect = [r"mkdir=C:\BuildTools\VC\Tools\MSVC\14.29.30133"] if toolset else []
-    if toolset:
-        (machine.c / "BuildTools/VC/Tools/MSVC").mkdir(parents=True)
+    compiler = r"write=C:\BuildTools\VC\Tools\MSVC\14.29.30133\bin\Hostx64\x64\cl.exe"
+    effect = [compiler] if toolset else [r"mkdir=C:\BuildTools\VC\Tools\MSVC\14.29.30133"]
     machine.rules.append(
         ("download.exe", "--add Microsoft.VisualStudio.Workload.VCTools", *effect, f"exit={installer}")
     )
@@ -913,7 +932,7 @@ def test_a_download_with_another_sha256_is_removed_and_not_run(machine, scripts)
 
 def test_the_packages_of_visual_studio_are_pinned_by_a_file(machine, scripts):
     shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
-    (machine.c / "BuildTools/VC/Tools/MSVC/14.29.30133").mkdir(parents=True)
+    machine.tool("BuildTools/VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe")
     code, out = machine.run("visual_studio.cmd", scripts)
     assert (code, "the packages are those of Microsoft's channel of today" in out) == (0, True), out
     assert "--channelUri" not in machine.calls("download.exe")[0]["command"]
@@ -945,7 +964,7 @@ def test_a_download_is_taken_from_an_archive_of_ones_own(machine, scripts):
     own = machine.c / USER / "my archives"
     own.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
-    (machine.c / "BuildTools/VC/Tools/MSVC/14.29.30133").mkdir(parents=True)
+    machine.tool("BuildTools/VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe")
     shutil.copy(machine.folder / "standin.exe", own / "vs_BuildTools.exe")
     folder = "C:\\" + str(own.relative_to(machine.c)).replace("/", "\\")
     code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES=folder)

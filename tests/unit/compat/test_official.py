@@ -1,6 +1,9 @@
 """PyTorch's own wheels: every row of the release table is answered with yes, and what runs on which card."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from farm import catalog
 from farm.catalog import gpus
@@ -8,6 +11,8 @@ from farm.catalog.binary import ptx_compiles, sass_runs
 from farm.plan.compat import Stack, check, official
 from farm.plan.compat.official import Question
 from farm.plan.variant import Variant
+
+CASES = yaml.safe_load(Path(__file__).with_name("official.yaml").read_text(encoding="utf-8"))
 
 PLATFORMS = ("linux", "windows")
 
@@ -68,25 +73,7 @@ def test_wheels_that_were_read_agree_with_the_release_table():
 
 @pytest.mark.parametrize(
     ("card", "torch", "runs", "line"),
-    [
-        # torch.cuda.get_arch_list() of the wheels, and PyTorch's own announcements (dev-discuss 3128, 3290, 3432).
-        (61, "2.7.1", True, "pip install torch==2.7.1"),
-        (61, "2.8.0", True, "pip install torch==2.8.0 --index-url https://download.pytorch.org/whl/cu126"),
-        (61, "2.14.1", True, "pip install torch==2.14.1 --index-url https://download.pytorch.org/whl/cu126"),
-        (61, "2.15.0", False, None),
-        (52, "2.15.0", False, None),
-        (70, "2.10.0", True, "pip install torch==2.10.0"),
-        (70, "2.11.0", True, "pip install torch==2.11.0 --index-url https://download.pytorch.org/whl/cu126"),
-        (70, "2.15.0", False, None),
-        (75, "2.15.0", True, "pip install torch==2.15.0"),
-        (89, "2.15.0", True, "pip install torch==2.15.0"),
-        (120, "2.6.0", False, None),
-        (120, "2.7.0", True, "pip install torch==2.7.0 --index-url https://download.pytorch.org/whl/cu128"),
-        (121, "2.9.1", True, "pip install torch==2.9.1"),
-        (35, "1.12.1", False, None),
-        (37, "2.0.1", True, "pip install torch==2.0.1"),
-        (37, "2.1.2", True, "pip install torch==2.1.2 --index-url https://download.pytorch.org/whl/cu118"),
-    ],
+    CASES["which_official_wheel_runs_on_a_card"],
 )
 def test_which_official_wheel_runs_on_a_card(card, torch, runs, line):
     answer = ask(card, LINUX, torch)
@@ -153,23 +140,7 @@ def test_what_upstream_dropped_is_said(torch, cuda, card, said):
 
 @pytest.mark.parametrize(
     ("code", "suffix", "card", "runs"),
-    [
-        (86, "", 89, True),
-        (80, "", 86, True),
-        (80, "", 89, True),
-        (120, "", 121, True),
-        (100, "", 103, True),
-        (89, "", 86, False),
-        (75, "", 80, False),
-        (90, "a", 90, True),
-        (100, "a", 103, False),
-        (100, "f", 103, True),
-        (120, "f", 121, True),
-        (100, "f", 120, False),
-        (80, "", 87, False),
-        (35, "", 37, True),
-        (87, "", 87, True),
-    ],
+    CASES["binary_compatibility"],
 )
 def test_binary_compatibility(code, suffix, card, runs):
     """CUDA C++ Programming Guide, Binary Compatibility; Architecture-Specific and Family-Specific Features."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, UsageError
@@ -38,6 +39,8 @@ from farm.run.sources import _pack
 from farm.run.workspace import Silent, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid
+
+CASES = yaml.safe_load(Path(__file__).with_name("own_package.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -283,57 +286,9 @@ def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
             plan_of(own)
 
 
-SDIST = "{kind: sdist, package: x, file: FILE, sha256: HASH}"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "line", "text"),
-    [
-        (
-            "components: []",
-            "components: [nvc]",
-            7,
-            "components.0: unknown component of CUDA 'nvc'; did you mean 'nvcc'",
-        ),
-        ('"0.1.0"', '"v0.1"', 4, "version: 'v0.1' is not a release such as 1.2"),
-        ('"0.1.0"', '"0.1+mine"', 4, "version: '0.1+mine' is not a release"),
-        ("package: hello", "package: hello world", 2, "package: 'hello world' is not a name"),
-        ("{kind: path, path: src}", "src", 5, "source: keys and values are needed here"),
-        ("{kind: path, path: src}", "{path: src}", 5, "source: the key 'kind' is missing"),
-        ("path: src}", "path: srcs}", 5, "source.path: there is no folder "),
-        ("path: src}", "path: /}", 5, "source.path: / is not below "),
-        (
-            "path: src}",
-            "path: ../..}",
-            5,
-            "is the project itself; without git nothing tells its source from what builds",
-        ),
-        ("path: src}", "path: ../../..}", 5, "for another repository: kind: git"),
-        ("path: src}", "path: src}\nsubdirectory: python", 5, "/src has no folder python"),
-        ("path: src}", "path: src}\nsubdirectory: ../src", 6, "subdirectory: '../src' is not a folder inside"),
-        (
-            "{kind: path, path: src}",
-            SDIST.replace("FILE", "x-1-py3-none-any.whl"),
-            5,
-            "is not the name of a source archive",
-        ),
-        ("{kind: path, path: src}", SDIST.replace("FILE", "x-1.zip"), 5, "'HASH' is not 64 digits of sha256"),
-        ("[cmake, ", "[cmake=3.25, ", 10, "apt.0: 'cmake=3.25' is not the name of one Debian package"),
-        (
-            'N: "{version}"',
-            'N: "{versoin}"',
-            11,
-            "env.FARM_VERSION: unknown placeholder 'versoin' in '{versoin}'; did you mean 'version'?",
-        ),
-        ("{FARM_VERSION:", "{farm version:", 11, "'farm version' is not the name of a variable"),
-        ("script: smoke.py", "script: smok.py", 17, "smoke.script: there is no "),
-        ("imports: [hello]", "imports: [a-b]", 17, "smoke.imports.0: 'a-b' is not the name of a module"),
-        ("vendor_into: ", "vendor_into: ../", 15, "is not a folder inside, such as torch/lib"),
-        ("vendor_into: ", "vendor_into: /", 15, "is not a folder inside, such as torch/lib"),
-        ("env: {", "requires: ['numpy>>1']\nenv: {", 11, "requires.0: 'numpy>>1': "),
-        ("env: {", "needs: [torhc]\nenv: {", 11, "needs: no recipe for package 'torhc'"),
-        ("env: {", "\tenv: {", 11, "not valid YAML: a tab; indent with spaces"),
-    ],
+    CASES["a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written"],
 )
 def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own, capsys, old, new, line, text):
     file = own / "recipes" / "hello" / "recipe.yaml"

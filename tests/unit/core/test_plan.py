@@ -15,7 +15,7 @@ from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.base.source_tree import tree_digest
 from farm.plan.build import judge, resolve
-from farm.plan.environment import arch_list, wheel_version
+from farm.plan.environment import wheel_version
 from farm.plan.file import MAX_PLAN_BYTES, Plan
 from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
@@ -191,22 +191,6 @@ def test_wheel_versions(cuda, variant, rebuild, version):
     assert str(Version(version)) == version  # PEP 440, and already in its normal form
 
 
-@pytest.mark.parametrize(
-    ("gpu", "ptx", "expected"),
-    [
-        ("sm35", False, "3.5"),
-        ("sm35", True, "3.5+PTX"),
-        ("kepler", False, "3.5;3.7"),
-        ("kepler", True, "3.5;3.7+PTX"),
-        ("legacy", False, "3.5;3.7;5.0;5.2;6.0;6.1;7.0;7.5"),
-        ("sm120", True, "12.0+PTX"),
-        ("cpu", True, ""),
-    ],
-)
-def test_arch_lists(gpu, ptx, expected):
-    assert arch_list(Variant.parse(f"{gpu}-avx-py311"), ptx=ptx) == expected
-
-
 def test_what_the_wheel_promises(root):
     plan = resolve(root, select("kepler-avx-py311", "torch", channel="kepler-2.0.1", ptx=True))
     assert (plan.verify.sass, plan.verify.ptx, plan.verify.cpu) == ((35, 37), (37,), "avx")
@@ -297,6 +281,17 @@ def test_what_is_no_plan_is_refused(tmp_path, content):
         Plan.read(path)
     with pytest.raises(UsageError, match="cannot be read"):
         Plan.read(tmp_path / "absent.json")
+
+
+def test_a_plan_of_another_version_of_the_farm_says_what_to_do(root, tmp_path):
+    selectors = Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
+    older = json.loads(resolve(root, selectors).to_json())
+    del older["windows"]["openmp"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(older))
+    with pytest.raises(UsageError, match=r"windows\.openmp: Field required") as caught:
+        Plan.read(path)
+    assert "another version of the farm wrote it: make it again" in caught.value.hint
 
 
 LINE = "x\nRUN touch /owned"

@@ -1,11 +1,16 @@
 """Variant names: read, written, and the nearest to a wrong one."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.variant import PYTHONS, Variant, cpus, gpus
+
+CASES = yaml.safe_load(Path(__file__).with_name("variant.yaml").read_text(encoding="utf-8"))
 
 VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
 
@@ -68,29 +73,7 @@ def test_the_nearest_name_comes_first(name, first):
 
 @pytest.mark.parametrize(
     ("name", "said", "hint"),
-    [
-        ("K40-avx-py311", "the card Tesla K40 is sm35", "did you mean sm35-avx-py311?"),
-        ("gtx 1080 ti-avx2-py313", "the card GeForce GTX 1080 Ti is sm61", "did you mean sm61-avx2-py313?"),
-        ("A100-SXM4-40GB-avx2-py312", "the card A100 is sm80", "did you mean sm80-avx2-py312?"),
-        ("RTX-5070-avx2-py312", "the card GeForce RTX 5070 is sm120", "did you mean sm120-avx2-py312?"),
-        ("t4-AVX2-py312", "the card Tesla T4 is sm75", "did you mean sm75-avx2-py312?"),
-        ("GT730-avx-py311", "sold with several chips: sm21, sm30, sm35", "did you mean sm35-avx-py311?"),
-        ("gtx580-avx-py311", "the card GeForce GTX 580 is sm20: CUDA 8.0 was the last toolkit", None),
-        ("sm30-avx-py310", "CUDA 10.2 was the last toolkit for sm_30", None),
-        ("SM_21-avx-py310", "(Fermi): CUDA 8.0 was the last toolkit", None),
-        ("sm_35-avx-py311", "variants write it sm35", "did you mean sm35-avx-py311?"),
-        ("SM35-AVX-PY311", "variants write it sm35", "did you mean sm35-avx-py311?"),
-        ("3.5-avx-py311", "variants write it sm35", "did you mean sm35-avx-py311?"),
-        ("compute_120-avx2-py312", "variants write it sm120", "did you mean sm120-avx2-py312?"),
-        ("12.0-avx2-py312", "variants write it sm120", "did you mean sm120-avx2-py312?"),
-        ("sm_90a-avx2-py312", "variants write it sm90", "did you mean sm90-avx2-py312?"),
-        ("radeon-avx2-py312", "a card of AMD runs no CUDA", "did you mean cpu-avx2-py312?"),
-        ("Arc A770-avx2-py312", "a card of Intel runs no CUDA", "did you mean cpu-avx2-py312?"),
-        ("M3-avx2-py312", "its variants are those of mps", "did you mean mps-arm64-py312?"),
-        ("K40", "is not a variant name", "an example: sm35-avx-py311"),
-        ("P40-avx2", "the card Tesla P40 is sm61", "an example: sm61-avx-py311"),
-        ("sm35-avx-avx-py311", "is not a variant name", "an example: sm35-avx-py311"),
-    ],
+    CASES["a_card_in_place_of_its_sm_is_known"],
 )
 def test_a_card_in_place_of_its_sm_is_known(name, said, hint):
     with pytest.raises(UsageError) as caught:

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -79,10 +80,13 @@ def fetch(root, served, tmp_path):
     """Runs fetch_tools.py as a build does; gives exit code, output and the folder."""
     url, files, _ = served
 
-    def run(content, members, sha256=None, max_mb=1):
+    def run(content, members, sha256=None, max_mb=1, first=None):
         files["/x"] = content
         row = {"name": "x", "version": "1", "url": url + "/x", "sha256": sha256 or hashlib.sha256(content).hexdigest()}
         manifest = tmp_path / "tools.json"
+        if first is not None:  # what another address answers, which is asked before
+            files["/first"] = first or None
+            row |= {"url": url + "/first", "mirrors": [url + "/x"]}
         manifest.write_text(json.dumps([row | {"max_mb": max_mb, "members": members}]))
         command = [sys.executable, root / "dockerfiles/scripts/fetch_tools.py", manifest, tmp_path / "tools"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -122,6 +126,19 @@ def test_what_is_not_as_pinned_is_refused_and_leaves_no_receipt(fetch, content, 
     code, said, folder = fetch(content, {"*x.dll": "zlib/"}, sha256)
     assert (code, told in said) == (6, True), said
     assert not list(folder.rglob("*.ok")), "it is tried again the next time"
+
+
+@pytest.mark.parametrize("first", [b"", b"a page that says that the file has moved"])
+def test_a_second_address_serves_where_the_first_has_not_the_file(fetch, served, first):
+    code, said, folder = fetch(zipped({"a/x.dll": "1"}), {"*x.dll": "zlib/"}, first=first)
+    assert (code, (folder / "zlib/x.dll").read_text()) == (0, "1"), said
+    assert served[2][-1] == "/x"
+    assert re.search("next: .*/x", said)
+
+
+def test_the_dll_that_cudnn_asks_for_has_two_addresses():
+    zlib = windows_tools().tools["zlib"]
+    assert len({zlib.url, *zlib.mirrors}) > 1
 
 
 def test_a_folder_of_ones_own_is_asked_first(fetch, served, monkeypatch, tmp_path):

@@ -108,7 +108,7 @@ def test_a_wheel_that_must_be_built_comes_with_what_was_tested(on, capsys, tmp_p
 def test_the_table_names_what_was_found_and_what_was_not(on, capsys):
     on("k40-470-sandybridge")
     assert main(["--project", str(ROOT), "detect"]) == 0
-    out = capsys.readouterr().out
+    out = words_of(capsys)
     assert "Tesla K40c, 11441 MiB (nvidia-smi)" in out
     assert "GPUs by NVML: NVML Shared Library Not Found" in out
     assert "470 is the last driver branch for Tesla K40c" in out
@@ -118,7 +118,7 @@ def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     on("gtx1080ti-haswell")
     assert main(["detect"]) == 0
-    out = capsys.readouterr().out
+    out = words_of(capsys)
     assert "sm61-avx2-py313" in out
     assert "no wheel for sm61-avx2-py313 is published; it is built by: farm submit --variant sm61-avx2-py313" in out
     assert "index-url file:" not in out
@@ -146,7 +146,7 @@ def test_a_wheel_for_a_newer_glibc_is_not_offered(on, capsys, tmp_path):
     on("gtx1080ti-haswell")
     publish_torch(tmp_path / "index", "sm61-avx2-py313", platform="manylinux_2_99_x86_64")
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
-    out = capsys.readouterr().out
+    out = words_of(capsys)
     assert "manylinux_2_99_x86_64.whl needs a newer C library than this machine's glibc 2." in out
     assert "index-url file:" not in out
     publish_torch(tmp_path / "index", "sm61-avx2-py313", version="2.0.0")
@@ -158,7 +158,7 @@ def test_a_wheel_for_the_free_threaded_python_is_not_offered_to_the_other(on, ca
     on("gtx1080ti-haswell")
     publish_torch(tmp_path / "index", "sm61-avx2-py313t")
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
-    out = capsys.readouterr().out
+    out = words_of(capsys)
     assert "no wheel for sm61-avx2-py313 is published" in out
     assert "index-url file:" not in out
 
@@ -167,7 +167,7 @@ def test_another_published_variant_that_runs_here_is_offered(on, capsys, tmp_pat
     on("gtx1080ti-haswell")
     publish_torch(tmp_path / "index", "sm61-avx-py313")
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = words_of(capsys)
     assert "no wheel for sm61-avx2-py313 is published" in out
     assert "installs sm61-avx-py313, which is published and runs here too" in out
     assert "/whl/sm61-avx/simple/" in out
@@ -284,7 +284,7 @@ def test_without_a_project_the_wheel_itself_says_which_cuda_it_needs(readings, t
 def test_an_index_that_does_not_answer_gives_no_pip_line(on, capsys):
     on("gtx1080ti-haswell")
     assert main(["--project", str(ROOT), "detect", "--index", "http://127.0.0.1:1/x"]) == 0
-    out = capsys.readouterr().out
+    out = words_of(capsys)
     assert "the index cannot be asked, so there is no pip command" in out
     assert "index-url file:" not in out
 

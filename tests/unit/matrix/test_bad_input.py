@@ -1,72 +1,19 @@
 """A wrong ci/matrix.yaml: the error names the file, the line and the likely intended key or word."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from farm.base.errors import UsageError
 from farm.plan.matrix import load_matrix
 
+CASES = yaml.safe_load(Path(__file__).with_name("bad_input.yaml").read_text(encoding="utf-8"))
+
 
 @pytest.mark.parametrize(
     ("old", "new", "line", "text"),
-    [
-        # wrong types
-        ("gpus: [cpu, sm80, sm90]", "gpus: sm80", 10, "channels.one.gpus: a list is needed here, such as [one, two]"),
-        ("gpus: [cpu, sm80, sm90]", "gpus: []", 10, "channels.one.gpus: List should have at least 1 item"),
-        (
-            "cpus: [avx2, avx512]",
-            "cpus: [avx2, 512]",
-            11,
-            "channels.one.cpus.1: unknown CPU '512'; did you mean 'avx512'",
-        ),
-        ('cuda: ["12.9", "12.8"]', "cuda: 12.9", 8, 'channels.one.cuda: write versions in quotes: "12.9"'),
-        ('cuda: ["12.9", "12.8"]', "cuda: ['12.9', 12.8]", 8, 'channels.one.cuda: write versions in quotes: "12.8"'),
-        ('cuda: ["12.9", "12.8"]', 'cuda: ["12.9.1"]', 8, "channels.one.cuda.0: '12.9.1' is not a version of CUDA"),
-        (
-            "toolkit: nvidia",
-            "toolkit: conda",
-            7,
-            "channels.one.toolkit: unknown word 'conda'; known: debian, nvidia, wheels",
-        ),
-        ("summary: a channel", "summary: [a]", 3, "channels.one.summary: text is needed here"),
-        ("  one:\n", "  One:\n", 2, "channels.One: 'One' is not a name for a channel"),
-        # unknown keys and words
-        ("gpus:", "gpu:", 10, "unknown key 'channels.one.gpu'; did you mean 'gpus'?"),
-        ("pythons:", "python:", 12, "unknown key 'channels.one.python'; did you mean 'pythons'?"),
-        ("channels:", "chanels:", 1, "unknown key 'chanels'; did you mean 'channels'?"),
-        ("sm90]", "sm09]", 10, "channels.one.gpus.2: unknown GPU 'sm09'; did you mean 'sm90'"),
-        ("sm90]", "9.0]", 10, "channels.one.gpus.2: unknown GPU '9.0'; did you mean 'sm90'?"),
-        ("sm90]", "K40]", 10, "channels.one.gpus.2: unknown GPU 'K40'; did you mean 'sm35'?"),
-        ("sm90]", "GT 730]", 10, "channels.one.gpus.2: unknown GPU 'GT 730'; did you mean 'sm35'?"),
-        ("py312]", "3.12]", 12, "channels.one.pythons.1: unknown Python '3.12'; did you mean 'py312'?"),
-        ("avx512]", "avx521]", 11, "channels.one.cpus.1: unknown CPU 'avx521'; did you mean 'avx512'"),
-        ("py312]", "py3.12]", 12, "channels.one.pythons.1: unknown Python 'py3.12'; did you mean 'py312'"),
-        ("[torch]", "[tourch]", 5, "channels.one.packages: no recipe for package 'tourch'; did you mean 'torch'?"),
-        (
-            "base: debian-bookworm",
-            "base: debian-bookwrm",
-            6,
-            "channels.one.base: unknown base image 'debian-bookwrm'; did you mean 'debian-bookworm' or 'debian-forky'?",
-        ),
-        # a key that is needed
-        ("    pythons: [py311, py312]\n", "", 2, "channels.one: the channel has no pythons"),
-        ('    torch: "2.9.1"\n', "", 2, "channels.one: the channel has no torch"),
-        # duplicates
-        ("sm90]", "sm80]", 10, "channels.one.gpus.2: 'sm80' is there twice: a duplicate variant"),
-        ("    toolkit: nvidia\n", "    base: debian-bookworm\n", 7, "key 'base' appears twice (first on line 6)"),
-        # inheritance
-        (
-            "summary: a channel",
-            "summary: a channel\n    extends: onne",
-            4,
-            "channels.one.extends: unknown channel 'onne'; did you mean 'one'?",
-        ),
-        (
-            "summary: a channel",
-            "summary: a channel\n    extends: one",
-            4,
-            "channels.one.extends: a cycle of inheritance: one -> one",
-        ),
-    ],
+    CASES["wrong_channel"],
 )
 def test_wrong_channel(read, channels, tmp_path, old, new, line, text):
     assert channels.count(old) == 1
@@ -77,52 +24,7 @@ def test_wrong_channel(read, channels, tmp_path, old, new, line, text):
 
 @pytest.mark.parametrize(
     ("rules", "line", "text"),
-    [
-        ("include:\n      - {gpu: [sm80]}", 14, "unknown key 'channels.one.include.0.gpu'; did you mean 'gpus'?"),
-        ("exclude:\n      - {}", 14, "channels.one.exclude.0: the rule names no axis: it would take in everything"),
-        (
-            "exclude:\n      - gpus: [sm80]\n      - cpus: [avx]",
-            15,
-            "channels.one.exclude.1.cpus.0: the channel has no 'avx' to match; its cpus: avx2, avx512",
-        ),
-        ('exclude:\n      - {gpus: [cpu], cuda: "12.8"}', 14, "channels.one.exclude.0: the rule excludes nothing"),
-        (
-            "include:\n      - {gpus: [sm80, sm100]}",
-            14,
-            "channels.one.include.0: duplicate variant: pytorch-python311-cuda12_8-sm80-avx2 is offered without",
-        ),
-        (
-            "include:\n      - {gpus: [sm100]}\n      - {gpus: [sm100], cpus: [avx2]}",
-            15,
-            "channels.one.include.1: duplicate variant: pytorch-python311-cuda12_8-sm100-avx2",
-        ),
-        (
-            "include:\n      - {gpus: [sm100, sm100]}",
-            14,
-            "channels.one.include.0.gpus.1: 'sm100' is there twice: a duplicate variant",
-        ),
-        (
-            "include:\n      - {gpus: [sm100]}\n    exclude:\n      - {gpus: [sm100]}",
-            14,
-            "channels.one.include.0: the rule adds nothing: all of it is excluded",
-        ),
-        (
-            "exceptions:\n      - {gpus: [sm80]}",
-            14,
-            "channels.one.exceptions.0: the exception sets no option: name cudnn or blas",
-        ),
-        ("exceptions:\n      - {cudnn: null}", 14, "channels.one.exceptions.0: the rule names no axis"),
-        (
-            "exceptions:\n      - {gpus: [sm80], cuddn: null}",
-            14,
-            "unknown key 'channels.one.exceptions.0.cuddn'; did you mean 'cudnn'?",
-        ),
-        (
-            "exceptions:\n      - {gpus: [sm80], cudnn: null}\n    exclude:\n      - {gpus: [sm80]}",
-            14,
-            "channels.one.exceptions.0: the rule matches no build",
-        ),
-    ],
+    CASES["wrong_rule"],
 )
 def test_wrong_rule(read, channels, tmp_path, rules, line, text):
     with pytest.raises(UsageError) as caught:

@@ -29,6 +29,11 @@ set "FARM_NEXT=is C: writable and not full? if C:\farm is a junction, is the fol
 rem Windows lets every user write into a new folder of C:\: this one is for its user, SYSTEM and administrators. Where the
 rem rights cannot be granted, none are taken away.
 if not exist C:\farm\ mkdir C:\farm 2>nul && icacls C:\farm /grant "%USERDOMAIN%\%USERNAME%:(OI)(CI)F" "*S-1-5-18:(OI)(CI)F" "*S-1-5-32-544:(OI)(CI)F" >nul 2>nul && icacls C:\farm /inheritance:r >nul 2>nul
+rem One that was there may be another user's, who could have put programs into it.
+set "FARM_NEXT=C:\farm belongs to another user of this machine, who could have put programs into it: remove it, or move it away"
+powershell -NoProfile -NonInteractive -Command "$me = [Security.Principal.WindowsIdentity]::GetCurrent().User.Value; $owner = (Get-Acl C:\farm).GetOwner([Security.Principal.SecurityIdentifier]).Value; if ($owner -notin $me, 'S-1-5-18', 'S-1-5-32-544') { exit 77 }" >nul 2>nul
+if "%ERRORLEVEL%"=="77" goto :failed
+set "FARM_NEXT=is C: writable and not full? if C:\farm is a junction, is the folder there to which it leads?"
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\DIGEST) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\DIGEST"
 if not exist "%FARM_OUT%\" goto :failed

@@ -6,8 +6,8 @@ rem Where it cannot be written, cmd does not start the program and keeps the exi
 if exist C:\farm\t\vs.txt del /f /q C:\farm\t\vs.txt
 "%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe" -utf8 -nologo -products * -property installationPath > C:\farm\t\vs.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
-for /f "usebackq delims=" %%i in ("C:\farm\t\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.29*" set "FARM_VS=%%i"
-if not defined FARM_VS echo prove.cmd: vswhere knows no Visual Studio with toolset 14.29& exit /b 9
+for /f "usebackq delims=" %%i in ("C:\farm\t\vs.txt") do call :toolset "%%i"
+if not defined FARM_VS echo prove.cmd: vswhere knows no Visual Studio with cl.exe of toolset 14.29& exit /b 9
 cd /d "%FARM_VS%\VC\Auxiliary\Build"
 if not exist vcvarsall.bat exit /b 9
 call vcvarsall.bat x64 -vcvars_ver=14.29
@@ -32,4 +32,13 @@ nvcc -Wno-deprecated-gpu-targets -gencode arch=compute_35,code=sm_35 -o two.exe 
 if not "%ERRORLEVEL%"=="0" exit /b 9
 del /q one.* two.* 2>nul
 echo prove.cmd: the toolchain works
+exit /b 0
+
+:toolset
+rem As in build.cmd: what an uninstalled toolset leaves is a folder without a compiler.
+if not exist "%~1\VC\Auxiliary\Build\vcvarsall.bat" exit /b 0
+if not exist "%~1\VC\Tools\MSVC\" exit /b 0
+pushd "%~1\VC\Tools\MSVC"
+for /d %%t in (14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" set "FARM_VS=%~1"
+popd
 exit /b 0

@@ -34,6 +34,6 @@ start /w "" "%FARM_FILE%" -zip:C:\vslogs.zip
 echo   all logs: docker ps -a shows the container that failed, docker cp CONTAINER:C:\vslogs.zip . copies them
 exit /b 9
 :there
-if exist C:\BuildTools\VC\Tools\MSVC\14.29* exit /b 0
-echo visual_studio.cmd: the installer ended well and there is no toolset 14.29 in C:\BuildTools
+for /d %%t in (C:\BuildTools\VC\Tools\MSVC\14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" exit /b 0
+echo visual_studio.cmd: the installer ended well and there is no cl.exe of toolset 14.29 in C:\BuildTools
 exit /b 9
