@@ -105,11 +105,7 @@ def publish_all(
 ) -> Batch:
     """Publishes wheels, and leaves out those that may not be published here.
 
-    Args:
-        store: Where to.
-        offers: What there is: `in_folders`, `in_index`.
-        policy: What is taken beyond PyPI's rules.
-        progress: Gets the name of each wheel that is listed now.
+    `progress` gets the name of each wheel that is listed now.
 
     Raises:
         PublishRefusedError: The store does not keep conditional writes.

@@ -203,7 +203,13 @@ class _Walk:
             page = self.pages.get(place)
             if page is None or before != html.project_html(page):
                 wanted = page.generation if page else html.generation_of(after, key)
-                yield _late(key, html.generation_of(before, key), wanted)
+                shown = html.generation_of(before, key)
+                what = (
+                    f"shows generation {shown} of {wanted}"
+                    if shown < wanted
+                    else "shows other files than its JSON page"
+                )
+                yield Problem(key, what, broken=shown >= wanted)
         else:
             each = next(one for one in lists_of(group) if one.key == key)
             yield from _names(key, each.parse(before, key), each.parse(after, key))
@@ -226,8 +232,7 @@ class _Walk:
                 yield Problem(key, f"shows other files of {name} than its JSON page", broken=True)
 
     def _of_page(self, key: str, before: ProjectPage, after: ProjectPage) -> Iterator[Problem]:
-        gone = {file.filename for file in after.removed or ()}
-        for name in sorted({*before.entries, *after.entries, *gone}):
+        for name in sorted({*before.entries, *after.entries}):
             old, new, wheel = before.entries.get(name), after.entries.get(name), self.wheels.get(name)
             number = wheel.state.number if wheel else 0
             if old is None and new is not None:
@@ -240,19 +245,8 @@ class _Walk:
                 yield Problem(key, f"{wheel_key(name)} or its .metadata is not there", broken=True)
             elif old != new:
                 yield Problem(key, f"{name} is not as its record and events say", broken=True)
-        for file in before.removed or ():
-            if file.filename not in gone:
-                yield Problem(key, f"{file.filename} counts as removed, and no event says so", broken=True)
-        if before.versions != after.versions and before.files == after.files:
-            yield Problem(key, "lists other versions than those of its files", broken=True)
-        elif len(before.entries) != len(before.files):
-            yield Problem(key, "has a file twice", broken=True)
-
-
-def _late(key: str, shown: int, wanted: int) -> Problem:
-    if shown < wanted:
-        return Problem(key, f"shows generation {shown} of {wanted}", broken=False)
-    return Problem(key, "shows other files than the JSON page", broken=True)
+        if before.entries == after.entries and before != after:
+            yield Problem(key, "lists other versions or removed wheels than its files, records and events", broken=True)
 
 
 def _names(key: str, shown: set[str], names: set[str], where: str = "") -> Iterator[Problem]:

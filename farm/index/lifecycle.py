@@ -54,13 +54,7 @@ def record_event(
 
     Saying again what is so already adds no event. A removal takes the wheels off all pages and deletes their bytes.
 
-    Args:
-        store: The index.
-        filenames: Of the wheels.
-        kind: What happened.
-        reason: Why: one line.
-        group: Where to, of a promotion.
-        unless: Says of which wheels it is not true after all.
+    `group`: where to, of a promotion. `unless` says of which wheels it is not true after all.
 
     Returns:
         The wheels, and the pages that show it, by key.
@@ -130,11 +124,7 @@ def prunable(store: Store, rules: Retention, *, now: datetime | None = None, gro
 
     Those too whose removal was killed before their bytes went.
 
-    Args:
-        store: The index.
-        rules: What to take.
-        now: The time from which ages are counted; the clock's for None.
-        group: One group; None for all.
+    `now` is the clock's for None, `group` all for None.
 
     Raises:
         UsageError: `keep` is under 1.

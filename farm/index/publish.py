@@ -175,7 +175,7 @@ class Pages:
 
         Args:
             group: Whose pages.
-            projects: Some or all wheels of each project, as their records and events say.
+            projects: Some or all wheels of each project.
             seen: What `look` saw of the one project, which spares the reads if it is still so.
             rest: What to do with further entries of these pages; None: they stay as they are.
             done: What was written before.
@@ -196,12 +196,7 @@ class Pages:
     ) -> None:
         """Brings all that follows from JSON pages to at least their generation.
 
-        Args:
-            group: Whose pages.
-            made: The JSON pages as they are, by project.
-            done: Gets what was written.
-            new: Projects whose JSON pages are new, so that nothing followed from them.
-            flat: What `links.html` most likely is.
+        Of `new` projects nothing followed so far; `flat` is what `links.html` most likely is.
         """
         for name, page in made.items():
             self._html(group, page, Prediction(None) if name in new else None, done)
@@ -436,15 +431,7 @@ def publish(
 ) -> PublishResult:
     """Publishes a wheel, or completes what an earlier call began.
 
-    Args:
-        store: Where to.
-        wheel: The file; its name is the name in the index.
-        group: The root under which clients find it, `sm35-avx` for one.
-        upload_time: With a time zone. The first publish of a file decides.
-        provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
-        channel: The channel that built it.
-        policy: What is taken beyond PyPI's rules.
-        progress: Gets how many bytes of the wheel are stored.
+    The first publish of a file decides about `upload_time` and `provenance`; `progress` gets the bytes that are stored.
 
     Raises:
         PublishRefusedError: The name stands for other bytes, or for another group; or the wheel is not what

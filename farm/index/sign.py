@@ -55,10 +55,7 @@ def is_page(key: str) -> bool:
 def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> Signed:
     """Signs all pages and wheels as they are.
 
-    Args:
-        store: The index.
-        signer: An online key.
-        trust_clock: Sign although this machine's clock and the newest signature disagree.
+    `trust_clock`: although this machine's clock and the newest signature disagree.
 
     Raises:
         UsageError: The index has no root yet.

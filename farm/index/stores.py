@@ -163,12 +163,8 @@ def swap(
 ) -> Swapped:
     """Compare and swap: reads, changes, writes if nobody else wrote, again if somebody did.
 
-    Args:
-        store: Where.
-        key: What.
-        change: From the old content (None: absent) to the new (None: leave it). Called again after a lost race.
-        content_type: The media type.
-        prediction: Spares the first read if it is right.
+    `change` makes the new content (None: leave it) of the old (None: absent), again after a lost race. `prediction`
+    spares the first read if it is right.
     """
 
     def attempt() -> Swapped:

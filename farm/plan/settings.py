@@ -1,10 +1,12 @@
 """The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml` (machines)."""
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.request import url2pathname
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -86,6 +88,12 @@ class Retention(Model):
     group: str | None = None
 
 
+def _without_scheme(index: str) -> str:
+    """A folder by its path; `file:///…` is another spelling of it."""
+    folder = re.fullmatch(r"file://(?:localhost)?(/[^?#]+)", index)
+    return url2pathname(folder[1]) if folder else index
+
+
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
 
@@ -98,7 +106,7 @@ class Settings(Model):
     """
 
     artifacts: str = "artifacts"
-    index: str = "artifacts/index"
+    index: Annotated[str, AfterValidator(_without_scheme)] = "artifacts/index"
     index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
     signing_key: str | None = None
     retention: list[Retention] = []
@@ -112,11 +120,12 @@ class Settings(Model):
     grace_s: int = Field(default=600, ge=0)
 
     def named(self, index: str) -> "Settings":
-        """With the index that a command line names: a path from the current folder, or an s3:// URL.
+        """With the index that a command line names: a path from the current folder, a file:// or an s3:// URL.
 
         Without the public address, which is that of the index of the file.
         """
-        place = index if "://" in index else str(Path(index).absolute())
+        place = _without_scheme(index)
+        place = place if "://" in place else str(Path(place).absolute())
         return self.model_copy(update={"index": place, "index_public_url": None})
 
     @property

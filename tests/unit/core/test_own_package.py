@@ -593,9 +593,10 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert sorted(own.rglob("*")) == before
 
 
-def test_a_smoke_test_takes_an_index_in_a_folder_as_other_commands_do(own, tmp_path, capsys):
+@pytest.mark.parametrize("spelled", [str, Path.as_uri])
+def test_a_smoke_test_takes_an_index_in_a_folder_as_other_commands_do(own, tmp_path, capsys, spelled):
     """pip took the path for a malformed URL, and its failure was the wheel's, exit code 8."""
-    words = ["smoke", "--variant", "cpu-avx-py311", "--package", "hello", "--index-url", str(tmp_path / "index")]
+    words = ["smoke", "--variant", "cpu-avx-py311", "--package", "hello", "--index-url", spelled(tmp_path / "index")]
     assert main(["--project", str(own), *words]) == 2
     assert f"hello 0.1.0+cpu.avx is not published in {tmp_path / 'index'}" in capsys.readouterr().err
 
