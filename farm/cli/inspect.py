@@ -22,6 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a message of the loader, CUDA or torch means: WinError 126, 127, 193, 1114, 'undefined symbol', "
         "'GLIBC_2.34 not found', 'no kernel image', 'illegal instruction', …; - reads it from the input",
     )
+    parser.add_argument(
+        "--why-126",
+        action="store_const",
+        const="WinError 126",
+        dest="explain",
+        help="short for --explain 'WinError 126': which DLL is missing, who needs it, where to get it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

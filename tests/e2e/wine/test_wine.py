@@ -131,7 +131,7 @@ def built(wine, tmp_path_factory):
 
 def why_126(given):
     """The explanation of Windows' message by these files."""
-    done = farm("inspect", given, "--explain", "WinError 126", "--json")
+    done = farm("inspect", given, "--why-126", "--json")
     assert done.returncode == 0, done.stderr
     [found] = json.loads(done.stdout)
     return found
