@@ -242,12 +242,12 @@ def find(known: Mapping[str, object], version: str) -> str | None:
     return next(longer, None) or next((key for key in known if version.startswith(key + ".")), None)
 
 
-def known(versions: Mapping[str, object], asked: str) -> str:
+def known(versions: Mapping[str, object], version: str) -> str:
     """Where the catalogue begins or ends, whichever is nearer to a version that it does not have."""
     names, listed = list(versions), f"known: {', '.join(versions)}"
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", asked):
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", version):
         return listed
-    if number(asked) < number(names[0]):
+    if number(version) < number(names[0]):
         return f"it begins at {names[0]}: older ones are in no table here; {listed}"
-    newer = number(asked) > number(names[-1])
+    newer = number(version) > number(names[-1])
     return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue" if newer else listed

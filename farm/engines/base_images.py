@@ -169,9 +169,9 @@ def _debootstrap(
             Pulse(line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"),
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
-            said = client.api.import_image(stream)
+            answer = client.api.import_image(stream)
     # A line of JSON for each thing that it does; the last one holds the id.
-    return str(json.loads(said.splitlines()[-1])["status"])
+    return str(json.loads(answer.splitlines()[-1])["status"])
 
 
 def _spare_syncs(root: Path) -> None:

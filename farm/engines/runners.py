@@ -34,7 +34,7 @@ def cannot_test(stack: Stack, runner: Runner) -> list[str]:
 
 
 def _driver_against(stack: Stack, card: Card) -> list[str]:
-    asked = Stack(
+    stack = Stack(
         stack.package,
         stack.variant,
         stack.platform,
@@ -42,7 +42,7 @@ def _driver_against(stack: Stack, card: Card) -> list[str]:
         gpu=int(card.sm.removeprefix("sm")),
         driver=card.driver,
     )
-    rules = (*driver_knows_gpu(asked), *driver_runs_cuda(asked))
+    rules = (*driver_knows_gpu(stack), *driver_runs_cuda(stack))
     return [f"{reason.text}: {reason.fact}" for reason in rules if reason.severity == "error"]
 
 

@@ -232,9 +232,9 @@ class SlurmEngine:
             raise self._failed(done.returncode, done.stderr)
         return done.stdout
 
-    def _failed(self, code: int, said: bytes) -> FarmError:
+    def _failed(self, code: int, stderr: bytes) -> FarmError:
         where = f"the login node {self.ssh}" if self.ssh else "Slurm on this machine"
-        text = plain(said.decode("utf-8", "replace")[-MAX_TEXT:]).strip()
+        text = plain(stderr.decode("utf-8", "replace")[-MAX_TEXT:]).strip()
         if "sbatch: error:" in text:
             # The site refuses the request itself: another try gives the same answer.
             return NoRunnerError(
@@ -271,8 +271,8 @@ class SlurmEngine:
         if self._cpus and self._memory:
             return Capacity(self._cpus, self._memory)
         script = "sinfo --noheader --exact --format='%c|%m' \"$@\""
-        asked = [f"--partition={self._build.partition}"] if self._build.partition else []
-        found = [line.split("|") for line in self._run(script, *asked).decode().split()]
+        options = [f"--partition={self._build.partition}"] if self._build.partition else []
+        found = [line.split("|") for line in self._run(script, *options).decode().split()]
         if not found:
             raise NoRunnerError("Slurm has no node for builds", hint="sinfo, on the login node")
         cpus, memory = max(float(cpus) for cpus, _ in found), max(int(mb) for _, mb in found) << 20
@@ -389,8 +389,8 @@ class SlurmEngine:
             raise InfrastructureError(f"job {handle} is gone, and its output with it") from error
         command = self._command(COLLECT, self.folder, handle, output)
         with (
-            tempfile.TemporaryFile() as said,
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process,
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as process,
         ):
             assert process.stdout is not None
             try:
@@ -400,8 +400,8 @@ class SlurmEngine:
                 process.kill()
                 raise
             if process.wait():
-                said.seek(0)
-                raise self._failed(process.returncode, said.read())
+                errors.seek(0)
+                raise self._failed(process.returncode, errors.read())
         return files
 
     def release(self, handle: str) -> None:

@@ -145,26 +145,26 @@ class Bucket:
         botocore would ask for the region of a bucket that is redirected, be redirected, ask again without end; and it
         reads a web page as a listing without objects.
         """
-        status, headers, asked = response_dict["status_code"], response_dict["headers"], operation_model.name
+        status, headers, operation = response_dict["status_code"], response_dict["headers"], operation_model.name
         body = response_dict["body"]  # of an object: a stream
-        said, hint = None, _ADDRESS
+        problem, hint = None, _ADDRESS
         if status in {301, 302, 303, 307, 308} and "x-amz-bucket-region" not in headers:
             target = headers.get("location", "").split("?")[0]
-            said = "the server redirects" + (f" to {target:.200}" if target else "")
+            problem = "the server redirects" + (f" to {target:.200}" if target else "")
             hint = "give endpoint_url the address of the store itself (https:// in place of http://?)"
         elif (
             status == 200
             and (
-                (asked in {"GetObject", "HeadObject"} and "etag" not in headers)
+                (operation in {"GetObject", "HeadObject"} and "etag" not in headers)
                 # An error under way may come with status 200; it is tried again.
-                or (asked == "ListObjectsV2" and not re.search(rb"ListBucketResult|<Error", body[:1000]))
+                or (operation == "ListObjectsV2" and not re.search(rb"ListBucketResult|<Error", body[:1000]))
             )
         ):
-            said = f"what answers there is no S3 store ({headers.get('content-type', 'without a type'):.60})"
-        if said:
+            problem = f"what answers there is no S3 store ({headers.get('content-type', 'without a type'):.60})"
+        if problem:
             if not isinstance(body, bytes):
                 body.close()  # what nobody reads to its end keeps its connection
-            raise InfrastructureError(f"{self.url('')}: {said}", hint=hint)
+            raise InfrastructureError(f"{self.url('')}: {problem}", hint=hint)
 
     @contextlib.contextmanager
     def failures(self, key: str) -> Iterator[None]:
@@ -201,8 +201,8 @@ class Bucket:
                     hint="set the clock (timedatectl set-ntp true) and run it again",
                 ) from error
             if code in _REGION_CODES:
-                headers, said = error.response["ResponseMetadata"].get("HTTPHeaders", {}), error.response["Error"]
-                region = headers.get("x-amz-bucket-region") or str(said.get("Region", ""))
+                headers, details = error.response["ResponseMetadata"].get("HTTPHeaders", {}), error.response["Error"]
+                region = headers.get("x-amz-bucket-region") or str(details.get("Region", ""))
                 raise UsageError(
                     f"{where}: the bucket is in another region"
                     + (f": {region:.60}" if region else f" than {self.client.meta.region_name} ({code})"),
@@ -231,14 +231,17 @@ def _unspoken(where: str, status: int) -> InfrastructureError:
     """The error for an answer without any of S3's error codes: something else than a store gave it."""
     phrase = http.client.responses.get(status, "")
     if status in {404, 405, 501}:
-        said, hint = ": what answers there is no S3 store", _ADDRESS
+        problem, hint = ": what answers there is no S3 store", _ADDRESS
     elif status == 413:
-        said, hint = "", "a proxy before the store bounds what is sent: client_max_body_size 0; (nginx), for one"
+        problem, hint = "", "a proxy before the store bounds what is sent: client_max_body_size 0; (nginx), for one"
     elif status in {401, 403}:
-        said, hint = "", "a proxy before the store, or the bucket's policy: do they allow this? (docs/index-stores.md)"
+        problem, hint = (
+            "",
+            "a proxy before the store, or the bucket's policy: do they allow this? (docs/index-stores.md)",
+        )
     else:
-        said, hint = "", "the same command can be run again"
-    return InfrastructureError(f"{where}: {status} {phrase}".rstrip() + said, hint=hint)
+        problem, hint = "", "the same command can be run again"
+    return InfrastructureError(f"{where}: {status} {phrase}".rstrip() + problem, hint=hint)
 
 
 def http_status(error: ClientError) -> int:

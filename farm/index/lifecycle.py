@@ -65,7 +65,7 @@ def record_event(
     catalogue = check_store(store)
     if group is not None:
         check_group(group)
-    told: list[Wheel] = []
+    changed: list[Wheel] = []
     for filename in dict.fromkeys(filenames):
         wheel = read_wheel(store, filename) if kind == "remove" else _listed(store, filename)
         if group is not None and group not in wheel.groups:
@@ -75,15 +75,15 @@ def record_event(
         kept = partial(_kept, wheel.record, unless)
         state = add_event(store, filename, kind, reason, group=group, unless=kept)
         if kind != "remove" or state.removed is not None:
-            told.append(Wheel(wheel.record, state))
+            changed.append(Wheel(wheel.record, state))
     pages, shown = Pages(store, catalogue), list[str]()
-    for place, projects in _by_place(told).items():
+    for place, projects in _by_place(changed).items():
         shown += pages.write(place, projects).keys
-    for wheel in told:
+    for wheel in changed:
         if wheel.state.removed is not None:
             # After all pages: an installer that read a page a moment ago at worst gets a 404.
             delete_files(store, wheel.name)
-    return [wheel.name for wheel in told], sorted(shown)
+    return [wheel.name for wheel in changed], sorted(shown)
 
 
 def _kept(record: Record, unless: Callable[[Wheel], bool], now: State) -> bool:

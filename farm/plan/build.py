@@ -44,22 +44,22 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
         raise UsageError(f"{line}: {key}: {value}: {first['msg']}", hint="docs/your-package.md has the keys") from error
 
 
-def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Judgement:
-    """The reasons against building the selectors; `asked` are further fields of the stack, such as a driver.
+def judge(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None) -> Judgement:
+    """The reasons against building the selectors; `fields` are further fields of the stack, such as a driver.
 
     Raises:
         UsageError: A name is unknown or a configuration file is wrong.
     """
-    return _best(project, selectors, asked)[1]
+    return _best(project, selectors, fields)[1]
 
 
-def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) -> tuple[Candidate, Judgement]:
+def _best(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None) -> tuple[Candidate, Judgement]:
     """The candidate of the channel that was asked for; else of the default channel, else of the first that fits.
 
     Channels with the CUDA that was asked for come before others. Where none fits, the first of those with the least
     against the channel itself: what a channel does not have must not be the reason against a build that asked for none.
     """
-    first = candidate(project, selectors, asked)
+    first = candidate(project, selectors, fields)
     judged = judgement(first)
     # A channel that was asked for is kept, whatever stands against it.
     if selectors.channel or judged.complete:
@@ -69,7 +69,7 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
     # A stable sort: within both halves the order is that of ci/matrix.yaml.
     for name, channel in sorted(load_matrix(project).channels.items(), key=lambda pair: cuda not in pair[1].cuda):
         if name != first.channel.name and first.package in channel.packages:
-            other = candidate(project, selectors, asked, name)
+            other = candidate(project, selectors, fields, name)
             if (found := judgement(other)).complete:
                 return other, found
             if found.obstacles < best[1].obstacles:
@@ -154,8 +154,8 @@ def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
         try:
             read_requirement(text)
         except InvalidRequirement as error:
-            said = str(error).splitlines()[0]
-            raise UsageError(f"{where(file, 'requires', index)}: requires.{index}: {text!r}: {said}") from error
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"{where(file, 'requires', index)}: requires.{index}: {text!r}: {reason}") from error
     return found
 
 

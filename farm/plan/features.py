@@ -50,8 +50,8 @@ def _setting(
     for other in feature.needs:
         if other in before and not before[other].on:
             return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
-    asked = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
-    if name in wanted.recipe.without and not asked:
+    explicit = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
+    if name in wanted.recipe.without and not explicit:
         reason = wanted.recipe.without[name]
         origin = f"recipe {wanted.recipe.package}: {reason}"
         return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)

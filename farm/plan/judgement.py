@@ -15,14 +15,14 @@ from farm.plan.selectors import Candidate
 class Judgement:
     """The reasons against a build: `offer` are the channel's, `rules` those of the rules.
 
-    `asked` are the fields of the stack that someone asked for, in that order.
+    `options` are the fields of the stack that someone asked for, in that order.
     """
 
     what: str
     stack: Stack
     offer: list[Reason]
     rules: list[Reason]
-    asked: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def buildable(self) -> bool:
@@ -41,11 +41,11 @@ class Judgement:
 
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
-        return [*self.offer, *advise(self.stack, self.rules, self.asked)]
+        return [*self.offer, *advise(self.stack, self.rules, self.options)]
 
     def nearest(self) -> str | None:
         """The options that would do away with all errors of the rules; None: they have none, or nothing was found."""
-        found = solve(self.stack, self.asked)
+        found = solve(self.stack, self.options)
         return difference(self.stack, found) or None if found else None
 
     def require_buildable(self) -> None:
@@ -80,7 +80,7 @@ def judgement(candidate: Candidate) -> Judgement:
             *_turned_off(candidate),
         ],
         rules=check(candidate.stack),
-        asked=tuple(candidate.selectors.options),
+        options=tuple(candidate.selectors.options),
     )
 
 

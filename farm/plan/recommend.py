@@ -145,8 +145,8 @@ def _planned(
     lost = _lost(variant, machine.sms)
     try:
         for sm in machine.sms:
-            asked = {"gpu": sm} | ({"driver": machine.driver} if machine.driver else {})
-            if sm not in lost and not judge(project, selectors, asked).complete:
+            fields = {"gpu": sm} | ({"driver": machine.driver} if machine.driver else {})
+            if sm not in lost and not judge(project, selectors, fields).complete:
                 return None
         plan = resolve(project, selectors)
         extra = _options_of(proof, plan) if proof else {}

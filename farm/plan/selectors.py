@@ -58,7 +58,7 @@ class Candidate:
 
 
 def candidate(
-    project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None, channel_name: str | None = None
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None, channel_name: str | None = None
 ) -> Candidate:
     """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
 
@@ -98,7 +98,7 @@ def candidate(
         words=tuple((name, word) for name in catalog.words() if (word := _text(chosen[name]))),
         components=tuple(recipe_.components),
         features=tuple(recipe_.features),
-        **(asked or {}),
+        **(fields or {}),
     )
     stack = system.completed(stack)
     # What someone asked for never gives way.

@@ -43,9 +43,9 @@ class Variant:
         axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
         card = None if parts[0] in gpus() else _card(parts[0])
         if len(parts) != len(axes) or ("-" in parts[0] and card is None):
-            said, words = card or ("", [])
+            detail, words = card or ("", [])
             raise UsageError(
-                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>" + (f"; {said}" if said else ""),
+                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>" + (f"; {detail}" if detail else ""),
                 hint=f"an example: {(words or ['sm35'])[0]}-avx-py311",
             )
         # Only where the other words are right: else the name is wrong, not the Python.

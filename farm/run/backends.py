@@ -91,14 +91,14 @@ def engine_kind(name: str) -> "EngineKind":
     return ENGINES[name]
 
 
-def engine_for(plan: Plan, asked: str | None = None) -> str:
+def engine_for(plan: Plan, name: str | None = None) -> str:
     """The name of the engine that was asked for, else of the one of this machine that can build the plan.
 
     Docker's where it can: a container keeps a build apart from the machine. A Windows machine and a Mac build their own
     plans as processes.
     """
-    if asked is not None:
-        return asked
+    if name is not None:
+        return name
     able = (name for name in ("docker", "host") if plan.platform in ENGINES[name].traits.platforms)
     return next(able, "docker")
 

@@ -78,9 +78,9 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
         )
     built, wanted = Version(name.version), Version(plan.version)
     parts = [each.base_version if built.pre == ("a", 0) else each.public for each in (built, wanted)]
-    said, meant = map(canonicalize_version, parts)
+    version, expected = map(canonicalize_version, parts)
     known = any(built.release) and not built.is_devrelease
-    if known and said != meant:
+    if known and version != expected:
         raise BuildFailedError(
             f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
             hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",

@@ -119,9 +119,9 @@ class Wheel:
         return "published without a report: not verified" if self.channel else "adopted and not verified"
 
 
-def _report(said: Any) -> Report | None:
+def _report(document: Any) -> Report | None:
     try:
-        return Report.model_validate(said)
+        return Report.model_validate(document)
     except ValidationError:
         return None  # of another version of the farm, or of somebody else
 
@@ -147,11 +147,11 @@ def wheels(store: Store) -> Iterator[Wheel]:
                     files[name] = project, file
         stored = pool.map(store.get, map(record_key, files))
         for (name, (project, file)), record in zip(files.items(), stored, strict=True):
-            said = parse_record(record.data, record_key(name)).provenance if record else {}
-            yield _wheel(project, file, tuple(groups[name]), said)
+            provenance = parse_record(record.data, record_key(name)).provenance if record else {}
+            yield _wheel(project, file, tuple(groups[name]), provenance)
 
 
-def _wheel(project: str, file: File, groups: tuple[str, ...], said: Mapping[str, Any]) -> Wheel:
+def _wheel(project: str, file: File, groups: tuple[str, ...], provenance: Mapping[str, Any]) -> Wheel:
     return Wheel(
         filename=file.filename,
         project=project,
@@ -161,7 +161,7 @@ def _wheel(project: str, file: File, groups: tuple[str, ...], said: Mapping[str,
         sha256=file.hashes.sha256,
         uploaded=file.upload_time or "",
         channel=file.channel,
-        report=_report(said.get("report")),
+        report=_report(provenance.get("report")),
         withdrawn=withdrawn(file),
     )
 

@@ -88,12 +88,12 @@ def emulate(report: Report, wheel: Path, command: list[str] | None = None) -> Re
         for _ in range(_MAX_STARTS):
             if start == len(libraries):  # the last one ended its process, or there is none
                 break
-            seen, end, said = _load(command, root, libraries, start, folder)
+            seen, end, last_line = _load(command, root, libraries, start, folder)
             outcomes |= {libraries[number]: text for number, text in seen.items()}
             if end is None:
                 break
             last = max(seen, default=start)
-            outcomes[libraries[last]], words[libraries[last]] = end, said
+            outcomes[libraries[last]], words[libraries[last]] = end, last_line
             start = last + 1
     return _with(report, model.name, libraries, outcomes, words)
 
@@ -163,11 +163,11 @@ def _load(
     seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
     with errors.open("rb") as written:
         written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
-        said = written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
+        last_line = written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
     if code is None:
-        return seen, f"not loaded within {_LIMIT_S} s", said
+        return seen, f"not loaded within {_LIMIT_S} s", last_line
     # qemu ends itself by the signal that ended the program.
-    return seen, -code if code < 0 else None, said
+    return seen, -code if code < 0 else None, last_line
 
 
 def _with(

@@ -275,9 +275,9 @@ def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
     # What breaks the import comes first; what is missing for a later call counts where nothing else does.
     loading = {key: group for key, group in missing.items() if any(need.when == "load" for need in group)} or missing
     innocent = first and not any(need.who == first for group in loading.values() for need in group)
-    said = f"; {first} is the first that fails{' (it is innocent: a bystander)' if innocent else ''}" if first else ""
+    detail = f"; {first} is the first that fails{' (it is innocent: a bystander)' if innocent else ''}" if first else ""
     if name and name.lower() not in missing and not (first and _is_called(first, name)):
-        said = f"; {name}, which the message names, is {'not among these files' if absent else 'there'}"
+        detail = f"; {name}, which the message names, is {'not among these files' if absent else 'there'}"
     culprits = []
     for key, group in sorted(loading.items(), key=lambda item: (item[0] not in chains, item[0])):
         who = ", ".join(list(dict.fromkeys(need.who for need in group))[:3])
@@ -285,7 +285,7 @@ def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
         there = f"; there is one at {group[0].by}, where Windows does not look" if group[0].by else ""
         culprits.append(f"{group[0].name}, needed by {who}{chain}{there}")
     cure = "; ".join(where_from(group[0].name) for group in list(loading.values())[:_MOST])
-    return f"Windows cannot find a DLL that is needed{said}", culprits, cure
+    return f"Windows cannot find a DLL that is needed{detail}", culprits, cure
 
 
 def _chains(

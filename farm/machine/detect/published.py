@@ -57,9 +57,9 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     pip = (
         f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --extra-index-url {root}/whl/{group}/simple/"
     )
-    said = standing(reader, wheel.filename)
-    state = said.state if said else UNTOLD
-    tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in said.tests) if said else ()
+    record = standing(reader, wheel.filename)
+    state = record.state if record else UNTOLD
+    tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in record.tests) if record else ()
     return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
 
 

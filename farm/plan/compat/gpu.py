@@ -43,11 +43,11 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
             span = f"CUDA {able[0]} to {able[-1]} can" if len(able) > 1 else f"CUDA {able[0]} alone can"
         # An SM of which no one has seen whether this nvcc takes it is no error.
         doubt = toolkit.sources["sm_unconfirmed"] if sm in toolkit.sm_unconfirmed else None
-        said = {"verb": "is not known to" if doubt else "cannot", "sm": sm_name(sm), "span": span}
+        details = {"verb": "is not known to" if doubt else "cannot", "sm": sm_name(sm), "span": span}
         # An SM of the variant cannot be given up; one of the arch list alone can.
         change = None if sm in must else ("arch_list", "cuda")
         listed = ", ".join(map(str, toolkit.sm))
-        yield because("cuda-sm", stack, toolkit, listed=listed, doubt=doubt, change=change, **said)
+        yield because("cuda-sm", stack, toolkit, listed=listed, doubt=doubt, change=change, **details)
     for entry in entries(stack):
         suffix = known.suffixes.get(entry.suffix)
         if suffix and (entry.sm < suffix.sm or number(str(stack.cuda)) < number(suffix.cuda)):
@@ -87,8 +87,8 @@ def a_driver_runs_both(stack: Stack) -> Iterator[Reason]:
     floor = catalog.cuda_majors()[major].driver(stack.platform)
     for sm, card in _cards(stack):
         if floor and card.last_driver and not reaches(str(card.last_driver), floor):
-            said = {"sm": sm_name(sm), "major": major, "floor": floor, "last": card.last_driver}
-            yield because("cuda-driver-gpu", stack, source=catalog.cuda_majors_source(), **said)
+            details = {"sm": sm_name(sm), "major": major, "floor": floor, "last": card.last_driver}
+            yield because("cuda-driver-gpu", stack, source=catalog.cuda_majors_source(), **details)
 
 
 def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
@@ -129,9 +129,9 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     effect = (
         f"{sm_name(lost[0])} gets nothing to run" if lost else "only the SASS of the list runs, the PTX is dead weight"
     )
-    said = {"driver": driver, "listed": arch_list(stack), "effect": effect, "full": full, "doubt": doubt}
+    details = {"driver": driver, "listed": arch_list(stack), "effect": effect, "full": full, "doubt": doubt}
     severity = "error" if lost else "warning"
-    yield because("ptx-driver", stack, toolkit, severity=severity, source=catalog.cuda_majors_source(), **said)
+    yield because("ptx-driver", stack, toolkit, severity=severity, source=catalog.cuda_majors_source(), **details)
 
 
 def wheel_has_code(stack: Stack) -> Iterator[Reason]:
@@ -165,8 +165,8 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
             yield because("gpu-machine/tegra", stack, sm=sm_name(sm), source=known.tegra_source)
         elif sm in known.armv8_0:
             cores = ", ".join(f"sm_{each}" for each in known.armv8_0)
-            said = {"sm": sm_name(sm), "why": gpus.without_variant(sm), "known": cores}
-            yield because("gpu-machine/armv8-0", stack, source=known.armv8_0_source, **said)
+            details = {"sm": sm_name(sm), "why": gpus.without_variant(sm), "known": cores}
+            yield because("gpu-machine/armv8-0", stack, source=known.armv8_0_source, **details)
         elif sm in known.arm_alone and not on_arm:
             yield because("gpu-arm", stack, sm=sm_name(sm), source=known.arm_alone_source)
 

@@ -197,8 +197,12 @@ def nvcc_takes_msvc(stack: Stack) -> Iterator[Reason]:
         return
     if not toolkit.msvc_min <= stack.msvc <= toolkit.msvc_max:
         limit = "msvc_min" if stack.msvc < toolkit.msvc_min else "msvc_max"
-        said = {"compiler": compiler(stack.msvc), "first": toolset(toolkit.msvc_min), "last": toolset(toolkit.msvc_max)}
-        yield because("cuda-msvc", stack, toolkit, source=toolkit.sources[limit], doubt=toolkit.doubt(limit), **said)
+        details = {
+            "compiler": compiler(stack.msvc),
+            "first": toolset(toolkit.msvc_min),
+            "last": toolset(toolkit.msvc_max),
+        }
+        yield because("cuda-msvc", stack, toolkit, source=toolkit.sources[limit], doubt=toolkit.doubt(limit), **details)
 
 
 def msvc_keeps_avx2(stack: Stack) -> Iterator[Reason]:

@@ -119,13 +119,13 @@ def numpy_fits(stack: Stack) -> Iterator[Reason]:
     release, python = _release(stack), catalog.pythons().versions.get(stack.variant.python)
     if stack.numpy is None:
         return
-    asked = number(stack.numpy)
-    if release and asked[0] > release.numpy_major_max:
+    numpy = number(stack.numpy)
+    if release and numpy[0] > release.numpy_major_max:
         yield because("torch-numpy", stack, release, end=release.numpy_major_max + 1)
     # A major version alone means the newest of it.
-    too_old = python and asked < number(python.numpy_min)[: len(asked)]
+    too_old = python and numpy < number(python.numpy_min)[: len(numpy)]
     # null in python.yaml: numpy still makes wheels for this Python.
-    too_new = python and python.numpy_max is not None and asked > number(python.numpy_max)
+    too_new = python and python.numpy_max is not None and numpy > number(python.numpy_max)
     if python and (too_old or too_new):
         source = python.sources["numpy_max" if too_new else "numpy_min"]
         yield because("numpy-python", stack, python, last=python.numpy_max or "today", source=source)
@@ -149,12 +149,12 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
     pattern = [text for since, text in grammar.numbers.items() if number(since) <= number(stack.torch)][-1]
     for word in words(arch_list(stack)):
         plain = word.removesuffix("+PTX")
-        said = {"word": word, "source": grammar.source}
+        details = {"word": word, "source": grammar.source}
         if plain in grammar.depends_on:
-            yield because("arch-list/depends", stack, what=grammar.depends_on[plain], **said)
+            yield because("arch-list/depends", stack, what=grammar.depends_on[plain], **details)
         elif plain not in names and not re.fullmatch(pattern, plain, re.ASCII):
             known = ", ".join(names)
-            yield because("arch-list", stack, reader=_first_reader(plain), pattern=pattern, names=known, **said)
+            yield because("arch-list", stack, reader=_first_reader(plain), pattern=pattern, names=known, **details)
 
 
 def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:

@@ -96,11 +96,11 @@ PRESENT: dict[str, Callable[[Any], Any]] = {
 
 def check_present(torch: Any, promised: Sequence[str]) -> str:
     """The module has what the plan promises."""
-    asked = [name for name in promised if name in PRESENT]
-    missing = [name for name in asked if not PRESENT[name](torch)]
+    testable = [name for name in promised if name in PRESENT]
+    missing = [name for name in testable if not PRESENT[name](torch)]
     if missing:
-        raise FailedError("without " + " ".join(missing), "has " + " ".join(asked))
-    return " ".join(asked)
+        raise FailedError("without " + " ".join(missing), "has " + " ".join(testable))
+    return " ".join(testable)
 
 
 def check_all_reduce(torch: Any, backend: str) -> str:
@@ -153,10 +153,10 @@ def check_onednn(torch: Any) -> str:
 def check_blas(torch: Any) -> str:
     """Which code MKL takes on this CPU."""
     printed = _ended(*_start("verbose", [torch.__name__], MKL_VERBOSE="1"))
-    said = next((line for line in printed.splitlines() if line.startswith("MKL_VERBOSE") and " for " in line), None)
-    if said is None or "GEMM" not in printed:
+    line = next((line for line in printed.splitlines() if line.startswith("MKL_VERBOSE") and " for " in line), None)
+    if line is None or "GEMM" not in printed:
         raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
-    return said.partition(" for ")[2][:150]
+    return line.partition(" for ")[2][:150]
 
 
 def check_threads(torch: Any) -> str:

@@ -50,8 +50,8 @@ def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
                 # The signature covers If-None-Match: a URL writes one object once.
                 headers = {"If-None-Match": "*", "Content-Length": str(length), "Content-Type": KIND}
             method = "GET" if data is None else "PUT"
-            asked = urllib.request.Request(url, data=data, headers=headers, method=method)
-            return urllib.request.urlopen(asked, timeout=60, context=context)
+            request = urllib.request.Request(url, data=data, headers=headers, method=method)
+            return urllib.request.urlopen(request, timeout=60, context=context)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 412 and data is not None:  # an earlier try got through, its answer was lost

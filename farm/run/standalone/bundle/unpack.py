@@ -41,10 +41,10 @@ def leave(code: int, text: str, todo: str | None = None) -> NoReturn:
     raise SystemExit(code)
 
 
-def place(asked: Path | None, bundle: Path, plan: str) -> Path:
+def place(folder: Path | None, bundle: Path, plan: str) -> Path:
     """Where to work: below the bundle's folder, or where others may write to that, in the user's folder for state."""
-    if asked is not None:
-        return Path(os.path.abspath(asked))  # noqa: PTH100 a link is to be seen, not followed
+    if folder is not None:
+        return Path(os.path.abspath(folder))  # noqa: PTH100 a link is to be seen, not followed
     if os.access(bundle, os.W_OK) and weakness(bundle) is None:
         return bundle / f"work-{plan[:12]}"
     state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
