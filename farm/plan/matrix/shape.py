@@ -51,13 +51,13 @@ M = TypeVar("M", bound=Model)
 
 
 def _key(option: Option) -> Any:
-    """Type and description of an option's key. Null means none; a truth value is always one."""
+    """Type, description and default of an option's key. Null means none; a truth value is always one."""
     if option.kind is bool:
         return Annotated[bool, Field(description=option.in_matrix or option.help)], option.default
     words: Any = Literal[option.choices] if option.choices else option.kind
     if option.pattern:
         words = Annotated[words, Field(pattern=option.pattern)]
-    return Annotated[words | None, Field(description=option.in_matrix or option.help)], None
+    return Annotated[words | None, Field(description=option.in_matrix or option.help)], option.default
 
 
 def _with_keys(options: list[Option]) -> Callable[[type[M]], type[M]]:

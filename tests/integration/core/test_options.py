@@ -20,6 +20,7 @@ NEW = """
         in_matrix="null: without it",
         environment=lambda value: {"USE_LTO": value} if value else {},
     ),
+    Option("linker", "the linker", choices=("default", "mold"), default="default"),
 )
 
 OPTIONS: Mapping"""
