@@ -339,7 +339,7 @@ ENGINES: dict[str, EngineKind] = {
         GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
     ),
 }
-"""Values of `--on`. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
+"""Values of `--on`. CONTRIBUTING, "Adding an engine", names what a new one needs beside a line here."""
 
 
 def _bytes(gigabytes: float | None) -> int | None:

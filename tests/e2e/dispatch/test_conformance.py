@@ -7,7 +7,8 @@ of the build, with the reason in the log.
 The host engine runs twice: here, and on Windows, which is Wine (tests/e2e/wine/windows_host.py);
 there the scripts are the Python of WINDOWS.
 
-A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`.
+A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`. One of these tests
+fills the memory of its job: an engine must hold limits before it is run here.
 """
 
 import time
