@@ -220,7 +220,7 @@ class Recipe(Model):
     the tier out.
 
     The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
-    (`patches.yaml` beside the package's recipe, `farm patches` shows them) are edits with a condition: the system, a
+    (`patches.yaml` beside the package's recipe) are edits with a condition: the system, a
     version, a compiler. Patch files (`job/patches/*.patch`) are edits that a recipe of one fixed tarball always needs.
     `job/prepare.sh` does what is not an edit.
     """

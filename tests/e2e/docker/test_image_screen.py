@@ -1,4 +1,4 @@
-"""While an image is made, the screen says what goes on: of a download that stands half way, before it ends.
+"""While an image is made, the screen says what goes on: apt's own words on a download, or how long nothing has come.
 
 A server holds the second half of a package back until the screen has said how much is there.
 """
@@ -101,7 +101,7 @@ def options() -> str:
     ("given", "shown"),
     [
         pytest.param(None, r"\d% \[1 slow [1-9][\d,.]* [kM]?B/4[\d,.]* [kM]B", id="apt's own words"),
-        pytest.param("-y -qq", r"no output for .*; received [1-9][\d.]* MB", id="a silent program"),
+        pytest.param("-y -qq", r"no output for \d+ s", id="a silent program"),
     ],
 )
 def test_a_download_is_seen_while_it_lasts(client, repository, tmp_path, given, shown):

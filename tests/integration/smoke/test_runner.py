@@ -315,7 +315,7 @@ def test_a_child_that_left_the_group_and_holds_the_pipe_is_ended(environment, tm
 
 def test_a_child_that_cannot_be_found_is_not_waited_for(environment, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "KILL_WAIT_S", 0.5)
-    monkeypatch.setattr(runner.processes, "end_marked", lambda _mark, _patience_s: True)
+    monkeypatch.setattr(runner.processes, "end_marked", lambda *_: True)
     file = tmp_path / "pid"
     try:
         report = probe(environment(FORKS.format(leave="os.setsid()", file=str(file))))
