@@ -258,6 +258,9 @@ def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
     dlls = [each for each in files.libraries if each.format == "pe" and not each.path.startswith(_SHARED)]
     if broken := next((each for each in dlls if each.error), None):
         raise VerificationFailedError(f"{broken.path}: {broken.error}", hint="install or build it again")
+    if not dlls:
+        cure = "give the Windows wheel, or the installed folder, of the package that the message names"
+        return "a DLL is missing on Windows, and there is none among these files to look into", (), cure
     # PyTorch and ctypes name the DLL that they were loading; messages of others name none.
     named = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
     name = named[1] if named else ""

@@ -53,6 +53,13 @@ def test_error_126(package, make_pe, message):
     assert "torch 2.4.1 or newer" in found.cure
 
 
+def test_error_126_of_a_wheel_without_dlls(package, make_elf):
+    """Not the advice for Windows wheels: nothing was looked into."""
+    found = both(package({"torch/_C.abi3.so": make_elf()}), "WinError 126")
+    assert "there is none among these files" in found.cause
+    assert "Redistributable" not in found.cure
+
+
 def test_error_126_names_the_dll_of_the_message(package, make_pe):
     """Not the first one whose chain is broken, which another order of loading would have named."""
     files = {f"torch/lib/{name}.dll": make_pe(needed=["gone.dll"]) for name in ("aaa", "torch_cpu")}
