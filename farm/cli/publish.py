@@ -81,7 +81,7 @@ def _verified(args: argparse.Namespace) -> int:
     from farm.cli.selection import plan_of
     from farm.cli.verify import waivers_of
     from farm.run.inputs import BuildInputs, read_inputs
-    from farm.run.release import needs_more, pip_line, pip_source, publish_wheel
+    from farm.run.release import pip_line, pip_request, publish_wheel
     from farm.run.wheel import refusal, summary
     from farm.run.workspace import Outcomes, Workspace
     from farm.wheel.verify import verify
@@ -110,9 +110,7 @@ def _verified(args: argparse.Namespace) -> int:
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
             step.result = result.wheel_url
-    more = needs_more(workspace, args.wheel.name)
-    source = pip_source(workspace, plan.parsed_variant.group, more=more)
-    line = pip_line(f"{plan.package}=={plan.version}", source)
+    line = pip_line(*pip_request(workspace, plan, args.wheel.name))
     if args.json:
         show.json_document({"changed": result.changed, "wheel": result.wheel_url, "pip": line})
     else:

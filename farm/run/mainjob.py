@@ -17,7 +17,7 @@ from farm.run.buildstep import BuildStep, RunContext, note_inputs
 from farm.run.inputs import INPUTS_FILE, library_wheels
 from farm.run.journal import EventKind, Journal, Run, Until
 from farm.run.published import offer, record_of
-from farm.run.release import needs_more, pip_line, pip_source, publish_wheel
+from farm.run.release import pip_line, pip_request, publish_wheel
 from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
 from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
 from farm.run.wheel import check_wheel, repair_built, summary
@@ -74,9 +74,7 @@ class MainJob(RunContext):
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
-        requirement = f"{plan.package}=={plan.version}"
-        more = needs_more(self.workspace, result.wheel.name)
-        source = pip_source(self.workspace, plan.parsed_variant.group, more=more)
+        requirement, source = pip_request(self.workspace, plan, result.wheel.name)
         self.outcomes.pip_line = pip_line(requirement, source)
         if until == "smoke":
             self.smoke(requirement, source)

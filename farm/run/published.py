@@ -20,7 +20,7 @@ from farm.plan.file import Plan
 from farm.plan.recipe import recipe
 from farm.run.backends import engine_kind
 from farm.run.journal import Request, Run
-from farm.run.release import needs_more, pip_line, pip_source, public_url
+from farm.run.release import pip_line, pip_request, public_url
 from farm.run.smoke import SmokeOptions, serves_plan, smoke
 from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
 from farm.smoke.report import SmokeReport
@@ -109,8 +109,7 @@ def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) 
     with outcomes.timed("publish", workspace.watcher) as step:
         finish(open_store(workspace.index_url), group, record.project)
         step.result = f"already there, from the same plan: {public_url(workspace, f'whl/files/{record.filename}')}"
-    more = needs_more(workspace, record.filename)
-    requirement, source = f"{plan.package}=={plan.version}", pip_source(workspace, group, more=more)
+    requirement, source = pip_request(workspace, plan, record.filename)
     outcomes.pip_line = pip_line(requirement, source)
     return requirement, source
 

@@ -88,7 +88,7 @@ def publish_wheel(
 def findings_of(report: Report) -> dict[str, Any]:
     """The digest of verify's report for the index, and the promises about code that it found kept."""
     kept, policy = {check.id for check in report.checks if check.status in ("passed", "waived")}, report.policy
-    found: dict[str, Any] = {"sha256": hashlib.sha256(report_text(report).encode()).hexdigest()}
+    found: dict[str, Any] = {"sha256": _digest_of(report)}
     if "sass" in kept and policy.sass is not None:
         found["sass"] = [str(sm) for sm in policy.sass]
     if "ptx" in kept and policy.ptx:
@@ -96,6 +96,11 @@ def findings_of(report: Report) -> dict[str, Any]:
     if "cpu" in kept and policy.cpu:
         found["cpu"] = policy.cpu
     return found
+
+
+def _digest_of(report: Report) -> str:
+    """The sha256 of verify.json, as it is in the folder of the run."""
+    return hashlib.sha256(report_text(report).encode()).hexdigest()
 
 
 def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
@@ -129,6 +134,12 @@ def needs_more(workspace: Workspace, filename: str) -> bool:
     metadata = open_store(workspace.index_url).get(metadata_key(filename))
     requires = parse_email(metadata.data)[0].get("requires_dist", []) if metadata else []
     return any("extra" not in str(read_requirement(line).marker or "") for line in requires)
+
+
+def pip_request(workspace: Workspace, plan: Plan, filename: str) -> tuple[str, tuple[str, ...]]:
+    """The requirement of a plan's published wheel, and the options by which pip finds it."""
+    source = pip_source(workspace, plan.parsed_variant.group, more=needs_more(workspace, filename))
+    return f"{plan.package}=={plan.version}", source
 
 
 def public_url(workspace: Workspace, key: str) -> str:
@@ -200,9 +211,7 @@ def predicate(
         "runDetails": {
             "builder": {"id": "urn:torch-farm", "version": {"torch-farm": __version__}},
             "metadata": {"invocationId": run} if run else {},
-            "byproducts": [
-                {"name": "verify.json", "digest": {"sha256": hashlib.sha256(report_text(report).encode()).hexdigest()}}
-            ],
+            "byproducts": [{"name": "verify.json", "digest": {"sha256": _digest_of(report)}}],
         },
     }
 
