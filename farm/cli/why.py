@@ -44,12 +44,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.driver is not None:
         args.driver = parse_driver(args.driver)
-    from farm.cli import official
+    from farm.base.errors import UsageError
+    from farm.cli import official, show
 
     if args.official:
         return official.run(args)
-    from farm.base.errors import UsageError
-    from farm.cli import show
     from farm.cli.project import project_of
     from farm.cli.selection import selectors_of
     from farm.plan.build import judge, resolve
@@ -59,9 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if args.python is not None:
         raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
     if args.variant is None:
-        from farm.cli.official import sm_of
-
-        hint = f"an example: --variant sm{sm_of(args.gpu[0]) if args.gpu else 35}-avx-py311"
+        example = official.example(args.gpu[0]) if args.gpu else "sm35-avx-py311"
+        hint = f"an example: --variant {example}"
         official_too = "; about PyTorch's own wheels: --official" if args.gpu else ""
         raise UsageError("--variant GPU-CPU-PYTHON is missing", hint=hint + official_too)
     project, settings = project_of(args)
@@ -107,12 +105,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _instead(args: argparse.Namespace, project: "Path", selectors: "Selectors") -> "list[Own]":
     """Builds of torch for the same cards and CPU, which can be planned."""
+    from farm.cli import official
     from farm.plan.recommend import Machine, own_builds
 
     variant = selectors.variant
     if selectors.package != "torch" or not variant.sms:
         return []
-    machine = Machine(variant.sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver)
+    sms = (official.sm_of(args.gpu[0], variant.architectures),) if args.gpu else variant.sms
+    machine = Machine(sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver)
     return own_builds(project, machine)
 
 
