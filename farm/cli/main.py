@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol, cast
 
 from farm import __version__
 from farm.base.errors import EXITS, FarmError, UsageError, of_system
+from farm.base.interrupts import OutputClosed
 from farm.cli import output
 
 INTERRUPTED = 130
@@ -50,7 +51,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Machines": {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
-        "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what CMake found",
         "runners": "list the machines of ci/runners.yaml, or check that they are online and as written",
         "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
     },
@@ -64,7 +64,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
+TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
 EPILOG = "\n".join(
@@ -211,9 +211,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(sys.argv[1:] if argv is None else argv)
         finally:
             output.flush()  # here, where it may still fail
+    except OutputClosed:
+        return output.CLOSED
     except KeyboardInterrupt:
-        if output.closed_by_reader():
-            return output.CLOSED
         print("farm: interrupted; nothing incomplete was published", file=sys.stderr)
         return INTERRUPTED
     except output.OutputFailedError as error:
