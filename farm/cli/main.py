@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Machines": {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
+        "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what CMake found",
         "runners": "list the machines of ci/runners.yaml, or check that they are online and as written",
         "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
     },
@@ -64,7 +65,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe")
+TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
 EPILOG = "\n".join(

@@ -1,0 +1,80 @@
+"""farm report read: a page from what came back from a Windows machine, which may be anything."""
+
+import json
+import zipfile
+
+import pytest
+
+from farm.cli.main import main
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+
+LOG = """11/26/2026 14:01:02.11 farm: step source
+Cloning
+11/26/2026 14:02:02.11 farm: step build
+C:\\farm\\src\\a.cpp(3): error C2065: 'x': undeclared identifier
+FAILED: a.obj
+C:\\farm\\src\\a.cpp(3): error C2065: 'x': undeclared identifier
+\x1b[31mLINK : fatal error LNK1104: cannot open file 'x.lib'
+11/26/2026 14:03:02.11 farm: step build FAILED (exit code 1); log: C:\\farm\\out\\0\\build.log
+11/26/2026 14:03:02.12 farm: next: the first line with FAILED: or error in the log is the cause
+"""
+MACHINE = "Microsoft Windows [Version 10.0.20348.2582]\ncores: 4\ninstallationPath: C:\\VS\nother\n"
+CACHE = """USE_XNNPACK:BOOL=ON
+USE_KINETO:BOOL=OFF
+USE_CUDA:BOOL=1
+OpenMP_libomp_LIBRARY:STRING=C:/VS/lib/libomp.lib
+BLAS:STRING=MKL
+"""
+
+
+@pytest.fixture
+def report(root, tmp_path, capsys):
+    plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+
+    def run(**changes):
+        files = {
+            "plan.json": plan.digest_and_text()[1],
+            "farm-report.txt": MACHINE,
+            "build.log": LOG,
+            "CMakeCache.txt": CACHE,
+        }
+        path = tmp_path / "farm-report.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in (files | {name.replace("_", "."): text for name, text in changes.items()}).items():
+                archive.writestr(name, text)
+        return main(["report", "read", str(path)]), *capsys.readouterr()
+
+    return run
+
+
+def test_a_report_becomes_one_page(report):
+    code, out, _ = report()
+    assert code == 0
+    assert out.startswith(
+        "torch 2.0.1+cu114.sm35.avx for sm35-avx-py311\n  Microsoft Windows [Version 10.0.20348.2582]\n  cores: 4\n"
+    )
+    assert "14:03:02.11  step build FAILED (exit code 1)" in out
+    assert "failures in the log: 4\n" in out
+    assert out.count("error C2065") == 1
+    assert "LNK1104" in out
+    assert "\x1b" not in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["USE_KINETO", "1", "OFF"] in rows
+    assert ["OpenMP_libomp_LIBRARY", "C:/farm/venv/Library/lib/libiomp5md.lib", "C:/VS/lib/libomp.lib"] in rows
+    assert not [row for row in rows if row[:1] in (["USE_XNNPACK"], ["USE_CUDA"], ["BLAS"])]
+
+
+def test_a_configured_tree_that_is_as_planned(report):
+    code, out, _ = report(CMakeCache_txt="USE_KINETO:BOOL=ON\n", build_log="")
+    assert (code, "failures in the log: 0" in out, "with all that the plan says" in out) == (0, True, True)
+    assert "CMake: not configured" in report(CMakeCache_txt="")[1]
+
+
+@pytest.mark.parametrize("plan", ["", "[]", json.dumps({"env": 1}), "[" * 100_000])
+def test_a_zip_that_is_no_report_is_refused(report, plan, tmp_path):
+    code, _, said = report(plan_json=plan)
+    assert (code, "no plan" in said, "next:" in said or "report.cmd" in said) == (2, True, True)
+    (tmp_path / "x.zip").write_bytes(b"PK")
+    assert main(["report", "read", str(tmp_path / "x.zip")]) == 2
