@@ -145,7 +145,11 @@ def test_disk_and_swap_on_linux_are_what_the_plan_says(machine, findings):
     found = findings(linux, plan)
     assert (found["disk"][0], found["swap"][0]) == ("ok", "ok")
     linux.disk = 23 * 10**9
-    assert findings(linux, plan)["disk"] == ("missing", "23 GB free on .", "24 GB are needed for a build of torch: make room")
+    assert findings(linux, plan)["disk"] == (
+        "missing",
+        "23 GB free on .",
+        "24 GB are needed for a build of torch: make room",
+    )
 
 
 def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findings):
