@@ -86,9 +86,10 @@
     const others = answers.others(q);
     if (others.length) out.push(make("h3", "Other makers"));
     for (const row of others) out.push(make("p", `${row.maker}: torch ${row.torch}, CUDA ${row.cuda}. Has ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`), command(row.install));
-    const own = ((data.own[place] || {})[sms[0]]) || [];
-    if (own.length) out.push(make("h3", "A wheel of your own"));
-    for (const [torch, cuda, standing, words] of sms.length === 1 ? own : []) out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+    const own = answers.own(q);
+    if (!own || own.length) out.push(make("h3", "A wheel of your own"));
+    if (!own) out.push(command(`farm why --official ${sms.map((sm) => `--gpu sm_${sm}`).join(" ")} --platform ${platform}${driver ? ` --driver ${driver}` : ""}${q.python ? ` --python ${q.python}` : ""}`));
+    for (const [torch, cuda, standing, words] of own || []) out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
     return out;
   }
 
