@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "verify": ("keys", "compare an index with what its owner signed, and name pages that are not signed"),
     "sign": ("keys", "sign all pages and wheels as they are (TUF)"),
-    "key": ("keys", "make, add and revoke the keys that sign the index"),
+    "keys": ("keys", "say which keys may sign the index, and no others, for a year"),
 }
 
 
@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(dest="index_command", required=True, metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():
         one = below.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        if name != "key":  # each of its subcommands has one
-            one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+        one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         _module(name).add_arguments(name, one)
 
 

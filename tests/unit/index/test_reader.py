@@ -11,9 +11,10 @@ import pytest
 from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import reader as module
 from farm.index.backends import open_store
-from farm.index.keys import load_signer, new_key, start
 from farm.index.reader import open_reader
+from farm.index.sign import set_keys
 from farm.index.verify import verify_index
+from tests.indexes.keys import write_key
 from tests.servers.threads import answered_by
 from tests.servers.tls import Authority
 
@@ -131,9 +132,8 @@ def test_a_certificate_that_nobody_knows_is_said_with_what_names_it(tmp_path, mo
 
 def test_the_address_of_a_groups_root_is_not_the_indexs(tmp_path):
     """What users know of an index is what they gave to pip."""
-    new_key(tmp_path / "farm.key")
-    signer = load_signer(tmp_path / "farm.key")
-    root = start(open_store(str(tmp_path / "other")), signer, [signer.public_key])
+    signer = write_key(tmp_path / "farm.key")
+    _, root = set_keys(open_store(str(tmp_path / "other")), signer, [signer.public_key])
     with pytest.raises(VerificationFailedError, match="not signed, or not an index") as caught:
         verify_index(open_reader(str(tmp_path)), root, state=tmp_path / "seen")
     assert "without /whl/<group>/simple/" in caught.value.hint
