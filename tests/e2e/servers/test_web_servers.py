@@ -167,7 +167,6 @@ def test_roots_types_and_caching(served):
     for place, kind in {
         "": "text/html",
         "whl/": "text/html",
-        "whl/sm35-avx/links.html": "text/html",
         "whl/sm35-avx/v1-json/": JSON,
         "whl/sm35-avx/v1-json/canary/": JSON,
         "catalog.json": "application/json",
@@ -211,7 +210,7 @@ def test_a_packed_page_says_that_there_is_a_plain_one(served):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])  # twine and uv; those who take the index for WebDAV
-@pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "whl/sm35-avx/links.html", "legacy/"])
+@pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "legacy/"])
 def test_an_upload_fails(served, place, method, request):
     """Caddy and Apache answer a POST with the page: `twine upload` would say that the wheel was published.
 
@@ -241,7 +240,6 @@ def test_installers(served, client, tmp_path):
     for where in (
         ["--index-url", f"{served}/whl/sm35-avx/simple/"],
         ["--index-url", f"{served}/whl/sm35-avx/v1-json/"],
-        ["--no-index", "--find-links", f"{served}/whl/sm35-avx/links.html"],
     ):
         env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
         command = [*map(str, start), "--target", str(target), *where, "canary"]

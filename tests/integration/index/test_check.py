@@ -11,7 +11,6 @@ FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
 HTML = "whl/sm35-avx/simple/canary/index.html"
 JSON = "whl/sm35-avx/v1-json/canary/index.json"
-LINKS = "whl/sm35-avx/links.html"
 ROOT = "whl/sm35-avx/simple/index.html"
 
 
@@ -45,7 +44,7 @@ def test_changed_and_missing_files(index, key):
     assert broken(store) == {JSON}
 
 
-@pytest.mark.parametrize("key", [HTML, JSON, LINKS])
+@pytest.mark.parametrize("key", [HTML, JSON])
 def test_a_page_that_shows_something_else(index, key):
     store, root = index
     edit(root / key, "../files/canary-1.0%2Bcu118.sm35.avx.1", "../files/none")
