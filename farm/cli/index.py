@@ -14,7 +14,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "yank": ("wheels", "have installers skip wheels unless their exact version is asked for (PEP 592)"),
     "unyank": ("wheels", "take a yank back"),
     "remove": ("wheels", "delete wheels for good; their names stay taken (a yank can be undone)"),
-    "prune": ("wheels", "remove old wheels by a rule, or by the rules of ci/farm.yaml (retention)"),
     "promote": ("wheels", "list wheels in a further group, without copying them"),
     "variant": (
         "wheels",

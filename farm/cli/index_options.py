@@ -78,14 +78,14 @@ def print_changed(args: argparse.Namespace, pages: Sequence[str]) -> int:
     return 0
 
 
-def print_wheels(args: argparse.Namespace, wheels: Sequence[str], done: str, *, dry_run: bool = False) -> int:
-    """Prints the names of wheels, and how many of them are `done`, or would be."""
+def print_wheels(args: argparse.Namespace, wheels: Sequence[str], done: str) -> int:
+    """Prints the names of wheels, and how many of them are `done`."""
     from farm.cli import show
 
     if args.json:
-        show.json_document({"wheels": list(wheels), "dry_run": dry_run})
+        show.json_document({"wheels": list(wheels)})
     else:
         for wheel in wheels:
             show.say(wheel)
-        show.say(f"{len(wheels)} {'would be ' if dry_run else ''}{done}")
+        show.say(f"{len(wheels)} {done}")
     return 0

@@ -63,7 +63,6 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("index yank", wheel.name, "--reason", "old"),
         ("index unyank", wheel.name),
         ("index promote", wheel.name, "--to", "sm35-sse41"),
-        ("index prune", "--keep", "1", "-n"),
         ("index variant", str(wheel), "--variant", "sm50-avx-py311"),
         ("index keys", "../one.key.pub", "--root-key", "../root.key"),
         ("index sign", "--signing-key", "../one.key"),
