@@ -77,7 +77,7 @@ def _read_paste(args: argparse.Namespace) -> None:
     pasted = paste.read(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
-        raise UsageError(pasted.said or "no card is named in the text on standard input", hint=hint)
+        raise UsageError(pasted.problem or "no card is named in the text on standard input", hint=hint)
     args.gpu, args.driver = list(pasted.cards), args.driver or pasted.driver
 
 

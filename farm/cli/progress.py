@@ -20,8 +20,10 @@ ALIVE_S = 60.0
 """Seconds without a line after which a log says what goes on."""
 WIDTH = 110
 """Characters of a line of a log; the run's log files have the whole."""
-_NOISE = re.compile(r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*")
-"""Code that a compiler quotes, its carets, and command lines."""
+_NOISE = re.compile(
+    r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*|.*: note: .*"
+)
+"""Code that a compiler quotes, its carets and notes, and command lines."""
 _SOURCE = re.compile(r" -c (\S+\.(?:cu|c|cc|cpp|cxx))(?: |$)")
 SILENT_S = 10.0
 """Seconds without a new line after which the view says so."""

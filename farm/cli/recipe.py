@@ -122,6 +122,7 @@ class Found:
         env = {"CMAKE_GENERATOR": "Ninja"} if self.cmake else {}  # the image has no make
         env |= dict.fromkeys(self.no_native, "1")
         env |= {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
+        env |= {"LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/stubs"} if "driver_stub" in self.components else {}
         env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"} if self.cuda and self.torch else {}
         lines = [
             f"# Written by `farm recipe new` from the sources. Licence: {self.licence or 'not said'}.",
@@ -260,6 +261,8 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     kernels = any(name.endswith((".cu", ".cuh")) for name in tree.names)
     cuda = kernels or bool({"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", tree.text("setup.py")))
     components = sorted({hints["components"][name] for name in outside if name in hints["components"]}) if cuda else []
+    if cuda and "cuda.h" in outside and re.search(r"""["']cuda["']|-lcuda\b""", tree.text("setup.py")):
+        components.append("driver_stub")  # libcuda itself is the driver's, which no build machine has
     notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
     if any(PurePosixPath(name).name == "Cargo.toml" for name in tree.names):
         notes.append("it has Rust code: a build has no network for crates, and Debian's rustc is 1.63")

@@ -48,9 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pass this variable to the test, such as CUDA_VISIBLE_DEVICES (default: none)",
     )
     parser.add_argument(
-        "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="time limit for one check (default: 900)"
-    )
-    parser.add_argument(
         "--time-limit",
         type=_seconds,
         metavar="SECONDS",
@@ -118,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
         wheel=wheel,
         filenames=filenames,
         gpu=args.require_gpu,
-        check_s=args.check_limit,
         # The report of another index's wheel, or of a loose file, does not belong in the project's index.
         keep=not args.index_url and wheel is None,
         passed=tuple(args.pass_env),

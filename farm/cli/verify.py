@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show.json_document(report.to_json())
     else:
-        rows = [(c.id, c.status.replace("_", " "), c.note) for c in report.checks]
+        rows = [(c.id, c.status.replace("_", " "), c.seen) for c in report.checks]
         show.table(report.wheel, ("check", "status", "seen"), rows)
         for finding in report.findings:
             if finding.waived is not None:

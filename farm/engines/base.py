@@ -2,6 +2,9 @@
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
+import hashlib
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -37,7 +40,7 @@ class Traits:
         in_container: A job runs in an image; else on the machine as it is, with the scripts that an image would hold.
         keeps_volumes: It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
         unpacks: A job runs in the file system of an image that was unpacked where its runners find it.
-        places: It has several runners, and takes the one that the scheduler chose.
+        queues: Its builds go through the farm's queue, since its machines are others' as well.
         platforms: Of the plans that it can build.
         on_this_machine: Its machine is always this one: what is found here counts, such as compilers and disk.
     """
@@ -46,7 +49,7 @@ class Traits:
     in_container: bool = True
     keeps_volumes: bool = False
     unpacks: bool = False
-    places: bool = False
+    queues: bool = False
     platforms: frozenset[str] = frozenset({DEFAULT})
     on_this_machine: bool = False
 
@@ -67,9 +70,7 @@ class Job:
     in the container that `collect` copies out. `volumes` maps a folder in the container to the name of one that the
     engine keeps between jobs. `labels` find the attempt again after a restart.
 
-    The rest matters to engines that have several runners: `requires` are labels that the runner must carry, `gpus`
-    how many GPUs it must lend, `runner` the one that the queue chose (None: any), `excluded` those that failed
-    an earlier attempt.
+    `platform` and `machine` are those of its programs; `gpus`: how many GPUs it needs.
     """
 
     name: str
@@ -83,10 +84,16 @@ class Job:
     labels: dict[str, str] = field(default_factory=dict)
     volumes: dict[str, str] = field(default_factory=dict)
     platform: str = DEFAULT
-    requires: tuple[str, ...] = ()
+    machine: str = "x86_64"
     gpus: int = 0
-    runner: str | None = None
-    excluded: tuple[str, ...] = ()
+
+
+def attempt_name(job: Job) -> str:
+    """A name that follows from the job's labels, which makes `submit` safe to repeat; a new one where it has none."""
+    identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
+    if not job.labels:
+        identity += time.time_ns().to_bytes(8, "big")
+    return f"farm-{hashlib.sha256(identity).hexdigest()[:24]}"
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class GithubEngine:
 
     name = "github"
     # What its runners are, a build finds there: `farm build` takes the engine that can.
-    traits = Traits(gathers=True, places=True, platforms=frozenset(PLATFORMS))
+    traits = Traits(gathers=True, queues=True, platforms=frozenset(PLATFORMS))
 
     def __init__(
         self,
@@ -75,8 +75,7 @@ class GithubEngine:
     def submit(self, job: Job) -> str:
         """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
 
-        GitHub chooses the runner by labels alone. So `job.runner` is given the job where it carries its own name as a
-        label; elsewhere any runner with the labels takes it.
+        GitHub chooses the runner, by labels alone.
 
         Raises:
             NoRunnerError: No runner with the labels is online.
@@ -97,9 +96,7 @@ class GithubEngine:
             for run in self._api.dispatched_runs(workflow, self._api.now() - ADOPT):
                 if run.status != "completed" and any(word.startswith(stem) for word in run.display_title.split()):
                     return str(run.id)
-        listed = self._api.runners()
-        labels += _own_label(listed, job.runner)
-        if not_now := self._no_runner(labels, listed):
+        if not_now := self._no_runner(labels, self._api.runners()):
             raise NoRunnerError(
                 f"{kind} of {plan.package} for {plan.variant}: {not_now}",
                 hint="farm runners check; GitHub would keep the job queued for 24 hours and then drop it",
@@ -300,11 +297,6 @@ class GithubEngine:
 def _carrying(runners: list[Listed], labels: Sequence[str]) -> list[Listed]:
     wanted = {label.lower() for label in labels}
     return [runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}]
-
-
-def _own_label(runners: list[Listed], name: str | None) -> list[str]:
-    found = (runner for runner in runners if name and runner.name.lower() == name.lower())
-    return [label.name for runner in found for label in runner.labels if label.name.lower() == runner.name.lower()]
 
 
 def _kind(job: Job) -> JobKind:

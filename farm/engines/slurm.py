@@ -15,7 +15,6 @@ A job is found by its name, which follows from its labels. Jobs are looked for b
 which is all that a job array gives them.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -35,7 +34,7 @@ from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.base.text import plain
 from farm.base.zipapps import ROOT
 from farm.engines import transfer
-from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits, attempt_name
 from farm.engines.host import CARRIED
 from farm.engines.transfer import storing
 
@@ -279,7 +278,7 @@ class SlurmEngine:
         return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
 
     def submit(self, job: Job) -> str:
-        handle, image = _handle(job), _file_name(job.image)
+        handle, image = attempt_name(job), _file_name(job.image)
         minutes = math.ceil(job.timeout_s / 60) + GRACE_MINUTES
         options = [
             f"--cpus-per-task={math.ceil(job.limits.cpus)}",
@@ -504,11 +503,3 @@ def _below_farm(target: str) -> str:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip(".-") or "none"
-
-
-def _handle(job: Job) -> str:
-    """The same for the same attempt: what makes `submit` safe to repeat."""
-    identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
-    if not job.labels:
-        identity += time.time_ns().to_bytes(8, "big")
-    return f"farm-{hashlib.sha256(identity).hexdigest()[:24]}"

@@ -5,15 +5,12 @@ cancelled and runs failed jobs again when the manager restarts. The job's log, r
 the `Exchange`, written by `farm.run.standalone.agent` inside the container with signed URLs.
 """
 
-import base64
 import contextlib
 import gzip
-import hashlib
 import json
-import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,12 +28,12 @@ from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.zipapps import pack
 from farm.engines import transfer
-from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits, attempt_name
 from farm.engines.docker import CAP_DROP, LOG_DRIVER, LOG_OPTIONS, PIDS, guard
 from farm.engines.transfer import too_large
 from farm.index.backends import open_store
 from farm.index.s3 import S3Store
-from farm.platforms.facts import DEFAULT, named
+from farm.platforms.facts import DEFAULT
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -142,28 +139,29 @@ class Exchange:
 WAITING = ("new", "allocated", "pending")
 STARTING = ("assigned", "accepted", "preparing", "ready", "starting")
 MAX_ERR = 2000
-PIN = "node.id == "
-
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the swarm. `labels` are those set with `docker node update --label-add farm.NAME=1`, less `farm.`.
+    """A machine of the swarm. `memory` in bytes; `ready`: it is up and takes new tasks."""
 
-    `memory` in bytes; `gpus` counts the generic resource `gpu`; `ready`: it is up and takes new tasks.
-    """
-
-    id: str
     name: str
-    os: str
-    machine: str
     cpus: float
     memory: int
-    gpus: int
-    labels: frozenset[str]
     up: bool
     ready: bool
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        about, resources = data["Description"], data["Description"].get("Resources", {})
+        up = data["Status"]["State"] == "ready"
+        return cls(
+            name=about.get("Hostname", data["ID"]),
+            cpus=resources.get("NanoCPUs", 0) / 1e9,
+            memory=resources.get("MemoryBytes", 0),
+            up=up,
+            ready=up and data["Spec"]["Availability"] == "active",
+        )
 
 
 @dataclass(frozen=True)
@@ -189,87 +187,18 @@ class Task:
         )
 
 
-def nodes_of(data: Iterable[Mapping[str, Any]]) -> list[Node]:
-    """The answer of `GET /nodes`."""
-    return [_node(node) for node in data]
-
-
-def _node(data: Mapping[str, Any]) -> Node:
-    about, spec = data["Description"], data["Spec"]
-    resources = about.get("Resources", {})
-    gpus = 0
-    for generic in resources.get("GenericResources") or ():
-        # A daemon names generic resources one by one (a list of UUIDs) or counts them: its node-generic-resources.
-        named, counted = generic.get("NamedResourceSpec"), generic.get("DiscreteResourceSpec")
-        if named and named["Kind"] == "gpu":
-            gpus += 1
-        if counted and counted["Kind"] == "gpu":
-            gpus += int(counted["Value"])
-    labels = {key.removeprefix("farm.") for key, value in (spec.get("Labels") or {}).items() if value == "1"}
-    up = data["Status"]["State"] == "ready"
-    return Node(
-        id=data["ID"],
-        name=about.get("Hostname", data["ID"]),
-        os=about["Platform"]["OS"],
-        machine=_machine(about["Platform"]["OS"], about["Platform"]["Architecture"]),
-        cpus=resources.get("NanoCPUs", 0) / 1e9,
-        memory=resources.get("MemoryBytes", 0),
-        gpus=gpus,
-        labels=frozenset(labels),
-        up=up,
-        ready=up and spec["Availability"] == "active",
-    )
-
-
-def _machine(system: str, spelling: str) -> str:
-    platform = named(system)
-    return platform.machine(spelling) if platform else spelling
-
-
-def plain_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Gives labels back.
-
-    Raises:
-        UsageError: One could not be filtered by.
-    """
-    for key, value in labels.items():
-        if not _LABEL.fullmatch(key) or not _LABEL.fullmatch(value):
-            raise UsageError(f"not a label: {key!r}={value!r}")
-    return dict(labels)
-
-
-def constraints(job: Job) -> list[str]:
-    """Where a job may run. Swarm knows `==` and `!=` alone, so a capability is a label that is 1.
-
-    Raises:
-        UsageError: A label or node that would not be one word of a constraint.
-    """
-    words = [*job.requires, *job.excluded, *([job.runner] if job.runner else [])]
-    for word in words:
-        if not _LABEL.fullmatch(word):
-            raise UsageError(f"not a label of a runner: {word!r}")
-    found = [f"node.platform.os == {job.platform}"]
-    found += [f"node.labels.farm.{label} == 1" for label in job.requires]
-    found += [f"node.id != {node}" for node in job.excluded]
-    return found + ([f"{PIN}{job.runner}"] if job.runner else [])
-
-
-def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool, pinned: str | None = None) -> Observation:
+def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool) -> Observation:
     """The state of an attempt, from its task. A queued one always says why.
 
     Args:
         task: None: the manager has not made one yet.
-        nodes: The machines now.
+        nodes: The machines now, by their ids.
         cancelled: Whether its end was asked for.
-        pinned: The one node that may take it.
     """
-    known = {node.id: node for node in nodes}
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
-    node = known.get(task.node or "")
+    node = nodes.get(task.node or "")
     where = node.name if node else task.node or "no node"
-    if task.state in WAITING and pinned and not (pinned in known and known[pinned].ready):
-        return Observation("lost", why=f"node {pinned}, which was to take it, is not there any more")
     if task.state in WAITING:
         return Observation("queued", why=task.error or "the manager of the swarm is looking for a node")
     if task.state == "complete":
@@ -292,8 +221,6 @@ def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool, pi
     return Observation("running", why=f"{where}: it is being stopped" if task.desired == "shutdown" else None)
 
 
-MAX_CONFIG = 400_000
-"""Bytes of a config: Docker, "Store configuration data using Docker Configs" (500 kB), less room for the rest."""
 MAX_PIECES = 1000
 WAIT_S = 12 * 3600
 """How much longer than its time limit a job's URLs live: image pulls and a wait in the queue."""
@@ -319,7 +246,7 @@ class SwarmEngine:
 
     name = "swarm"
     poll_s = 1.0
-    traits = Traits(places=True)
+    traits = Traits(queues=True)
 
     def __init__(
         self,
@@ -339,15 +266,21 @@ class SwarmEngine:
             )
 
     @guard
-    def nodes(self) -> list[Node]:
-        """The swarm's machines and what they say of themselves."""
-        return nodes_of(self._api.nodes())
+    def _nodes(self) -> dict[str, Node]:
+        return {node["ID"]: Node.of(node) for node in self._api.nodes()}
 
-    @guard
-    def capacity(self) -> Capacity:
-        ready = [node for node in self.nodes() if node.ready]
-        if not ready:
+    def _ready(self) -> list[Node]:
+        if not (ready := [node for node in self._nodes().values() if node.ready]):
             raise NoRunnerError("no node of the swarm is ready", hint="docker node ls, on a manager")
+        return ready
+
+    def slots(self) -> int:
+        """How many jobs fit on the nodes at a time, each with the limits of one job."""
+        one = self.capacity()
+        return sum(min(int(node.cpus // one.cpus), int(node.memory // one.memory)) for node in self._ready())
+
+    def capacity(self) -> Capacity:
+        ready = self._ready()
         cpus, memory = max(node.cpus for node in ready), max(node.memory for node in ready)
         return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
 
@@ -357,7 +290,7 @@ class SwarmEngine:
     def submit(self, job: Job) -> str:
         if job.volumes:
             raise UsageError("the swarm keeps no volumes: the next attempt may be on another node")
-        name = _service_name(job)
+        name = attempt_name(job)
         known = self._named(name)
         if known is not None:  # a controller that was killed had started it
             return known
@@ -369,11 +302,12 @@ class SwarmEngine:
                 job.image,
                 command=["python3", _AGENT],
                 name=name,
-                labels={"farm.job": job.name, "farm.exchange": name, **plain_labels(job.labels)},
-                container_labels=plain_labels(job.labels),
+                labels={"farm.job": job.name, "farm.exchange": name, **job.labels},
+                container_labels=job.labels,
                 mode=ServiceMode("replicated", replicas=1),
                 restart_policy=RestartPolicy("none"),
-                constraints=constraints(job),
+                # The manager chooses among those that can run it and have room.
+                constraints=[f"node.platform.os == {job.platform}", f"node.platform.arch == {job.machine}"],
                 resources=_resources(job),
                 configs=configs,
                 cap_drop=CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
@@ -421,8 +355,7 @@ class SwarmEngine:
             "logs": [self.exchange.put_url(f"{name}/log/{number:04d}", lifetime) for number in range(pieces)],
             "output_url": self.exchange.put_url(f"{name}/output.tar", lifetime),
             "report_url": self.exchange.put_url(f"{name}/report.json", lifetime),
-            "inputs_url": None,
-            "inputs": "",
+            "inputs_url": self.exchange.get_url(f"{name}/inputs.tar.gz", lifetime),
         }
         with tempfile.NamedTemporaryFile() as inputs:
             # mtime 0: the same inputs are the same bytes, whoever packs them
@@ -431,15 +364,9 @@ class SwarmEngine:
                 gzip.GzipFile("", "wb", compresslevel=6, fileobj=inputs, mtime=0) as plain,
             ):
                 transfer.pack(job.inputs, plain)
-            # Small inputs travel in the config itself: nothing to fetch, and nothing that the store must keep.
-            if inputs.tell() <= MAX_CONFIG:
-                inputs.seek(0)
-                whole = _packed(manifest | {"inputs": base64.b64encode(inputs.read()).decode()})
-                if len(whole) <= MAX_CONFIG:
-                    return whole
             inputs.flush()
             self.exchange.put(f"{name}/inputs.tar.gz", Path(inputs.name))
-        return _packed(manifest | {"inputs_url": self.exchange.get_url(f"{name}/inputs.tar.gz", lifetime)})
+        return gzip.compress(json.dumps(manifest).encode(), mtime=0)
 
     # --- watch
 
@@ -467,7 +394,7 @@ class SwarmEngine:
         task = self._task(handle)
         if cancelled and task is None:
             return Observation("cancelled", why="stopped on request")
-        observed = observation(task, self.nodes(), cancelled=cancelled, pinned=_pinned(service))
+        observed = observation(task, self._nodes(), cancelled=cancelled)
         return self._reported(labels["farm.exchange"], observed) if observed.state == "done" else observed
 
     def _reported(self, name: str, observed: Observation) -> Observation:
@@ -589,25 +516,6 @@ def _resources(job: Job) -> Resources:
         mem_limit=job.limits.memory,
         cpu_reservation=int(job.limits.cpus * 1e9),
         mem_reservation=job.limits.memory,
-        generic_resources={"gpu": job.gpus} if job.gpus else None,
     )
     made["Limits"]["Pids"] = PIDS  # Engine API 1.41; docker-py has no argument for it
     return made
-
-
-def _pinned(service: dict[str, Any]) -> str | None:
-    """The node that the queue chose."""
-    found = service["Spec"]["TaskTemplate"].get("Placement", {}).get("Constraints") or ()
-    return next((text.removeprefix(PIN) for text in found if text.startswith(PIN)), None)
-
-
-def _packed(manifest: dict[str, Any]) -> bytes:
-    return gzip.compress(json.dumps(manifest).encode(), mtime=0)
-
-
-def _service_name(job: Job) -> str:
-    """A stable name for an attempt, which makes `submit` safe to repeat."""
-    identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
-    if not job.labels:
-        identity += time.time_ns().to_bytes(8, "big")
-    return f"farm-{hashlib.sha256(identity).hexdigest()[:24]}"

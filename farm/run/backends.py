@@ -131,41 +131,21 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
                 machine=machines.machine_of(client),
                 emulates=True,
                 memory=engine.capacity().memory,
-                disk=_bytes(runner.disk_gb) or 1 << 62,
                 slots=runner.slots,
-                kinds=frozenset(runner.jobs),
             )
         ]
 
     return Backend(engine, client, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT, close=client.close)
 
 
-def _swarm(workspace: Workspace, _name: str, runner: Runner) -> Backend:
+def _swarm(workspace: Workspace, name: str, runner: Runner) -> Backend:
     swarm = _check_swarm(workspace)
     client = connect(swarm.url, MANAGER_TIMEOUT_S)
     engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
 
     def workers() -> list[Worker]:
-        nodes = engine.nodes()
-        if not any(node.ready for node in nodes):
-            return []
-        one = engine.capacity()
-        return [
-            Worker(
-                node.id,
-                platform=node.os,
-                machine=node.machine,
-                labels=node.labels,
-                memory=node.memory,
-                gpus=node.gpus,
-                # As many jobs at the same time as the node has room for, each with the limits of one job.
-                slots=min(int(node.cpus // one.cpus), int(node.memory // one.memory)),
-                # The label `farm.build=1` lends a node with a GPU to builds as well.
-                kinds=frozenset({"build", "smoke"}) if "build" in node.labels else None,
-                online=node.ready,
-            )
-            for node in nodes
-        ]
+        # Its manager chooses the node.
+        return [Worker(name, memory=engine.capacity().memory, slots=engine.slots(), emulates=True)]
 
     builder = connect(runner.url)
 
@@ -265,7 +245,7 @@ class EngineKind:
 
     def queued(self, workspace: Workspace) -> bool:
         """True if a build always goes through the queue, which chooses among several runners."""
-        return self.traits.places or self.machines(workspace) != [LOCAL]
+        return self.traits.queues or self.machines(workspace) != [LOCAL]
 
 
 def docker_runners(workspace: Workspace) -> dict[str, Runner]:

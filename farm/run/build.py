@@ -66,8 +66,6 @@ def make_job(
     capacity: Capacity,
     labels: dict[str, str],
     volumes: dict[str, str] | None = None,
-    runner: str | None = None,
-    excluded: tuple[str, ...] = (),
     holder: str = "",
 ) -> Job:
     """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
@@ -95,8 +93,7 @@ def make_job(
         labels=labels,
         volumes=volumes or {},
         platform=plan.platform,
-        runner=runner,
-        excluded=excluded,
+        machine=plan.machine,
     )
 
 

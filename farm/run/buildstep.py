@@ -49,7 +49,7 @@ class RunContext:
 
     Attributes:
         open: The open engine of a runner.
-        runner, excluded: The runner that the queue chose, and those that lost the build; None: the engine chooses.
+        runner: The machine that the queue chose; None: this one's, or the engine chooses.
         built: Called when the wheel is here.
     """
 
@@ -60,7 +60,6 @@ class RunContext:
     outcomes: Outcomes
     open: Callable[[str | None], Backend]
     runner: str | None = None
-    excluded: tuple[str, ...] = ()
     built: Callable[[], object] = lambda: None
 
     @property
@@ -228,7 +227,6 @@ class BuildStep:
         context, plan = self.context, self.context.plan
         with gathered(context.workspace, plan, engine, context.folder) as inputs:
             labels = {"farm.run": context.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
-            places = engine.traits.places
             keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
             job = build.make_job(
                 plan,
@@ -237,8 +235,6 @@ class BuildStep:
                 capacity=engine.capacity(),
                 labels=labels,
                 volumes=build.kept(plan, context.workspace.id) if keeps else {},
-                runner=context.runner if places else None,
-                excluded=context.excluded if places else (),
                 holder=f"run {context.run.id}, log: {context.folder / 'build.log'}" if keeps else "",
             )
             volume = build.cache_volume(plan, context.workspace.id) if keeps else None

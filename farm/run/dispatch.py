@@ -423,7 +423,6 @@ class Dispatcher:
                 outcomes,
                 lambda runner: self._backend(entry.on, runner),
                 runner=entry.worker,
-                excluded=tuple(sorted(entry.task.needs.excluded)),
                 built=lambda: self._free(entry),
             )
             job.steps(run.request.until)

@@ -6,11 +6,10 @@ Pure values. Where many machines differ in speed, an existing scheduler places t
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from farm.platforms.facts import DEFAULT
 
-Kind = Literal["build", "smoke"]
 GRACE_S = 600.0
 """How long a task may wait for a runner that fits it to appear."""
 NAMED = 3
@@ -18,15 +17,12 @@ NAMED = 3
 
 
 class Needs(NamedTuple):
-    """Requirements of a task; `memory` and `disk` in bytes, `excluded` the runners that lost it before."""
+    """Requirements of a task; `memory` in bytes, `excluded` the runners that lost it before."""
 
-    kind: Kind = "build"
     platform: str = DEFAULT
     machine: str = "x86_64"
     labels: frozenset[str] = frozenset()
     memory: int = 0
-    disk: int = 0
-    gpus: int = 0
     excluded: frozenset[str] = frozenset()
 
 
@@ -49,7 +45,6 @@ class Worker:
     """One runner: what it can do and how much at a time.
 
     Attributes:
-        kinds: Kinds of jobs that it takes. A host with a GPU takes smoke jobs alone unless it says otherwise.
         emulates: It takes what is for another machine too, where no runner of that machine is online.
         online: The engine sees it now.
         busy: What it does for somebody else, in words: it takes nothing meanwhile.
@@ -60,38 +55,23 @@ class Worker:
     machine: str = "x86_64"
     labels: frozenset[str] = frozenset()
     memory: int = 1 << 62
-    disk: int = 1 << 62
-    gpus: int = 0
     slots: int = 1
-    kinds: frozenset[Kind] | None = None
     emulates: bool = False
     online: bool = True
     busy: str = ""
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        if self.kinds is not None:
-            return self.kinds
-        return frozenset({"smoke"}) if self.gpus else frozenset({"build", "smoke"})
 
 
 def fits(needs: Needs, worker: Worker) -> tuple[str, ...]:
     """The reasons why a runner cannot take a task, online or not; empty where it can."""
     found = []
-    if needs.kind not in worker.takes:
-        kept = "its GPU is kept for smoke jobs" if worker.gpus else f"it takes {', '.join(sorted(worker.takes))} jobs"
-        found.append(kept)
     if needs.platform != worker.platform:
         found.append(f"it runs {worker.platform}, not {needs.platform}")
     if needs.machine != worker.machine and not worker.emulates:
         found.append(f"it is {worker.machine}, not {needs.machine}")
     if missing := sorted(needs.labels - worker.labels):
         found.append(f"it has no label {', '.join(missing)}")
-    for what, wanted, has in (("memory", needs.memory, worker.memory), ("disk", needs.disk, worker.disk)):
-        if wanted > has:
-            found.append(f"it has {has / 1e9:.1f} GB of {what}, {wanted / 1e9:.1f} are needed")
-    if needs.gpus > worker.gpus:
-        found.append(f"it has {worker.gpus} GPUs, {needs.gpus} are needed")
+    if needs.memory > worker.memory:
+        found.append(f"it has {worker.memory / 1e9:.1f} GB of memory, {needs.memory / 1e9:.1f} are needed")
     if worker.name in needs.excluded:
         found.append("it lost this job before")
     return tuple(found)

@@ -31,7 +31,7 @@ from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
 from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
-from farm.smoke.runner import CHECK_S, GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
+from farm.smoke.runner import GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -60,7 +60,6 @@ class SmokeOptions:
         wheel: The file of the wheel, where it is at hand: its device code goes into the report.
         filenames: What the index offers of the plan's version, where it is known and no file is at hand.
         gpu: The GPU part must run.
-        check_s: Limit for one check, seconds.
         keep: The index is the project's own: the reports are kept in it.
         passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
         elsewhere: Where the probe runs on another machine; None: it runs here.
@@ -69,7 +68,6 @@ class SmokeOptions:
     wheel: Path | None = None
     filenames: tuple[str, ...] = ()
     gpu: bool = False
-    check_s: float = CHECK_S
     keep: bool = True
     passed: tuple[str, ...] = ()
     elsewhere: Elsewhere | None = None
@@ -169,7 +167,6 @@ def _run_here(
         module=plan.package,
         expect=expect,
         timeout_s=workspace.settings.smoke_timeout_s,
-        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
         emulate=emulate,
         line=workspace.watcher.note,
         passed=options.passed,
@@ -305,7 +302,7 @@ def probe_job(
         expect = replace(expect, script=Path("/farm/test/script.py"))
     limit = float(workspace.settings.smoke_timeout_s)
     file = Path("/farm/out/report.json")
-    options = arguments(plan.package, expect, file, timeout_s=limit, check_s=limit, cpu_only=not gpus)
+    options = arguments(plan.package, expect, file, timeout_s=limit, cpu_only=not gpus)
     job = Job(
         name=f"smoke {plan.package}-{plan.variant}",
         image=image,

@@ -52,6 +52,7 @@ _MAX_SECTIONS = 0xFF00  # more need the escape in e_shnum, which linkers of libr
 _MAX_DYNAMIC = 10_000
 _MAX_VERSIONS = 10_000
 _MAX_STRING = 4096
+LONGEST_NAME = 200  # of what `symbol_name` gives
 _MAX_NAMES = 64 << 10  # characters of all names together: a short table may be pointed at many times
 
 
@@ -156,9 +157,9 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
 
 
 def symbol_name(data: Buffer, offset: int) -> str:
-    """The name at `offset` for display: cut at 200 characters, empty where the file is damaged."""
-    end = data.find(b"\0", offset, offset + 200) if offset < len(data) else offset
-    return _text(data[offset : end if end >= 0 else offset + 200])
+    """The name at `offset`, cut at `LONGEST_NAME` characters, empty where the file is damaged."""
+    end = data.find(b"\0", offset, offset + LONGEST_NAME) if offset < len(data) else offset
+    return _text(data[offset : end if end >= 0 else offset + LONGEST_NAME])
 
 
 def _text(raw: bytes) -> str:
@@ -484,13 +485,15 @@ def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple
 
 
 def symbol_count(data: Buffer, elf: Elf, tags: Mapping[int, int]) -> int:
-    """How many symbols there are; 1 where that is not known: none is given to others, no classic hash table."""
+    """How many symbols there are; 1 where that is not known: none is given to others, no hash table and no section."""
     if _DT_HASH in tags:
         # The second word of the classic hash table is the number of its chains: one for each symbol.
         at = elf.file_offset(tags[_DT_HASH])
         return int.from_bytes(data[at + 4 : at + 8], "little")
     if _DT_GNU_HASH in tags:
-        return _gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH]))
+        # It counts what is given to others; where that is nothing, it does not say how many are taken.
+        sections = (part.size // _SYMBOL.size for part in elf.sections if part.kind == _SHT_DYNSYM)
+        return max(_gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH])), next(sections, 1))
     # Neither table: linkers put the names right behind the symbols.
     return max(0, tags[_DT_STRTAB] - tags[_DT_SYMTAB]) // _SYMBOL.size
 

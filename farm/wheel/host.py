@@ -29,8 +29,6 @@ _FIX_KNOWN = (
 # What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
 # stands the version.
 _CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
-UNDECIDED = "not decided"
-"""Of a check that could not look at all: `farm verify --emulate` does."""
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
@@ -265,9 +263,8 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
     ends = [library.path for library in contents.libraries if library.instructions and library.instructions.open_ends]
-    if ends:
-        skipped.append(f"{UNDECIDED} in {len(ends)} of them (first {ends[0]}): what runs on loading calls by pointers")
-    return _check("cpu", findings, f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped))
+    note = f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped)
+    return _check("cpu", findings, note).model_copy(update={"undecided": tuple(ends)})
 
 
 def _advice(path: str) -> str:

@@ -169,7 +169,7 @@ const Answers = (() => {
       const filled = lines.map((line) => line.trim()).filter(Boolean);
       if (!cards.length && filled.length === 1 && new RegExp(paste.typed).test(filled[0])) cards = filled;
       const message = paste.messages.find((each) => new RegExp(each.pattern).test(text));
-      return { cards: message ? [] : cards, driver, said: message ? message.text : null };
+      return { cards: message ? [] : cards, driver, problem: message ? message.text : null };
     }
     return { best, others, own, find, maker, read, sassRuns };
   };

@@ -14,16 +14,16 @@
 
   // Cards as they are named, each with its SM, and why one has none.
   function cardsOf(read) {
-    const found = [], said = [];
+    const found = [], problems = [];
     for (const name of read.cards) {
-      if (new RegExp(data.paste.cut).test(name)) { said.push("nvidia-smi has cut off the card's name: paste what nvidia-smi -L prints."); continue; }
+      if (new RegExp(data.paste.cut).test(name)) { problems.push("nvidia-smi has cut off the card's name: paste what nvidia-smi -L prints."); continue; }
       const sms = [...new Set(answers.find(name).map(([, sm]) => data.names.renamed[sm] || sm))];
       const company = answers.maker(name);
-      if (!sms.length) said.push(company ? `${name} is a card of ${company}: it runs no CUDA.` : `${name}: no such card in the catalogue.`);
-      else if (sms.length > 1 && !sms.every((sm) => data.names.too_old[sm])) said.push(`${name} was sold with several chips (${sms.join(", ")}): paste what lspci prints, or type its SM.`);
+      if (!sms.length) problems.push(company ? `${name} is a card of ${company}: it runs no CUDA.` : `${name}: no such card in the catalogue.`);
+      else if (sms.length > 1 && !sms.every((sm) => data.names.too_old[sm])) problems.push(`${name} was sold with several chips (${sms.join(", ")}): paste what lspci prints, or type its SM.`);
       else found.push({ name, sm: Number(sms[sms.length - 1].slice(2)), arm: answers.find(name).some(([known]) => arm.has(known)) });
     }
-    return [found, said];
+    return [found, problems];
   }
 
   function here(sms) {
@@ -43,17 +43,17 @@
     const named = projects(text);
     const read = answers.read(text);
     const typed = /^\s*(?:sm_?)?(\d{2,3}|\d{1,2}\.\d)\s*$/i.exec(text);
-    let [cards, said] = typed ? [[{ name: text.trim(), sm: Number(typed[1].replace(".", "")), arm: false }], []] : cardsOf(read);
-    if (read.said) said = [read.said];
-    if (named.length) { said = []; cards = cards.filter(() => false); }
-    for (const line of said) out.push(make("p", line, { className: "said" }));
+    let [cards, problems] = typed ? [[{ name: text.trim(), sm: Number(typed[1].replace(".", "")), arm: false }], []] : cardsOf(read);
+    if (read.problem) problems = [read.problem];
+    if (named.length) { problems = []; cards = cards.filter(() => false); }
+    for (const line of problems) out.push(make("p", line, { className: "note" }));
     if (named.length) {
       const list = make("p", "Projects: ");
       for (const name of named.slice(0, 20)) list.append(make("a", name, { href: `project/${encodeURIComponent(name)}.html` }), " ");
       out.push(list);
     }
     if (cards.length) out.push(...describe(cards, read.driver));
-    if (text.trim() && !out.length) out.push(make("p", "No card and no project is named there.", { className: "said" }));
+    if (text.trim() && !out.length) out.push(make("p", "No card and no project is named there.", { className: "note" }));
     byId("answer").replaceChildren(...out);
   }
 
@@ -62,7 +62,7 @@
     const shown = cards.map((card) => `${card.name} (sm_${card.sm})`).join(" and ");
     const platform = byId("platform").value, tegra = new Set(data.tegra);
     const place = `${platform}-${cards.some((card) => card.arm || tegra.has(card.sm) || card.sm === 121) ? "aarch64" : "x86_64"}`;
-    out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "said" }));
+    out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "note" }));
     out.push(make("h3", "In this index"));
     const there = here(sms), list = make("ul");
     for (const [project, group, version, , tags, code] of there) {

@@ -87,8 +87,6 @@ class Swarm:
         command += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/run", "-H", self.url(number)]
         command += ["--pidfile", f"{folder}/dockerd.pid", "--bip", f"10.97.{number}.1/24"]
         command += ["--storage-driver", "overlay2", "--insecure-registry", f"{HOST}:{PULL_PORT}"]
-        if number == 3:
-            command += ["--node-generic-resource", "gpu=K40-0"]
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self.others[f"daemon {number}"] = process
@@ -121,11 +119,6 @@ class Swarm:
         """The node's id."""
         found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
         return str(next(found).id)
-
-    def label(self, number: int, **labels: str) -> None:
-        node = self.manager.nodes.get(self.node(number))
-        spec = node.attrs["Spec"]
-        node.update({**spec, "Labels": {f"farm.{key}": value for key, value in labels.items()}})
 
     def state(self, number: int) -> str:
         found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))

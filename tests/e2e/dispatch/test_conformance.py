@@ -376,34 +376,3 @@ def test_a_volume_outlives_a_job_or_is_refused(engine, start):
 def test_there_is_no_credential(engine, start):
     handle = start("env; cat /farm-manifest 2>/dev/null | gzip -d 2>/dev/null; true")
     assert b"secret-for-tests" not in b"".join(engine.logs(handle))
-
-
-def test_a_capability_that_no_runner_has_is_waited_for_and_said(swarm_engine, pulled, tmp_path):
-    job = Job("test", pulled, ("true",), {}, "/farm/out", {}, swarm_engine.capacity(), 60, requires=("sm35",))
-    handle = swarm_engine.submit(job)
-    try:
-        seen = until(swarm_engine, handle, lambda s: s.state == "queued" and "no suitable node" in str(s.why))
-        assert "constraints" in str(seen.text)
-        swarm_engine.cancel(handle)
-        assert swarm_engine.observe(handle).state == "cancelled"
-    finally:
-        swarm_engine.release(handle)
-
-
-def test_a_gpu_is_lent_to_one_job_at_a_time(swarm_engine, pulled):
-    def gpu_job(script: str) -> str:
-        command = ("sh", "-c", script)
-        job = Job("test", pulled, command, {}, "/farm/out", {}, swarm_engine.capacity(), 60, gpus=1)
-        return swarm_engine.submit(job)
-
-    first, second = gpu_job("sleep 600"), None
-    try:
-        until(swarm_engine, first, lambda seen: seen.state == "running")
-        second = gpu_job("echo $DOCKER_RESOURCE_GPU")
-        until(swarm_engine, second, lambda seen: "insufficient resources" in str(seen.text))
-        swarm_engine.cancel(first)
-        assert b"".join(swarm_engine.logs(second)) == b"K40-0\n"
-    finally:
-        for handle in filter(None, (first, second)):
-            swarm_engine.cancel(handle)
-            swarm_engine.release(handle)

@@ -1,7 +1,7 @@
 """A Slurm cluster of two nodes on one machine, from Debian's packages, with munge: on loopback, in one folder.
 
-The daemons are root's, as on a cluster; jobs and the farm's commands on the login node are an ordinary user's. `ssh` is
-a stand-in that runs the command as that user here: what is quoted for a real one arrives in the same way.
+The daemons are root's, as on a cluster; jobs and the farm's commands on the login node are an ordinary user's. The
+login node is this machine by OpenSSH: a server on loopback, whose forced command becomes that user.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
 FOLDER = Path("/var/tmp/farm-e2e-slurm")
 """One place, so that what a killed run left is found."""
 NOBODY = 65534
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "bwrap", "setpriv")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "sshd", "bwrap", "setpriv")
 CONFIGURATION = """ClusterName=farm
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
@@ -60,11 +60,25 @@ NodeName=d1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 CPUs=1 RealMemory=
 NodeName=d2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 CPUs=1 RealMemory=4000 Features=k80
 PartitionName=gpu Nodes=d1,d2 Default=YES MaxTime=INFINITE State=UP
 """
-SSH = """#!/bin/sh
-while [ "$1" = -o ]; do shift 2; done
-[ "$1" = login ] && shift && cd / || exit 255
-exec env -i PATH=/usr/bin:/bin SLURM_CONF={folder}/slurm.conf HOME={folder}/shared \\
-    setpriv --reuid={user} --regid={user} --clear-groups sh -c "$*"
+SERVER = """Port 17022
+ListenAddress 127.0.0.1
+HostKey {folder}/ssh/host
+AuthorizedKeysFile {folder}/ssh/authorized
+PermitRootLogin forced-commands-only
+StrictModes no
+UsePAM no
+PidFile {folder}/ssh/pid
+"""
+CLIENT = """Host login
+    HostName 127.0.0.1
+    Port 17022
+    User root
+    IdentityFile {folder}/ssh/key
+    UserKnownHostsFile {folder}/ssh/known
+"""
+LOGIN = """#!/bin/sh
+cd / && exec env -i PATH=/usr/bin:/bin SLURM_CONF={folder}/slurm.conf HOME={folder}/shared \\
+    setpriv --reuid={user} --regid={user} --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"
 """
 
 
@@ -77,7 +91,7 @@ class Cluster:
     def command(self, *words: str) -> str:
         """One of Slurm's commands, as root."""
         environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(FOLDER / "slurm.conf")}
-        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
@@ -131,20 +145,34 @@ def _stop() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
+def _serve_ssh(made: Cluster) -> None:
+    """Starts the login node's server; `ssh` in the folder `bin` is the real one with a configuration of its own."""
+    place = FOLDER / "ssh"
+    for name in ("host", "key"):
+        made.command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name))
+    for name, text, mode in (("server", SERVER, 0o644), ("client", CLIENT, 0o644), ("login", LOGIN, 0o755)):
+        (place / name).write_text(text.format(folder=FOLDER, user=NOBODY))
+        (place / name).chmod(mode)
+    (place / "authorized").write_text(f'command="{place}/login" {(place / "key.pub").read_text()}')
+    (place / "known").write_text(f"[127.0.0.1]:17022 {(place / 'host.pub').read_text()}")
+    (FOLDER / "bin/ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {place}/client "$@"\n')
+    (FOLDER / "bin/ssh").chmod(0o755)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    made.command("/usr/sbin/sshd", "-f", str(place / "server"))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if os.geteuid() != 0:
         need("root", "slurmd runs jobs as other users")
     if missing := [name for name in PROGRAMS if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")]:
-        need(", ".join(missing), "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap")
+        need(", ".join(missing), "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap, openssh-server")
     _stop()
-    for name in ("", "state", "log", "munge", "d1", "d2", "shared", "bin"):
+    for name in ("", "state", "log", "munge", "d1", "d2", "shared", "bin", "ssh"):
         (FOLDER / name).mkdir(mode=0o755)
     os.chown(FOLDER / "shared", NOBODY, NOBODY)
     host = socket.gethostname().partition(".")[0]
     (FOLDER / "slurm.conf").write_text(CONFIGURATION.format(host=host, folder=FOLDER))
-    (FOLDER / "bin/ssh").write_text(SSH.format(folder=FOLDER, user=NOBODY))
-    (FOLDER / "bin/ssh").chmod(0o755)
     (FOLDER / "munge/key").write_bytes(secrets.token_bytes(1024))
     (FOLDER / "munge/key").chmod(0o400)
     made = Cluster()
@@ -154,6 +182,7 @@ def cluster() -> Iterator[Cluster]:
         made.command("slurmctld", "-f", str(FOLDER / "slurm.conf"))
         for name in ("d1", "d2"):
             made.start_node(name)
+        _serve_ssh(made)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PATH", f"{FOLDER}/bin:{os.environ['PATH']}")
             yield made

@@ -1,11 +1,9 @@
 """The runner against modules that work, lie, crash, hang, fork and talk rubbish."""
 
 import errno
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,8 +30,8 @@ def probe(python, *, expect=ANYTHING, timeout_s=120.0, emulate=None, module="fak
 def hung(python, check, expect=ANYTHING):
     """The report of a run that hangs in `check`. A busy machine may hang for the first limit in the ones before."""
     for limit in (2, 20, 200):
-        report = run_probe(python, module="fakemod", expect=expect, timeout_s=500, check_s=limit)
-        if report.reason == f"hung for more than {limit} s in the check '{check}'":
+        report = run_probe(python, module="fakemod", expect=expect, timeout_s=limit)
+        if report.reason == f"did not finish in {limit} s in the check '{check}'":
             return report
     raise AssertionError(report.reason)
 
@@ -181,11 +179,6 @@ def test_a_crash_while_importing(environment):
     assert "fakemod.py" in report.output_tail  # where in Python it was
 
 
-def test_a_hang_is_ended(environment):
-    report = probe(environment(base="import time\nwhile True:\n    time.sleep(1)\n"), timeout_s=4)
-    assert (report.outcome, report.reason) == ("failed", "did not finish in 4 s in the check 'import'")
-
-
 HANGS = {
     "python": "while True:\n        import time\n        time.sleep(1)",
     "with the GIL": "import ctypes\n    ctypes.PyDLL(None).sleep(600)",
@@ -195,7 +188,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("how", HANGS)
-def test_a_check_that_hangs_is_ended_at_its_own_limit(environment, how):
+def test_a_check_that_hangs_is_ended(environment, how):
     python = environment(f"def hang(s, o):\n    {HANGS[how]}\nTensor.__matmul__ = hang\n")
     report = hung(python, "matmul float32 on cpu")
     assert report.outcome == "failed"
@@ -205,7 +198,7 @@ def test_a_check_that_hangs_is_ended_at_its_own_limit(environment, how):
 
 
 def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch):
-    """A module that turns the probe's own alarm off: the runner sees that the file has not changed."""
+    """A module that turns the probe's own alarm off."""
     monkeypatch.setattr(runner, "GRACE_S", 1.0)
     addition = """
         import faulthandler, time
@@ -217,33 +210,6 @@ def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch
     report = hung(environment(addition), "matmul float32 on cpu")
     assert [cause.id for cause in report.causes] == ["hung-cpu"]  # the module has no CUDA
     assert report.seconds < 500
-
-
-def test_two_checks_that_begin_in_one_tick_of_the_disks_clock_are_two(tmp_path, monkeypatch):
-    """The second one has its own limit, though its file has the time of the first one's."""
-    clock, file = [0.0], tmp_path / "report.json"
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
-
-    class Probe:
-        """Its first check of 10 s is over at once, its second takes 100 of its 900 s."""
-
-        def __init__(self):
-            self.writes = iter([("first", 10), ("second", 900), None])
-
-        def wait(self, _seconds):
-            if (write := next(self.writes, 0)) == 0:
-                return 0
-            if write is None:
-                clock[0] = 100.0
-            else:
-                document = {"schema": 1, "module": "m", "facts": {}, "complete": False, "checks": []}
-                new = tmp_path / "report.json.tmp"
-                new.write_text(json.dumps({**document, "running": write[0], "limit_s": write[1]}))
-                os.utime(new, (1, 1))
-                new.replace(file)
-            raise subprocess.TimeoutExpired("probe", 0.2)
-
-    assert runner._watch(Probe(), file, 1000.0, "late") is None
 
 
 def test_a_gpu_that_is_asked_for_and_not_there(environment):
@@ -336,7 +302,7 @@ print("served")
 def test_a_server_that_a_smoke_script_starts_does_not_hang_it_and_is_ended(environment, tmp_path):
     file, script = tmp_path / "pid", tmp_path / "own.py"
     script.write_text(SERVER.format(file=str(file)))
-    report = run_probe(environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0, check_s=20.0)
+    report = run_probe(environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0)
     assert [(check.status, check.seen) for check in report.checks if check.name == "smoke script"] == [
         ("passed", "served")
     ]

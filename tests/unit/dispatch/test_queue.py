@@ -31,16 +31,6 @@ def test_a_runner_takes_as_many_as_it_has_slots_and_the_least_busy_is_first():
     assert decision.waiting == {"t4": "every runner that fits is busy: a, b"}
 
 
-def test_a_build_is_kept_off_the_gpu_host_and_the_file_can_allow_it():
-    gpu = Worker("k40", gpus=1, labels=frozenset({"sm35"}))
-    smoke = Task("smoke", Needs(kind="smoke", gpus=1, labels=frozenset({"sm35"})))
-    decision = Queue().decide(0, [Task("build"), smoke], [gpu])
-    assert placed(decision) == [("smoke", "k40")]
-    assert "kept for smoke jobs" in decision.waiting["build"]
-    both = Worker("k40", gpus=1, kinds=frozenset({"build", "smoke"}))
-    assert placed(Queue().decide(0, [Task("build")], [both])) == [("build", "k40")]
-
-
 def test_a_reason_does_not_change_while_it_is_the_same():
     """Each change is an event in the journal: with minutes in it, a queue of 500 runs wrote 30 MB."""
     queue, tasks = Queue(), [Task("a"), Task("b"), Task("far", Needs(machine="aarch64"))]
@@ -97,14 +87,12 @@ def test_a_runner_that_lost_it_is_not_given_it_again():
 
 
 def test_every_reason_why_not_is_given():
-    needs = Needs("build", "windows", "aarch64", frozenset({"avx"}), memory=64 << 30, disk=1 << 40, gpus=1)
-    assert fits(needs, Worker("small", memory=8 << 30, disk=1 << 30)) == (
+    needs = Needs("windows", "aarch64", frozenset({"avx"}), memory=64 << 30)
+    assert fits(needs, Worker("small", memory=8 << 30)) == (
         "it runs linux, not windows",
         "it is x86_64, not aarch64",
         "it has no label avx",
         "it has 8.6 GB of memory, 68.7 are needed",
-        "it has 1.1 GB of disk, 1099.5 are needed",
-        "it has 0 GPUs, 1 are needed",
     )
 
 

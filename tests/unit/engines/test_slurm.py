@@ -6,8 +6,8 @@ import pytest
 
 from farm.base.errors import FarmError
 from farm.engines import slurm
-from farm.engines.base import Cause, Job
-from farm.engines.slurm import Options, SlurmEngine, _below_farm, _handle, observation
+from farm.engines.base import Cause, Job, attempt_name
+from farm.engines.slurm import Options, SlurmEngine, _below_farm, observation
 
 
 def exit_json(code=0, cause=None, detail=None):
@@ -80,7 +80,7 @@ def test_a_folder_that_is_not_directly_below_farm_is_refused(target):
 def test_the_same_attempt_has_the_same_handle():
     job = Job("canary", "", (), {}, "/farm/out", {}, None, 1, labels={"farm.run": "1", "farm.attempt": "1"})
     other = Job("canary", "", (), {}, "/farm/out", {}, None, 1, labels={"farm.run": "1", "farm.attempt": "2"})
-    assert _handle(job) == _handle(job) != _handle(other)
+    assert attempt_name(job) == attempt_name(job) != attempt_name(other)
 
 
 def test_what_is_not_asked_for_is_left_to_slurm():

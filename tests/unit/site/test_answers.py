@@ -141,7 +141,7 @@ def test_python_and_javascript_give_the_same_answers(node, tmp_path):
         assert ours == found, question
     for text, found in zip(TEXTS, theirs["read"], strict=True):
         ours = paste.read(text)
-        assert {"cards": list(ours.cards), "driver": ours.driver, "said": ours.said} == found, text
+        assert {"cards": list(ours.cards), "driver": ours.driver, "problem": ours.problem} == found, text
     for name, found, company in zip(asked["names"], theirs["find"], theirs["maker"], strict=True):
         assert sorted({(card.name, card.sm) for card in gpus.find(name)}) == [tuple(pair) for pair in found], name
         assert gpus.maker(name) == company, name
@@ -171,4 +171,4 @@ def test_pasted_text_names_cards_and_never_paths_or_prompts(text, cards, driver)
 def test_a_message_says_what_to_do():
     for place in (9, 10, 11, 12):
         found = paste.read(TEXTS[place])
-        assert (found.cards, bool(found.said)) == ((), True)
+        assert (found.cards, bool(found.problem)) == ((), True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import gzip
@@ -88,12 +87,7 @@ def send_output(folder: str, url: str) -> None:
 
 
 def unpack(manifest: dict[str, Any]) -> None:
-    """The inputs: in the manifest where they are small, else from the store."""
-    if manifest["inputs_url"]:
-        source = request(manifest["inputs_url"])
-    else:
-        source = io.BytesIO(base64.b64decode(manifest["inputs"]))
-    with tarfile.open(fileobj=source, mode="r|gz") as archive:
+    with tarfile.open(fileobj=request(manifest["inputs_url"]), mode="r|gz") as archive:
         archive.extractall("/")  # noqa: S202  the controller packed it
 
 
