@@ -8,7 +8,7 @@ from farm.base.project import PROJECT_FILES, find_project
 from farm.cli import show
 from farm.machine.detect.choose import choose
 from farm.machine.detect.readings import OTHER, Readings, take
-from farm.machine.doctor.examine import examine
+from farm.machine.doctor.checks import examine
 from farm.machine.doctor.project import examine_project
 from farm.machine.doctor.site import Site
 from farm.plan.build import resolve

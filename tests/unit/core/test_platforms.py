@@ -27,7 +27,6 @@ NAMES = re.compile(
 )
 SINGLE_FILES = {"plan/patches.py"}  # copied to machines without the farm: it imports nothing of it
 FOREIGN = {  # words of other formats that look like a platform's name
-    ("machine/doctor/unix.py", "linux"),  # what Docker calls the system of its containers
     ("wheel/pe.py", "win32"),
     ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }
