@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan DIGESTe0249d25360aab32d86d823e5f69bf6ad9ca04d9f49bf6a34cf3
+> %FARM_REPORT% echo plan DIGEST
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311
