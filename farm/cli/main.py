@@ -45,7 +45,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "smoke": "install a wheel into a fresh environment and test it there",
     },
     "Index": {
-        "index": "check, rebuild, yank, remove, prune, sign and verify the wheel index",
+        "index": "check, rebuild, yank, remove, sign and verify the wheel index",
         "site": "write the web pages beside the index",
     },
     "Machines": {

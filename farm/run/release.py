@@ -115,17 +115,13 @@ def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple
     """The options by which pip finds the wheels of one variant group.
 
     A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
-    an index. Otherwise plain S3 does not answer folders: there the page of links is used.
+    an index; other buckets do not answer folders.
 
     Args:
         workspace: Names the index.
         group: The group.
         more: The wheels need others that pip's own index has: this index is then asked beside it.
     """
-    plain = workspace.index_url.startswith("s3://") and not workspace.settings.index_public_url
-    if plain and not getattr(open_store(workspace.index_url), "slash", False):
-        links = ("--find-links", public_url(workspace, f"whl/{group}/links.html"))
-        return links if more else ("--no-index", *links)
     return ("--extra-index-url" if more else "--index-url", public_url(workspace, f"whl/{group}/simple/"))
 
 

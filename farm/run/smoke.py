@@ -152,7 +152,7 @@ def _install(
         shutil.rmtree(place, ignore_errors=True)
         python = make_environment(place, python)
     log, line = folder / "install.log", workspace.watcher.line
-    if "--extra-index-url" in source or ("--find-links" in source and "--no-index" not in source):
+    if "--extra-index-url" in source:
         source = ("--index-url", pip_index(), *source)  # the user's configuration is left out, and this part of it not
     install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
     step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
