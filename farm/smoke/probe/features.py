@@ -179,7 +179,8 @@ def mkl_code(printed: str) -> str:
         next((place for place, names in enumerate(LEVELS) if any(name in text for name in names)), len(LEVELS))
         for text in (isa, taken)
     )
-    if isa and used > has:
+    # On CPUs of other makers it names no code, whatever it takes.
+    if isa and used > has and "Architecture processors" not in taken:
         return Warned(taken, f"MKL takes older code on this CPU, which has {LEVELS[has][0]}: products are slower")
     return taken
 
