@@ -117,7 +117,7 @@ def _plan(wanted: Candidate) -> Plan:
         subdirectory=recipe.subdirectory,
         parts=inputs.parts(recipe, stack, pins.base, present),
         patch_files=patch_files,
-        job_files=job_digest(pins.recipe, files),
+        job_files=job_digest(files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
         cmake={name: value for word in effects(stack).values() for name, value in word.cmake.items()},
         memory_per_job_gb=recipe.memory_per_job_gb,

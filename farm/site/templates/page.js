@@ -32,9 +32,9 @@
 
   function inIndex(there) {
     const list = make("ul");
-    for (const [project, group, version, , tags, code] of there) {
+    for (const [project, group, version, , tags, code, without] of there) {
       const item = make("li");
-      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}`);
+      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}${without ? `. Without ${without}` : ""}`);
       list.append(item);
     }
     return [make("h3", "In this index"), there.length ? list : make("p", "No wheel here is in a group for it.")];
@@ -100,7 +100,10 @@
     const own = answers.own(q);
     if (!own || own.length) out.push(make("h3", "A wheel of your own"));
     if (!own) out.push(command(`farm why --official ${sms.map((sm) => `--gpu sm_${sm}`).join(" ")} --platform ${platform}${driver ? ` --driver ${driver}` : ""}${q.python ? ` --python ${q.python}` : ""}`));
-    for (const [torch, cuda, standing, words] of own || []) out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+    for (const [torch, cuda, standing, words, , without] of own || []) {
+      out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+      if (without) out.push(make("p", `Without ${without}.`, { className: "note" }));
+    }
     return out;
   }
 
