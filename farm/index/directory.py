@@ -154,8 +154,8 @@ class DirectoryStore:
         path = self.root
         for part in check_key(key).split("/"):
             path /= part
-            # A link in a shared folder would lead a write elsewhere; one in the index of a job, a file of this user into
-            # the index that takes its wheels.
+            # A link in a shared folder would lead a write elsewhere; one in the index of a job, a file of this user
+            # into the index that takes its wheels.
             if path.is_symlink():
                 raise InfrastructureError(
                     f"{path} is a symbolic link; the farm follows none inside an index",
