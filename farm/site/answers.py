@@ -7,7 +7,7 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import FarmError
 from farm.plan.compat import official
-from farm.plan.recommend import Own, machine_of, own_builds
+from farm.plan.recommend import machine_of, own_builds
 from farm.site.wheels import Wheel
 
 LIMIT = 6
@@ -49,11 +49,7 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
                 return {}
             if builds:
                 found.setdefault(place, {})[str(sm)] = [
-                    [each.torch, str(each.cuda), f"{each.standing}; {each.cost}", each.words, _driver(each, place)]
+                    [each.torch, str(each.cuda), f"{each.standing}; {each.cost}", each.words, each.driver or "0"]
                     for each in builds
                 ]
     return found
-
-
-def _driver(build: Own, place: str) -> str:
-    return catalog.cuda_majors()[str(build.cuda).split(".")[0]].driver(place.partition("-")[0]) or "0"
