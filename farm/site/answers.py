@@ -28,6 +28,7 @@ def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
             list(found[0].sms),
             sorted({wheel.tags[0] for wheel in found}),
             found[0].report.code if found[0].report else "",
+            found[0].without,
         ]
         for (name, group), found in sorted(newest.items())
     ]
@@ -37,7 +38,7 @@ def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
 def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
     """By platform and SM, builds of which `farm why --official` names the first three that the driver runs.
 
-    Release, CUDA, how far it was proved, words, and the first driver that runs it.
+    Release, CUDA, how far it was proved, words, the first driver that runs it, what the official wheel has beside it.
     """
     found: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
@@ -49,7 +50,14 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
                 return {}
             if builds:
                 found.setdefault(place, {})[str(sm)] = [
-                    [each.torch, str(each.cuda), f"{each.standing}; {each.cost}", each.words, each.driver or "0"]
+                    [
+                        each.torch,
+                        str(each.cuda),
+                        f"{each.standing}; {each.cost}",
+                        each.words,
+                        each.driver or "0",
+                        each.without,
+                    ]
                     for each in builds
                 ]
     return found

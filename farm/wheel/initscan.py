@@ -95,8 +95,8 @@ def scan_starts(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()
     `called`: exported functions that other libraries call then; what these reach is beyond counts as an open end.
     """
     sweep = Sweep(level)
-    if (elf.machine, elf.bits, elf.little) != ("x86_64", 64, True):
-        return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, {elf.bits} bits, is not decoded"))
+    if elf.machine != "x86_64":
+        return InitScan(IsaResult(not_checked=f"machine code for {elf.machine} is not decoded"))
     return follow_starts(data, elf, sweep, lambda image: Walk(data, image, sweep, tables=image), called)
 
 

@@ -279,7 +279,7 @@ def _scan_elf(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()) 
         return scan_starts(data, elf, level, called)
     from farm.wheel.aarch64 import scan_arm_starts  # noqa: PLC0415 (as above, and few wheels need it)
 
-    if (elf.machine, elf.bits, elf.little) == ("aarch64", 64, True):
+    if elf.machine == "aarch64":
         return scan_arm_starts(data, elf, level, called)
     return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64"))
 

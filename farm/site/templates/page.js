@@ -65,9 +65,9 @@
     out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "note" }));
     out.push(make("h3", "In this index"));
     const there = here(sms), list = make("ul");
-    for (const [project, group, version, , tags, code] of there) {
+    for (const [project, group, version, , tags, code, without] of there) {
       const item = make("li");
-      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}`);
+      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}${without ? `. Without ${without}` : ""}`);
       list.append(item);
     }
     out.push(there.length ? list : make("p", "No wheel here is in a group for it."));
@@ -94,7 +94,10 @@
     if (!own || own.length) out.push(make("h3", "A wheel of your own"));
     if (late) out.push(make("p", late));
     if (!own) out.push(command(`farm why --official ${sms.map((sm) => `--gpu sm_${sm}`).join(" ")} --platform ${platform}${driver ? ` --driver ${driver}` : ""}${q.python ? ` --python ${q.python}` : ""}`));
-    for (const [torch, cuda, standing, words] of own || []) out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+    for (const [torch, cuda, standing, words, , without] of own || []) {
+      out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+      if (without) out.push(make("p", `Without ${without}.`, { className: "note" }));
+    }
     return out;
   }
 

@@ -47,6 +47,7 @@ PLAN = SimpleNamespace(
     build_requires=[],
     library_wheels=[SimpleNamespace(package="nvidia-cublas-cu11")],
     cuda_libraries="wheels",
+    without={"fbgemm": "needs AVX2"},
 )
 FINDING = Finding(check="members", where="canary/x_test.so", what="has no place", why="because", fix="leave it out")
 WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it")
@@ -135,6 +136,7 @@ def test_the_record_says_where_the_wheel_comes_from(publish):
     assert run["builder"]["id"] == "urn:torch-farm"
     assert run["metadata"] == {"invocationId": "r1"}
     assert [each["name"] for each in run["byproducts"]] == ["verify.json"]
+    assert provenance["without"] == "FBGEMM (needs AVX2)"
 
 
 def test_the_reasons_of_waivers_are_published(publish):
