@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,13 @@ def run(args: argparse.Namespace) -> int:
             about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
             show.prose(f"{about} (not confirmed: {row.unconfirmed})")
             show.say(f"  {line}")
+        if not own and question.driver and not missing:
+            own = _own(args, replace(question, driver=None), variant)
+            if floors := [text for each in own if (text := each.driver)]:
+                cards = (catalog.architectures().architectures.get(f"sm{sm}") for sm in question.sms)
+                last = min((card.last_driver for card in cards if card and card.last_driver), default=None)
+                end = f", up to branch {last}" if last else ""
+                show.say(f"with driver {min(floors, key=catalog.number)} or newer{end}:")
         print_own(own if args.verbose else own[: MAX_OWN - bool(others)], missing)
     return 0 if answer.runs else NO
 

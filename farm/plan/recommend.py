@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farm import catalog
 from farm.base.errors import FarmError
 from farm.catalog.binary import sass_runs
 from farm.plan.build import judge, resolve
@@ -72,10 +73,16 @@ class Own:
     cost: str
     lost: tuple[int, ...] = ()
     without: str = ""
+    platform: str = DEFAULT
 
     @property
     def standing(self) -> str:
         return f"tested: {self.proved}" if self.proved else "never built"
+
+    @property
+    def driver(self) -> str | None:
+        """The first driver that runs it; None: no CUDA, or none is known."""
+        return catalog.cuda_majors()[self.cuda.split(".")[0]].driver(self.platform) if self.cuda else None
 
     @property
     def release(self) -> str:
@@ -170,7 +177,8 @@ def _planned(
     hours = recipe(plan.recipe).cost_for(variant.sms)
     cost = f"{hours[0]} {hours[1]:g} CPU hours" if hours else "cost not measured"
     release = _torch(matrix, channel), str(cuda) if cuda else None
-    return Own(variant, channel, *release, state, " ".join(words), cost, lost, absent(plan.without))
+    lacks = absent(plan.without)
+    return Own(variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform)
 
 
 def _options_of(proof: ProvedWheel, plan: Plan) -> dict[str, Choice]:

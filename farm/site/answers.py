@@ -7,7 +7,7 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import FarmError
 from farm.plan.compat import official
-from farm.plan.recommend import Own, machine_of, own_builds
+from farm.plan.recommend import machine_of, own_builds
 from farm.site.wheels import Wheel
 
 LIMIT = 6
@@ -55,13 +55,9 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
                         str(each.cuda),
                         f"{each.standing}; {each.cost}",
                         each.words,
-                        _driver(each, place),
+                        each.driver or "0",
                         each.without,
                     ]
                     for each in builds
                 ]
     return found
-
-
-def _driver(build: Own, place: str) -> str:
-    return catalog.cuda_majors()[str(build.cuda).split(".")[0]].driver(place.partition("-")[0]) or "0"

@@ -97,8 +97,13 @@
     const others = answers.others(q);
     if (others.length) out.push(make("h3", "Other makers"));
     for (const row of others) out.push(make("p", `${row.maker}: torch ${row.torch}, CUDA ${row.cuda}. Has ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`), command(row.install));
-    const own = answers.own(q);
+    let own = answers.own(q), late = "";
+    if (own && !own.length && driver) {
+      own = answers.own({ ...q, driver: null });
+      if (own.length) late = `With driver ${own[own.length - 1][4]} or newer${data.cards[sms[0]][1] ? `, up to branch ${data.cards[sms[0]][1]}` : ""}:`;
+    }
     if (!own || own.length) out.push(make("h3", "A wheel of your own"));
+    if (late) out.push(make("p", late));
     if (!own) out.push(command(`farm why --official ${sms.map((sm) => `--gpu sm_${sm}`).join(" ")} --platform ${platform}${driver ? ` --driver ${driver}` : ""}${q.python ? ` --python ${q.python}` : ""}`));
     for (const [torch, cuda, standing, words, , without] of own || []) {
       out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));

@@ -23,7 +23,7 @@ def why(capsys):
 
 
 def test_questions_of_public_threads(why):
-    """`questions.yaml`: 100 questions of 60 threads, each with its source."""
+    """`questions.yaml`: questions of public threads, each with its source."""
     codes, wrong = {True: 0, False: 3, "refused": 2}, []
     for thread, rows in yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text()).items():
         for answer, words, says in rows:
