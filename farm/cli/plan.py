@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     for what, text in [
         *first(project, settings, plan),
         *features.rows(plan.features, plan.without),
+        *without_device_code(plan),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
         *instead(project, plan, evidence),
@@ -99,6 +100,15 @@ def first(project: "Path", settings: "Settings", plan: "Plan") -> Iterator[tuple
             yield "first", f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}"
     except FarmError as error:
         yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
+
+
+def without_device_code(plan: "Plan") -> Iterator[tuple[str, str]]:
+    """The build for the CPU alone, where one for a GPU would be the same code."""
+    from farm.plan.recipe import recipe
+
+    made_by, variant = recipe(plan.recipe), plan.parsed_variant
+    if variant.sms and not made_by.device_code and not made_by.components:
+        yield "the same", f"it has no code for a GPU: cpu-{variant.cpu}-{variant.python} is the same code"
 
 
 def instead(project: "Path", plan: "Plan", evidence: "Evidence") -> Iterator[tuple[str, str]]:

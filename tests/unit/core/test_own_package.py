@@ -729,6 +729,12 @@ def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expe
     assert "missing" not in expected.values() or f"a build of {package}" in said
 
 
+@pytest.mark.parametrize(("gpu", "said"), [("sm35", True), ("cpu", False)])
+def test_a_package_without_device_code_is_the_same_for_every_card(own, capsys, gpu, said):
+    assert main(["--project", str(own), "plan", "--variant", f"{gpu}-avx-py311", "--package", "hello"]) == 0
+    assert ("it has no code for a GPU: cpu-avx-py311 is the same code" in capsys.readouterr().out) == said
+
+
 def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, capsys):
     """As its ci/runners.yaml says: no account at GitHub is needed for that."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # nobody answers there
