@@ -70,8 +70,10 @@ class _Calls:
             if not called:
                 continue
             self.callers.setdefault(other, set()).add(path)
-            if new := called - self.asked.get(other, frozenset()):
-                self.asked[other] = self.asked.get(other, frozenset()) | new
+            new = called - self.asked.get(other, frozenset())
+            self.asked[other] = self.asked.get(other, frozenset()) | new
+            # One that is open already stays so: a large library is not read again and again.
+            if new and not self.seen[other].open_ends:
                 self.seen[other] = self._scan(other, self.asked[other])
                 entered.append(other)
         return entered
