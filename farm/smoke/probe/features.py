@@ -187,7 +187,7 @@ def mkl_code(printed: str) -> str:
 
 def check_openblas(torch: Any) -> str:
     """Which kernels OpenBLAS takes; those for older CPUs, where the CPU has AVX2, are a warning."""
-    library = _mapped("openblas")
+    library = _mapped("libopenblas", os.path.dirname(str(getattr(torch, "__file__", ""))))
     if library is None:
         raise NotRunError("no OpenBLAS is loaded")
     loaded = ctypes.CDLL(library)
@@ -205,14 +205,18 @@ def openblas_code(core: str, capability: str) -> str:
     return core
 
 
-def _mapped(name: str) -> str | None:
-    """The file of a library of this process, by a part of its name; None: it is not loaded, or nothing tells."""
+def _mapped(name: str, beside: str) -> str | None:
+    """The file of a library of this process, by the begin of its name; None: it is not loaded, or nothing tells.
+
+    Numpy has an OpenBLAS of its own: what lies in `torch` or `torch.libs` (`beside`) comes first.
+    """
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             files = [line.split(maxsplit=5)[-1].strip() for line in maps]
     except OSError:
         return None
-    return next((file for file in files if file.startswith("/") and name in os.path.basename(file)), None)
+    found = [file for file in files if os.path.basename(file).startswith(name)]
+    return min(found, key=lambda file: not file.startswith(beside), default=None)
 
 
 def check_threads(torch: Any) -> str:
