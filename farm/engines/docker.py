@@ -69,11 +69,10 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         by_ssh = address.startswith("ssh://")
         if by_ssh:
             _ssh_without_paramiko()
-        client = (
-            docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=by_ssh)
-            if url
-            else docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh)
-        )
+        environment = dict(os.environ)  # DOCKER_TLS_VERIFY and DOCKER_CERT_PATH count for every machine
+        if url or address == DEFAULT_SOCKET:  # a context says more than its address
+            environment["DOCKER_HOST"] = address
+        client = docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh, environment=environment)
         try:
             client.ping()
         except BaseException:
