@@ -30,6 +30,7 @@ from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import transfer
 from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
+from farm.platforms.facts import DEFAULT, facts
 
 PIDS = 4096
 CAP_DROP = ["ALL"]
@@ -207,6 +208,12 @@ def guard(call: Callable[P, T]) -> Callable[P, T]:
             raise _engine_error(error) from error
 
     return guarded
+
+
+@guard
+def machine_of(client: docker.DockerClient) -> str:
+    """The machine that an engine runs on, by the farm's name."""
+    return facts(DEFAULT).machine(str(client.info().get("Architecture")))
 
 
 def _seconds(state: dict[str, Any]) -> float:
@@ -404,15 +411,6 @@ class DockerEngine:
         container = self._find(handle)
         if container is not None:
             _remove(container)
-
-    @guard
-    def volume_id(self, volume: str) -> str | None:
-        try:
-            # A volume that was removed and made again has the same name: the time tells them apart, the ID the engines.
-            made = self.client.volumes.get(volume).attrs["CreatedAt"]
-        except docker.errors.NotFound:
-            return None
-        return f"{self.client.info()['ID']} {volume} {made}"
 
     @guard
     def discard(self, volume: str) -> None:

@@ -408,10 +408,6 @@ class SlurmEngine:
         self.cancel(handle)
         self._run(RELEASE, self.folder, handle)
 
-    def volume_id(self, volume: str) -> str | None:
-        found = self._run('stat -c %i "$1/volumes/$2" 2>/dev/null || true', self.folder, _file_name(volume)).decode()
-        return f"{self.folder} {volume} {found.strip()}" if found.strip() else None
-
     def discard(self, volume: str) -> None:
         self._run(DISCARD, self.folder, _file_name(volume))
 
