@@ -20,7 +20,7 @@ from farm.plan.recipe import recipe
 from farm.run.backends import engine_kind
 from farm.run.journal import Request, Run
 from farm.run.release import pip_line, pip_request, public_url
-from farm.run.smoke import SmokeOptions, serves_plan, smoke, passed_mark
+from farm.run.smoke import SmokeOptions, passed_mark, serves_plan, smoke
 from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
 from farm.wheel.metadata import parse_wheel_name
 
