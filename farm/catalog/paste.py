@@ -34,7 +34,7 @@ class Pasted(NamedTuple):
 
     cards: tuple[str, ...]
     driver: str | None
-    said: str | None
+    problem: str | None
 
 
 @cache
@@ -57,8 +57,8 @@ def read(text: str) -> Pasted:
     filled = [line.strip() for line in lines if line.strip()]
     if not cards and len(filled) == 1 and re.search(known.typed, filled[0]):
         cards = filled
-    said = next((message.text for message in known.messages if re.search(message.pattern, text)), None)
-    return Pasted(() if said else tuple(cards), driver, said)
+    problem = next((message.text for message in known.messages if re.search(message.pattern, text)), None)
+    return Pasted(() if problem else tuple(cards), driver, problem)
 
 
 def _csv(lines: list[str]) -> tuple[list[str], str | None]:

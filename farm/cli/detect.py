@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.machine.detect.choose import Recommendation, Work, choose, machine_of
+from farm.machine.detect.choose import Recommendation, choose, machine_of
 from farm.machine.detect.hardware import driver_problem
 from farm.machine.detect.machine import Machine
+from farm.machine.detect.published import with_published
 from farm.machine.detect.readings import Readings, take
 from farm.plan.compat import official
 from farm.plan.recommend import Own, own_builds
@@ -18,28 +18,18 @@ from farm.plan.settings import load_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workload",
-        default="general",
-        choices=["general", "bf16", "int8"],
-        help="what the CPU will compute (default: general)",
-    )
     parser.add_argument("--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
     readings = take(Machine())
-    project = _project(args)
-    own, too_old = _builds(project, readings, args.workload) if project else (None, None)
-    index = _index_url(args.index, project)
-    found = choose(readings, workload=args.workload, own=own, index_url=index)
+    project = find_project(args.project or Path.cwd())
+    own, too_old = _builds(project, readings)
+    found = choose(readings, own)
     if too_old and found.variant:
         found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
-    if place := _index(args.index, project):
-        from farm.machine.detect.published import with_published
-
-        found = with_published(found, readings, place)
+    found = with_published(found, readings, _index(args.index, project), _index_url(args.index, project))
     others = list(_elsewhere(readings))
     if args.json:
         models = {"readings": readings, "recommendation": found}
@@ -52,14 +42,14 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found.variant else 3
 
 
-def _builds(project: Path, readings: Readings, workload: Work) -> tuple[list[Own], str | None]:
+def _builds(project: Path, readings: Readings) -> tuple[list[Own], str | None]:
     """The builds for this machine as `farm why` and the site name them, and a fault.
 
     The fault is the driver's, where builds are for the machine and it runs none of them.
     """
     system, driver = readings.os.system, readings.driver
-    machine = machine_of(readings, workload)
-    own = own_builds(project, machine) or own_builds(project, machine_of(readings))
+    machine = machine_of(readings)
+    own = own_builds(project, machine)
     newer = own or own_builds(project, replace(machine, driver=None), limit=1)
     fault = driver_problem(newer[0].cuda, driver, system) if newer and not own else None
     return own, f"channel {newer[0].channel}: {fault}" if fault else None
@@ -81,33 +71,23 @@ def _elsewhere(readings: Readings) -> Iterator[tuple[str, str, str]]:
         yield row.maker, f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}", official.install(row, question)
 
 
-def _project(args: argparse.Namespace) -> Path | None:
-    """The project that was named, or the one around this folder if there is one."""
-    if args.project:
-        return find_project(args.project)
-    try:
-        return find_project(Path.cwd())
-    except UsageError:
-        return None
-
-
-def _index(named: str | None, project: Path | None) -> str | None:
+def _index(named: str | None, project: Path) -> str:
     """Where the index can be asked: `--index`, else `index:` of ci/farm.yaml."""
-    if named or project is None:
+    if named:
         return named
     index = load_settings(project).index
     return index if "://" in index else str(project / index)
 
 
-def _index_url(named: str | None, project: Path | None) -> str | None:
+def _index_url(named: str | None, project: Path) -> str:
     """The root of the same index as pip sees it."""
     index = _index(named, project)
-    if index is None or index.startswith(("https://", "http://")):
+    if index.startswith(("https://", "http://")):
         return index
     from farm.index.backends import open_store
 
     # The public address is that of the index in ci/farm.yaml: of one that was named it says nothing.
-    public = load_settings(project).index_public_url if project and not named else None
+    public = None if named else load_settings(project).index_public_url
     return public or open_store(index).url("")
 
 
@@ -124,16 +104,19 @@ def _print(readings: Readings, found: Recommendation, others: list[tuple[str, st
     rows += [("driver", readings.driver)] if readings.driver else []
     rows += [(f"Python {python.name[2]}.{python.name[3:]}", python.path) for python in readings.pythons]
     rows += [("not read", f"{item.what}: {item.why}") for item in readings.missing]
-    show.table("", ("this machine", ""), rows)
+    show.table("", ("this machine", ""), rows, show.SCREEN)
     print()
     lines = [("variant", found.variant or "none")]
     lines += [("channel", found.channel)] if found.channel else []
     lines += [("wheel", found.state)] if found.state else []
     lines += [("tested", test) for test in found.tests]
-    show.table("", ("the wheel for it", ""), lines)
+    show.table("", ("the wheel for it", ""), lines, show.SCREEN)
     for kind, texts in (("why", found.reasons), ("warning", found.warnings)):
         for text in texts:
-            show.prose(f"{kind}: {text}")
+            words, command, options = text.partition(" farm submit ")
+            show.prose(f"{kind}: {words}")
+            if command:  # on a line of its own, to be copied
+                show.say(f"  farm submit {options}")
     for maker, what, install in others:
         show.prose(f"{maker}: {what}")
         show.say(f"  {install}")

@@ -8,7 +8,7 @@ from farm.base.project import PROJECT_FILES, find_project
 from farm.cli import show
 from farm.machine.detect.choose import choose
 from farm.machine.detect.readings import OTHER, Readings, take
-from farm.machine.doctor.examine import examine
+from farm.machine.doctor.checks import examine
 from farm.machine.doctor.project import examine_project
 from farm.machine.doctor.site import Site
 from farm.plan.build import resolve
@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build",
         action="store_true",
-        help="check what building wheels needs as well (default in a project, and with --variant, --package, --cuda or "
-        "--channel)",
+        help="check what is needed to build wheels, too (default in a project, and with --variant, --package, --cuda "
+        "or --channel)",
     )
     parser.add_argument(
         "--variant", metavar="GPU-CPU-PYTHON", help="check for this build (default: for this machine's own wheels)"

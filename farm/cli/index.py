@@ -14,7 +14,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "yank": ("wheels", "have installers skip wheels unless their exact version is asked for (PEP 592)"),
     "unyank": ("wheels", "take a yank back"),
     "remove": ("wheels", "delete wheels for good; their names stay taken (a yank can be undone)"),
-    "prune": ("wheels", "remove old wheels by a rule, or by the rules of ci/farm.yaml (retention)"),
     "promote": ("wheels", "list wheels in a further group, without copying them"),
     "variant": (
         "wheels",
@@ -22,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "verify": ("keys", "compare an index with what its owner signed, and name pages that are not signed"),
     "sign": ("keys", "sign all pages and wheels as they are (TUF)"),
-    "key": ("keys", "make, add and revoke the keys that sign the index"),
+    "keys": ("keys", "say which keys may sign the index, and no others, for a year"),
 }
 
 
@@ -30,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(dest="index_command", required=True, metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():
         one = below.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        if name != "key":  # each of its subcommands has one
-            one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+        one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         _module(name).add_arguments(name, one)
 
 

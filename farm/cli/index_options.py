@@ -51,24 +51,19 @@ def store_of(args: argparse.Namespace) -> "Store":
 
 
 def signer_of(args: argparse.Namespace) -> "CryptoSigner":
-    """`--signing-key`, else the key of ci/farm.yaml.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """`--signing-key`, else the key of ci/farm.yaml; UsageError if there is none."""
     from farm.base.errors import UsageError
     from farm.base.project import find_project
-    from farm.index.keys import load_signer
+    from farm.index.sign import load_signer
     from farm.plan.settings import load_settings
-    from farm.run.workspace import configured_signer
 
     if args.signing_key:
         return load_signer(args.signing_key)
     project = find_project(args.project or Path.cwd())
-    signer = configured_signer(project, load_settings(project))
-    if signer is None:
+    where = load_settings(project).signing_key
+    if where is None:
         raise UsageError("no key to sign with", hint="--signing-key FILE, or signing_key in ci/farm.yaml")
-    return signer
+    return load_signer(where if where.startswith("env:") else project / where)
 
 
 def print_changed(args: argparse.Namespace, pages: Sequence[str]) -> int:
@@ -83,14 +78,14 @@ def print_changed(args: argparse.Namespace, pages: Sequence[str]) -> int:
     return 0
 
 
-def print_wheels(args: argparse.Namespace, wheels: Sequence[str], done: str, *, dry_run: bool = False) -> int:
-    """Prints the names of wheels, and how many of them are `done`, or would be."""
+def print_wheels(args: argparse.Namespace, wheels: Sequence[str], done: str) -> int:
+    """Prints the names of wheels, and how many of them are `done`."""
     from farm.cli import show
 
     if args.json:
-        show.json_document({"wheels": list(wheels), "dry_run": dry_run})
+        show.json_document({"wheels": list(wheels)})
     else:
         for wheel in wheels:
             show.say(wheel)
-        show.say(f"{len(wheels)} {'would be ' if dry_run else ''}{done}")
+        show.say(f"{len(wheels)} {done}")
     return 0

@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol, cast
 
 from farm import __version__
 from farm.base.errors import EXITS, FarmError, UsageError, of_system
+from farm.base.interrupts import OutputClosed
 from farm.cli import output
 
 INTERRUPTED = 130
@@ -44,7 +45,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "smoke": "install a wheel into a fresh environment and test it there",
     },
     "Index": {
-        "index": "check, rebuild, yank, remove, prune, sign and verify the wheel index",
+        "index": "check, rebuild, yank, remove, sign and verify the wheel index",
         "site": "write the web pages beside the index",
     },
     "Machines": {
@@ -211,9 +212,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(sys.argv[1:] if argv is None else argv)
         finally:
             output.flush()  # here, where it may still fail
+    except OutputClosed:
+        return output.CLOSED
     except KeyboardInterrupt:
-        if output.closed_by_reader():
-            return output.CLOSED
         print("farm: interrupted; nothing incomplete was published", file=sys.stderr)
         return INTERRUPTED
     except output.OutputFailedError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from farm import catalog
 from farm.base.errors import FarmError, UsageError
 from farm.catalog import gpus, makers, paste
+from farm.catalog.binary import is_integrated
 from farm.cli import show
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Question
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 NO = 3
 """The exit code for "no": nothing that upstream publishes runs on the cards."""
 MAX_PASTE = 100_000
+MAX_OWN = 3
+"""Builds of one's own that an answer of one screen has room for; one fewer beside those of others."""
 _BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 
 
@@ -41,12 +44,15 @@ def run(args: argparse.Namespace) -> int:
     variant = Variant.parse(args.variant) if args.variant else None
     question = _question(args, variant)
     answer = official.best(question)
-    newest = answer
-    if question.torch or question.cuda:
-        newest = official.best(Question(question.sms, question.platform, question.driver, question.python))
-    others = [(row, official.install(row, question)) for row in official.others(question)]
+    anything = Question(question.sms, question.platform, question.driver, question.python)
+    newest = official.best(anything)
+    rows = official.others(question) or official.others(anything)
+    others = [(row, official.install(row, question)) for row in rows]
     missing = next((why for sm in question.sms if (why := gpus.without_variant(sm))), None)
     own = [] if missing else _own(args, question, variant)
+    if not own and any(is_integrated(sm) for sm in question.sms):
+        known = catalog.architectures().jetson
+        missing = missing or f"on Jetson boards they run from CUDA {known.cuda} on, with {known.system}"
     if args.json:
         show.json_document(_document(args, question, answer, newest, others, own, missing))
     else:
@@ -55,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
         if answer.runs and not answer.without and not args.verbose:
             return 0
         for row, line in others:
-            show.say(f"{row.maker}: torch {row.torch}, CUDA {row.cuda}")
+            about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
+            show.prose(f"{about} (not confirmed: {row.unconfirmed})")
             show.say(f"  {line}")
-            show.prose(f"  has {row.has}; lacks {row.lacks}; not confirmed: {row.unconfirmed}")
-        print_own(own, missing)
+        print_own(own if args.verbose else own[: MAX_OWN - bool(others)], missing)
     return 0 if answer.runs else NO
 
 
@@ -71,7 +77,7 @@ def _read_paste(args: argparse.Namespace) -> None:
     pasted = paste.read(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
-        raise UsageError(pasted.said or "no card is named in the text on standard input", hint=hint)
+        raise UsageError(pasted.problem or "no card is named in the text on standard input", hint=hint)
     args.gpu, args.driver = list(pasted.cards), args.driver or pasted.driver
 
 
@@ -299,6 +305,17 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
             hint=f"give its SM, as `farm detect` on its machine says: {_either(sorted(known))}",
         )
     return int(min(ours or known).removeprefix("sm"))
+
+
+def example(name: str) -> str:
+    """A variant for the machine that a card is in; one of other cards where there is none for it."""
+    from farm.plan.recommend import machine_of
+
+    sm = sm_of(name)
+    if gpus.without_variant(sm):
+        return "sm35-avx-py311"
+    machine = machine_of((sm,), f"linux-{gpus.machine(name, sm)}", "py311")
+    return f"sm{sm}-{machine.cpus[0]}-py311"
 
 
 def _either(sms: Collection[str]) -> str:

@@ -1,6 +1,5 @@
 """Standard output and standard error of a command whose reader may go away: `farm status | head`."""
 
-import _thread
 import errno
 import io
 import os
@@ -30,34 +29,23 @@ class OutputFailedError(InfrastructureError):
 
 
 class _Outlet(io.FileIO):
-    """A descriptor; after a write that fails everything goes nowhere, so that it fails once.
+    """A descriptor; after a write of the main thread that fails everything goes nowhere, so that it fails once.
 
-    Raises `OutputClosed` where its reader is gone, `OutputFailedError` else.
+    Raises `OutputClosed` where its reader is gone, `OutputFailedError` else. Another thread ends quietly: the next
+    line of the main thread finds the same.
     """
-
-    closed_by_reader = False
 
     def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
         try:
             return super().write(data)
         except OSError as error:
+            if threading.current_thread() is not threading.main_thread():
+                raise SystemExit(CLOSED) from error
             # First: the interpreter flushes at its end, and would fail on the same descriptor again.
             _to_nowhere(self.fileno())
-            if error.errno not in _GONE:  # a full disk
-                raise OutputFailedError(f"the output cannot be written: {error.strerror or error}") from error
-        # Of the class: stdout and stderr may be one pipe, and whoever asks has neither of them.
-        _Outlet.closed_by_reader = True
-        if threading.current_thread() is threading.main_thread():
-            raise OutputClosed
-        _interrupt_main()
-        raise SystemExit(CLOSED)  # ends a thread, quietly
-
-
-def _interrupt_main() -> None:
-    if sys.platform == "win32":
-        _thread.interrupt_main()
-    else:  # a real signal: it ends a sleep as well
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            if error.errno in _GONE:
+                raise OutputClosed from error
+            raise OutputFailedError(f"the output cannot be written: {error.strerror or error}") from error
 
 
 def prepare() -> None:
@@ -71,9 +59,6 @@ def prepare() -> None:
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)
     in_main = threading.current_thread() is threading.main_thread()
-    if in_main and sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A background job ignores Ctrl-C, and goes on doing so; a thread's closed pipe must end it still.
-        signal.signal(signal.SIGINT, _only_our_own)
     # CI systems and `systemctl stop` send SIGTERM, a terminal that is closed SIGHUP. Both are like Ctrl-C: containers
     # and temporary files must not stay. `nohup` has SIGHUP ignored, which stays so.
     for name in ("SIGTERM", "SIGHUP"):
@@ -92,11 +77,6 @@ def _open_closed() -> None:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
     raise KeyboardInterrupt
-
-
-def _only_our_own(_number: int, _frame: FrameType | None) -> None:
-    if _Outlet.closed_by_reader:
-        raise KeyboardInterrupt
 
 
 def _prepared(stream: TextIO | None) -> TextIO:
@@ -136,8 +116,3 @@ def _to_nowhere(descriptor: int) -> None:
         return
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
-
-
-def closed_by_reader() -> bool:
-    """True if the reader of standard output or error went away."""
-    return _Outlet.closed_by_reader

@@ -45,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     rows = values(plan)
     if args.all:
         rows += evidence.details(plan)
-        rows += [(f"env {key}", value, plan.origins[f"env.{key}"]) for key, value in plan.env.items()]
+        shown = {what for what, _, _ in rows}
+        names = (key for key in plan.env if f"env {key}" not in shown)
+        rows += [(f"env {key}", plan.env[key], plan.origins[f"env.{key}"]) for key in names]
     show.table("", ("what", "value", "origin"), rows)
     if not args.all:
         show.say(f"--all prints {len(plan.env)} variables of the build and each of its tests as well")
@@ -55,11 +57,14 @@ def run(args: argparse.Namespace) -> int:
 def values(plan: "Plan") -> list[Row]:
     """The choices that make the build, each with its origin."""
     from farm import catalog
+    from farm.plan.options import OPTIONS
     from farm.platforms.registry import platform
 
     rows = [("channel", plan.channel, plan.origins["channel"])]
     options = ((name, value) for name, value in plan.options.items() if value is not None)
-    rows += [(name, str(value), plan.origins[name]) for name, value in options]
+    for name, value in options:
+        rows.append((name, str(value), plan.origins[name]))
+        rows += [(f"env {key}", plan.env[key], plan.origins[f"env.{key}"]) for key in OPTIONS[name].environment(value)]
     if plan.base:
         reach = ", ".join(catalog.reach(plan.base)) or "newer ones"
         rows.append(

@@ -20,8 +20,10 @@ ALIVE_S = 60.0
 """Seconds without a line after which a log says what goes on."""
 WIDTH = 110
 """Characters of a line of a log; the run's log files have the whole."""
-_NOISE = re.compile(r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*")
-"""Code that a compiler quotes, its carets, and command lines."""
+_NOISE = re.compile(
+    r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*|.*: note: .*"
+)
+"""Code that a compiler quotes, its carets and notes, and command lines."""
 _SOURCE = re.compile(r" -c (\S+\.(?:cu|c|cc|cpp|cxx))(?: |$)")
 SILENT_S = 10.0
 """Seconds without a new line after which the view says so."""
@@ -131,7 +133,7 @@ class LogWatcher:
         # Of the probe's checks those that failed: the step's result counts the others.
         if text.startswith(("not run ", "passed ")) and not self._verbose:
             return
-        self._pulse.line(f"    {text}" if self._verbose else _cut(f"    {text}"))
+        self._pulse.line(f"    {text}" if self._verbose or text.startswith("farm: ") else _cut(f"    {text}"))
 
     def progress(self, done: int, total: int) -> None:
         self._at.progress(done, total)

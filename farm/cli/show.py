@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from farm.run.workspace import Outcomes
 
 GAP = 2
-SCREEN = 100
+SCREEN = 80
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""
 RIGHT = ("seconds", "took")
@@ -74,11 +74,11 @@ def on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout; cells are shown as they are, without markup."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], width: int = LOG_WIDTH) -> None:
+    """A table on stdout, as wide as the terminal or `width`; cells are shown as they are, without markup."""
     if title:
         say(title)
-    print("\n".join(lines(columns, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH)))
+    print("\n".join(lines(columns, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else width)))
 
 
 def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> Iterator[str]:

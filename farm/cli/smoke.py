@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-url",
         metavar="URL",
-        help="index to install from: as pip takes it, a folder or s3://… (default: the project's own)",
+        help="index to install from: a URL as for pip, a folder or s3://… (default: the project's own)",
     )
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="install this file; the report is also written beside it"
@@ -46,9 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="pass this variable to the test, such as CUDA_VISIBLE_DEVICES (default: none)",
-    )
-    parser.add_argument(
-        "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="time limit for one check (default: 900)"
     )
     parser.add_argument(
         "--time-limit",
@@ -118,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
         wheel=wheel,
         filenames=filenames,
         gpu=args.require_gpu,
-        check_s=args.check_limit,
         # The report of another index's wheel, or of a loose file, does not belong in the project's index.
         keep=not args.index_url and wheel is None,
         passed=tuple(args.pass_env),

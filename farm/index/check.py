@@ -20,7 +20,6 @@ from farm.index.layout import (
     event_key,
     html_key,
     json_page_of,
-    links_key,
     metadata_key,
     record_key,
     wheel_key,
@@ -195,8 +194,6 @@ class _Walk:
             yield Problem(key, "is not there", broken=promised)
         elif key == GROUPS:
             yield from _names(key, html.parse_list(before, key), html.parse_list(after, key))
-        elif key == links_key(group):
-            yield from self._of_links(key, group, html.parse_links(before, key), html.parse_links(after, key))
         elif json_page_of(key):
             yield from self._of_page(key, parse_page(before, key), parse_page(after, key))
         elif key == html_key(*place):
@@ -218,18 +215,6 @@ class _Walk:
         for group in sorted({*before.groups, *after.groups}):
             shown, names = set(before.groups.get(group, ())), set(after.groups.get(group, ()))
             yield from _names(CATALOGUE, shown, names, where=f" in {group}")
-
-    def _of_links(
-        self, key: str, group: str, before: dict[str, html.Section], after: dict[str, html.Section]
-    ) -> Iterator[Problem]:
-        yield from _names(key, set(before) - set(after), set())
-        for name, wanted in after.items():
-            page, shown = self.pages.get((group, name)), before.get(name)
-            section = html.links_section(page) if page else wanted
-            if shown is None or (shown != section and shown.generation < section.generation):
-                yield Problem(key, f"does not show generation {section.generation} of {name} yet", broken=False)
-            elif shown != section:
-                yield Problem(key, f"shows other files of {name} than its JSON page", broken=True)
 
     def _of_page(self, key: str, before: ProjectPage, after: ProjectPage) -> Iterator[Problem]:
         for name in sorted({*before.entries, *after.entries}):

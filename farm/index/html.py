@@ -1,24 +1,16 @@
-"""HTML of a project's JSON page: its page, and one flat page a group. Lists of projects.
+"""HTML of a project's JSON page, and lists of projects.
 
 Each page says which generation of the JSON page it shows, so that a slow writer cannot put an older one over a newer
 one. PEP 503, 592, 629, 714.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
-from typing import NamedTuple
 from urllib.parse import quote
 
 from farm.index.pages import API_VERSION, File, ProjectPage
 from farm.index.records import foreign
-
-
-class Section(NamedTuple):
-    """The part of `links.html` that one project owns: lines of anchors, from one generation of its page."""
-
-    generation: int
-    lines: tuple[str, ...]
 
 
 def project_html(page: ProjectPage) -> bytes:
@@ -37,42 +29,6 @@ def generation_of(html: bytes, key: str) -> int:
     if found is None:
         raise foreign(key, "no generation")
     return int(found[1])
-
-
-def links_section(page: ProjectPage) -> Section:
-    """The section of `links.html` that shows `page`; without yanked wheels: uv does not heed a yank on a flat page."""
-    offered = [file for file in page.files if file.yanked is False]
-    anchors = [anchor(file, f"../files/{quote(file.filename, safe='')}") for file in offered]
-    return Section(page.generation, tuple(anchors))
-
-
-def links_html(group: str, sections: Mapping[str, Section]) -> bytes:
-    """The flat page of a group."""
-    body = []
-    for project, section in sorted(sections.items()):
-        heading = escape(project)
-        body.append(f'<h2 id="{heading}" data-generation="{section.generation}">{heading}</h2>')
-        body.extend(section.lines)
-    return document(f"All wheels of {group}", [], body)
-
-
-def parse_links(html: bytes, key: str) -> dict[str, Section]:
-    """The sections of a `links.html`, as `links_html` wrote them.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
-    found: dict[str, tuple[int, list[str]]] = {}
-    lines = None
-    for line in _body(html, key):
-        # Only the very form that `links_html` writes: a page that something else made must not be taken for ours.
-        if heading := re.fullmatch(r'<h2 id="([a-z0-9-]+)" data-generation="([1-9][0-9]{0,17})">\1</h2>', line):
-            lines = found.setdefault(heading[1], (int(heading[2]), []))[1]
-        elif lines is not None and line.startswith("<a "):
-            lines.append(line)
-        else:
-            raise foreign(key, f"a line that is neither heading nor link: {line[:80]!r}")
-    return {project: Section(generation, tuple(lines)) for project, (generation, lines) in found.items()}
 
 
 def list_html(title: str, names: Iterable[str], folder: str = "") -> bytes:

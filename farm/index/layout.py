@@ -24,7 +24,6 @@ LAYOUT = {
     "whl/{group}/simple/{project}/index.html": "the HTML page of a project: what `pip --index-url` reads",
     "whl/{group}/v1-json/index.json": "the list of a group's projects",
     "whl/{group}/simple/index.html": "the same, as HTML",
-    "whl/{group}/links.html": "all wheels of a group: what `pip --find-links` reads",
     "whl/variant/…": "copies of wheels with a label of PEP 825 (`farm.index.variants`)",
     "smoke/{wheel}/{digest}.json": "reports of its smoke tests",
     "tuf/{number}.root.json": "which keys may sign (`farm.index.keys`)",
@@ -84,10 +83,6 @@ def html_key(group: str, project: str) -> str:
 
 def simple_root(group: str) -> str:
     return f"whl/{group}/simple/"
-
-
-def links_key(group: str) -> str:
-    return f"whl/{group}/links.html"
 
 
 def json_page_of(key: str) -> tuple[str, str] | None:

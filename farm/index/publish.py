@@ -5,7 +5,7 @@ The order is what keeps readers safe; nothing is shown to a client that is not t
 1. The record claims the name for these bytes, or the publish is refused.
 2. The wheel and its `.metadata` are stored.
 3. The JSON page of the project takes the file in (compare and swap).
-4. Its HTML page follows, its section of `links.html`, and the lists of projects if something is new.
+4. Its HTML page follows, and the lists of projects if something is new.
 5. The list of groups and the catalogue follow if something is new: what they offer is on all pages by then.
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
@@ -35,7 +35,6 @@ from farm.index.layout import (
     check_group,
     html_key,
     json_key,
-    links_key,
     metadata_key,
     record_key,
     simple_root,
@@ -66,13 +65,6 @@ Rest = Callable[[str, ProjectPage], Iterable[Wheel]]
 
 class NameTakenError(PublishRefusedError):
     """The name stands for other bytes already."""
-
-
-class Seen(NamedTuple):
-    """A group's `links.html` as it was read, and a project's page there; each may have changed since."""
-
-    links: Stored | None
-    page: Stored | None
 
 
 class Written(NamedTuple):
@@ -156,18 +148,12 @@ class Pages:
         self.stored: Prediction | None = catalogue or Prediction(store.get(CATALOGUE))
         self.known: Catalogue = self.ours(parse_catalogue, self.stored.stored) or Catalogue()
 
-    def look(self, group: str, project: str) -> Seen:
-        """The page of a project; a project that the catalogue lacks has none, without a look."""
-        links = self.store.get(links_key(group)) if group in self.known.groups else None
-        new = links is None or project not in html.parse_links(links.data, links_key(group))
-        return Seen(links, None if new else self.store.get(json_key(group, project)))
-
     def write(
         self,
         group: str,
         projects: Mapping[str, Iterable[Wheel]],
         *,
-        seen: Seen | None = None,
+        seen: Prediction | None = None,
         rest: Rest | None = None,
         done: Written | None = None,
     ) -> Written:
@@ -176,35 +162,23 @@ class Pages:
         Args:
             group: Whose pages.
             projects: Some or all wheels of each project.
-            seen: What `look` saw of the one project, which spares the reads if it is still so.
+            seen: The JSON page of the one project as it was read, which spares a read if it is still so.
             rest: What to do with further entries of these pages; None: they stay as they are.
             done: What was written before.
         """
         done, new = done or Written([], [], {}), set[str]()
         made = {name: self._json(group, name, list(each), seen, rest, done, new) for name, each in projects.items()}
-        self.derive(group, made, done, new=new, flat=Prediction(seen.links) if seen else None)
+        self.derive(group, made, done, new=new)
         return done
 
-    def derive(
-        self,
-        group: str,
-        made: Mapping[str, ProjectPage],
-        done: Written,
-        *,
-        new: Collection[str] = (),
-        flat: Prediction | None = None,
-    ) -> None:
-        """Brings all that follows from JSON pages to at least their generation.
-
-        Of `new` projects nothing followed so far; `flat` is what `links.html` most likely is.
-        """
+    def derive(self, group: str, made: Mapping[str, ProjectPage], done: Written, *, new: Collection[str] = ()) -> None:
+        """Brings all that follows from JSON pages to at least their generation; nothing followed yet of `new` ones."""
         for name, page in made.items():
             self._html(group, page, Prediction(None) if name in new else None, done)
         after = self.known.having(group, made)
         if self.exact or after is not self.known:
             for each in lists_of(group):
                 self._list(each, set(made), done)
-        self._links(group, made, flat, done)
         if self.exact:
             return
         if group not in self.known.groups:
@@ -248,7 +222,7 @@ class Pages:
         group: str,
         project: str,
         wheels: list[Wheel],
-        seen: Seen | None,
+        seen: Prediction | None,
         rest: Rest | None,
         done: Written,
         new: set[str],
@@ -267,7 +241,7 @@ class Pages:
             done.refused.update(made.refused)
             return None if old is not None and made.page is page and not self.exact else made.page.render()
 
-        swapped = self.swap(key, change, pages.JSON, done, Prediction(seen.page) if seen else None)
+        swapped = self.swap(key, change, pages.JSON, done, seen)
         if swapped.before is None:
             new.add(project)
         return parse_page(swapped.data, key)
@@ -281,11 +255,9 @@ class Pages:
         return wheel._replace(state=read_state(self.store, wheel.name))
 
     def _highest(self, group: str, project: str) -> int:
-        """The highest generation that any page of the project shows; 0 for none."""
-        key, links = html_key(group, project), links_key(group)
-        shown: int = self.ours(html.generation_of, self.store.get(key), key) or 0
-        sections = self.ours(html.parse_links, self.store.get(links), links) or {}
-        return max(shown, sections[project].generation if project in sections else 0)
+        """The generation that the HTML page of the project shows; 0 for none."""
+        key = html_key(group, project)
+        return self.ours(html.generation_of, self.store.get(key), key) or 0
 
     def _newest(self, group: str, page: ProjectPage, shown: int) -> ProjectPage:
         """The JSON page; read again where a derived page shows a later generation: a publisher was there since."""
@@ -311,22 +283,6 @@ class Pages:
 
         empty = each.group not in self.known.groups and not self.exact
         self.swap(each.key, change, each.content_type, done, Prediction(None) if empty else None)
-
-    def _links(self, group: str, made: Mapping[str, ProjectPage], flat: Prediction | None, done: Written) -> None:
-        key = links_key(group)
-
-        def change(old: bytes | None) -> bytes | None:
-            shown: dict[str, html.Section] = self.ours(html.parse_links, old, key) or {}
-            generation = {name: shown[name].generation if name in shown else 0 for name in made}
-            if self.exact:
-                now = [self._newest(group, page, generation[name]) for name, page in made.items()]
-                now += [page for name in shown.keys() - made.keys() if (page := self.page(group, name)) is not None]
-                return html.links_html(group, {page.name: html.links_section(page) for page in now})
-            late = {name: html.links_section(page) for name, page in made.items() if generation[name] < page.generation}
-            return html.links_html(group, shown | late) if late else None
-
-        if made or self.exact:
-            self.swap(key, change, pages.HTML, done, flat)
 
     def add_groups(self, groups: set[str], done: Written) -> None:
         """Puts groups on the list of groups. The first one brings the index's root page."""
@@ -452,8 +408,8 @@ def publish(
     project = ours.record.project
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
     check_name(project, pages_.known.names, policy)
-    seen = pages_.look(group, project)
-    page = None if seen.page is None else parse_page(seen.page.data, json_key(group, project))
+    seen = Prediction(store.get(json_key(group, project)))
+    page = None if seen.stored is None else parse_page(seen.stored.data, json_key(group, project))
     check_place(page, Wheel(ours.record))
     claimed = claim(store, ours, progress)
     shown = pages_.write(group, {project: [claimed.wheel]}, seen=seen if claimed.fresh else None)

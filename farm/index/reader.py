@@ -1,14 +1,12 @@
 """An index as its users see it: over http(s), or from where it is stored. Reads only, bounded, without credentials."""
 
 import contextlib
-import gzip
 import hashlib
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
-from typing import IO, Protocol, cast
+from typing import Protocol, cast
 from urllib.parse import quote
 
 from farm.base.errors import InfrastructureError, UsageError
@@ -92,7 +90,7 @@ class _Http:
 
 
 def _ask(url: str) -> HTTPResponse | None:
-    headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
+    headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
     with _failures(url):
         try:
             request = urllib.request.Request(url, headers=headers)
@@ -105,15 +103,13 @@ def _ask(url: str) -> HTTPResponse | None:
 
 
 def _content(answer: HTTPResponse) -> Iterator[bytes]:
-    """The bytes as they were before the server encoded them; an InfrastructureError where they are cut off."""
+    """The bytes of an answer; an InfrastructureError where they are cut off."""
     length, done = answer.headers.get("Content-Length", ""), 0
-    packed = answer.headers.get("Content-Encoding", "identity").lower() in {"gzip", "x-gzip"}
     with answer, _failures(answer.url):
-        file = cast("IO[bytes]", gzip.GzipFile(fileobj=answer) if packed else answer)
-        while chunk := file.read(CHUNK):
+        while chunk := answer.read(CHUNK):
             done += len(chunk)
             yield chunk
-        if not packed and length.isdigit() and done < int(length):  # http.client does not report this itself
+        if length.isdigit() and done < int(length):  # http.client does not report this itself
             raise OSError(f"cut off after {done} of {length} bytes")
 
 
@@ -129,7 +125,7 @@ def _failures(url: str) -> Iterator[None]:
         raise InfrastructureError(
             f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint if error.code in {401, 403} else "run it again"
         ) from error
-    except (OSError, ValueError, EOFError, HTTPException, zlib.error) as error:  # URLError is an OSError
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
         why = str(getattr(error, "reason", error))
         untrusted = "CERTIFICATE_VERIFY_FAILED" in why
         hint = "a private authority's certificate is named by SSL_CERT_FILE" if untrusted else "run it again"

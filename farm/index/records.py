@@ -7,7 +7,7 @@ older state over a newer one.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -233,24 +233,22 @@ def add_event(
     reason: str,
     *,
     group: str | None = None,
-    time: datetime | None = None,
-    unless: Callable[[State], bool] = lambda _state: False,
 ) -> State:
-    """The state with the new event; without one if that is the state already, or `unless` says so of it.
+    """The state with the new event; without one if that is the state already.
 
     Raises:
         UsageError: The reason is not a short line of text.
     """
     events = read_events(store, target)
     while len(events) < MAX_EVENTS:
-        number, at = len(events) + 1, (time or datetime.now(UTC)).isoformat()
+        number, at = len(events) + 1, datetime.now(UTC).isoformat()
         try:
             event = Event(number=number, kind=kind, target=target, reason=reason, time=at, group=group)
         except ValidationError as error:
             raise UsageError("the reason must be one line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
         # The event would change nothing but the count; nothing comes after `remove`.
-        if after == now._replace(number=number) or now.removed is not None or unless(now):
+        if after == now._replace(number=number) or now.removed is not None:
             return now
         key = event_key(target, number)
         # The number is a claim: of two writers one gets it, the other reads that event and decides anew.

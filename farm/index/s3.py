@@ -3,50 +3,144 @@
 Conditions are S3's own: `If-None-Match: *` and `If-Match` on PutObject. A server may ignore them, so the first
 publish tries them out (`farm.index.publish.check_store`).
 
-A PUT may succeed and its answer be lost; the retry then gets 412 for our own object, so after a retry the object is
-read back and compared. The checksums that botocore adds by itself travel over https as a trailer that Ceph and others
-refuse, so only those are sent that S3 always had.
+botocore would hide its retries, and a retried conditional write gets 412 for its own success; so requests with
+conditions are retried here, bounded, with full jitter, and after a retry the object is read back and compared. The
+checksums that botocore adds by itself travel over https as a trailer that Ceph and others refuse, so only those are
+sent that S3 always had.
 """
 
 import base64
 import contextlib
 import hashlib
+import http.client
 import io
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit
 
+import boto3
 from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
+from botocore import exceptions as aws
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from farm.base.errors import InfrastructureError, UsageError
+from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.base.hashes import sha256_and_size
-from farm.index.bucket import SHA256, TRIES, Bucket, absent, http_status, may_pass
-from farm.index.layout import from_folder
-from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Stored, check_discardable
+from farm.base.temporary import temporary_folder
+from farm.index.layout import from_folder, to_folder
+from farm.index.stores import MAX_GET, Progress, Stat, Stored, check_discardable, check_key, file_chunks
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+TRIES = 8
 MAX_PUT = 64 * 1024**2
 """Bytes in one PutObject; larger files go in parts, each of which is sent again alone."""
-
+SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
 _PARTS = TransferConfig(multipart_threshold=MAX_PUT, multipart_chunksize=MAX_PUT, max_concurrency=4)
+_CONFIG = Config(
+    s3={"addressing_style": "path"},  # servers other than AWS seldom answer to bucket.host
+    retries={"total_max_attempts": 1},
+    max_pool_connections=16,  # readers side by side
+    connect_timeout=10,
+    read_timeout=60,
+    # the default adds trailers to every upload that several servers refuse, over https only
+    request_checksum_calculation="when_required",
+    response_checksum_validation="when_required",
+)
+# for transfers in parts, which have no conditions
+_PATIENT = Config(retries={"total_max_attempts": TRIES, "mode": "standard"})
+_AWS = re.compile(r"\.(amazonaws\.com(\.cn)?|api\.aws)$")
+# S3's error codes (API reference, "Error responses") that are worth another try, whatever the status.
+_RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
+_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; or aws sso login"
+_REGION = "the bucket is in another region: end the store's URL with region={}; endpoint_url is that region's"
+_MISTAKES = {
+    "NoSuchBucket": "there is no such bucket: create it first (docs/index-stores.md), or correct the name",
+    **dict.fromkeys(
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"), _CREDENTIALS
+    ),
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"), _REGION
+    ),
+}
+"""Codes of mistakes in the configuration, and what to do."""
+_ADDRESS = (
+    "is endpoint_url the address of the store's API (https:// in place of http://?), not of a console or web server?"
+)
+_POLICY = "do the bucket's policy and quota, or a proxy before the store, allow this (s3:{})? (docs/index-stores.md)"
+_TODO = {
+    **dict.fromkeys((404, 405, 501), _ADDRESS),
+    **dict.fromkeys((401, 403), _POLICY),
+    413: "a proxy before the store bounds what is sent: client_max_body_size 0; (nginx), for one",
+}
+"""What to do about other answers, by status."""
+# What a policy calls the operations that have another name there; reads of what is absent need a right of their own.
+_RIGHTS = {"ListObjectsV2": "ListBucket"}
+_RIGHTS |= dict.fromkeys(("GetObject", "HeadObject"), "GetObject, and s3:ListBucket for what is absent")
+_RIGHTS |= dict.fromkeys(("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "PutObject")
+
+_T = TypeVar("_T")
 
 
-class S3Store(Bucket):
-    """A store in a bucket; arguments are those of `Bucket`."""
+class S3Store:
+    """Objects below `prefix` in `bucket`.
 
-    def __init__(self, *place: str, **options: Any) -> None:
-        super().__init__(*place, **options)
+    Args:
+        bucket: The bucket; it must exist.
+        prefix: Where the index starts in the bucket; may be empty.
+        endpoint_url: The server; None for AWS.
+        region: None for the environment's, or us-east-1.
+        slash: Pages are at keys that end in a slash (`farm.index.layout.to_folder`).
+        encryption: Headers for encryption at rest that each upload carries.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        slash: bool = False,
+        encryption: Mapping[str, str] | None = None,
+    ) -> None:
+        self.bucket = bucket
+        self.slash = slash
+        self.encryption: dict[str, Any] = dict(encryption or {})
+        self.prefix = f"{prefix}/" if prefix else ""
         self._bare = False  # Ceph understands a tag in If-Match only without its quotes
+        try:
+            session = boto3.Session()
+            where: dict[str, Any] = {
+                "endpoint_url": endpoint_url,
+                "region_name": region or session.region_name or "us-east-1",
+            }
+            self.client: S3Client = session.client("s3", **where, config=_CONFIG)
+            self.patient: S3Client = session.client("s3", **where, config=_CONFIG.merge(_PATIENT))
+        except (BotoCoreError, ValueError) as error:
+            raise UsageError(f"no client for s3://{bucket}: {error}") from error
+        # AWS redirects between its regions, which botocore follows. AWS_ENDPOINT_URL may name another store, too.
+        if not _AWS.search(urlsplit(self.client.meta.endpoint_url).hostname or ""):
+            self.client.meta.events.register("before-parse.s3", self._check_spoken)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url('')!r})"
 
     def get(self, key: str) -> Stored | None:
         def once() -> Stored | None:
             try:
                 answer = self.client.get_object(Bucket=self.bucket, Key=self.full(key))
             except ClientError as error:
-                if absent(error):
+                if _absent(error):
                     return None
                 raise
             with contextlib.closing(answer["Body"]) as body:
@@ -57,25 +151,27 @@ class S3Store(Bucket):
 
         return self.again(key, once)
 
+    def stat(self, key: str) -> Stat | None:
+        answer = self._head(key)
+        return None if answer is None else Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
+
+    def _head(self, key: str) -> Mapping[str, Any] | None:
+        def once() -> Mapping[str, Any] | None:
+            try:
+                return self.client.head_object(Bucket=self.bucket, Key=self.full(key))
+            except ClientError as error:
+                if _absent(error):
+                    return None
+                raise
+
+        return self.again(key, once)
+
     def chunks(self, key: str) -> Iterator[bytes]:
-        done, tag = 0, None
-        for left in reversed(range(TRIES)):
-            # What was read of a large wheel is not read again.
-            part: dict[str, Any] = {"Range": f"bytes={done}-"} if done else {}
-            answer = self.again(key, partial(self.client.get_object, Bucket=self.bucket, Key=self.full(key), **part))
-            resumed = answer["ResponseMetadata"]["HTTPStatusCode"] == 206 and answer["ETag"] == tag
-            with self.failures(key), contextlib.closing(answer["Body"]) as body:
-                if done and not resumed:
-                    raise InfrastructureError(f"{self.url(key)}: cut off after {done} bytes", hint="run it again")
-                tag = answer["ETag"]
-                try:
-                    for chunk in body.iter_chunks(CHUNK):
-                        done += len(chunk)
-                        yield chunk
-                    return
-                except BotoCoreError as error:
-                    if not left or not may_pass(error):
-                        raise
+        # A file: a transfer that is cut off goes on where it ended.
+        with temporary_folder("farm-get-") as folder:
+            with self.failures(key):
+                self.patient.download_file(self.bucket, self.full(key), str(folder / "object"), Config=_PARTS)
+            yield from file_chunks(folder / "object")
 
     def create(
         self,
@@ -88,33 +184,27 @@ class S3Store(Bucket):
     ) -> bool:
         # Created objects never change, so caches may keep them for good; pages (`replace`) are asked for each time.
         headers = {**self.encryption, "ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
-        if isinstance(data, Path) and (size := _size(data)) > MAX_PUT:
-            return self._put_parts(key, data, size, sha256, headers, progress or _silent)
-        return self._put(key, data, sha256, {**headers, "IfNoneMatch": "*"}, progress)
+        digest, size = _measured(data)
+        if sha256 not in {None, digest}:
+            raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
+        if isinstance(data, Path) and size > MAX_PUT:
+            return self._put_parts(key, data, Stat(size, digest), headers, progress or (lambda _done: None))
+        return self._put(key, data, Stat(size, digest), {**headers, "IfNoneMatch": "*"}, progress)
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         headers = {**self.encryption, "ContentType": content_type, "CacheControl": "no-cache"}
+        what = Stat(len(data), hashlib.sha256(data).hexdigest())
         if etag is None:
-            return self._put(key, data, None, {**headers, "IfNoneMatch": "*"})
+            return self._put(key, data, what, {**headers, "IfNoneMatch": "*"})
         bare = etag.strip('"')
-        if self._put(key, data, None, {**headers, "IfMatch": bare if self._bare else etag}):
+        if self._put(key, data, what, {**headers, "IfMatch": bare if self._bare else etag}):
             return True
-        if self._bare or bare == etag or self._tag(key) != etag:
+        head = None if self._bare or bare == etag else self._head(key)
+        if head is None or head["ETag"] != etag:
             return False
         # Nobody changed it, so the server did not understand the quotes.
-        self._bare = self._put(key, data, None, {**headers, "IfMatch": bare})
+        self._bare = self._put(key, data, what, {**headers, "IfMatch": bare})
         return self._bare
-
-    def _tag(self, key: str) -> str | None:
-        def once() -> str | None:
-            try:
-                return self.client.head_object(Bucket=self.bucket, Key=self.full(key))["ETag"]
-            except ClientError as error:
-                if absent(error):
-                    return None
-                raise
-
-        return self.again(key, once)
 
     def list(self, prefix: str) -> Iterator[str]:
         options: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
@@ -126,12 +216,28 @@ class S3Store(Bucket):
                 return
             options["ContinuationToken"] = page["NextContinuationToken"]
 
+    def clock(self) -> datetime | None:
+        """The `Date` of an answer."""
+        ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix, MaxKeys=1)
+        date = self.again("", ask)["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return parsedate_to_datetime(date or "").astimezone(UTC)
+        except ValueError:
+            return None
+
+    def url(self, key: str) -> str:
+        place = to_folder(key) if self.slash else key
+        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + place)}"
+
+    def full(self, key: str) -> str:
+        """The key in the bucket."""
+        check_key(key)
+        return self.prefix + (to_folder(key) if self.slash else key)
+
     def discard(self, key: str) -> None:
         self.again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self.full(check_discardable(key))))
 
-    def _put_parts(
-        self, key: str, path: Path, size: int, sha256: str | None, headers: dict[str, Any], progress: Progress
-    ) -> bool:
+    def _put_parts(self, key: str, path: Path, what: Stat, headers: dict[str, Any], progress: Progress) -> bool:
         """Stores a large file in parts.
 
         Without a condition, which not every server keeps at the end of such an upload: the record of the wheel makes
@@ -139,9 +245,6 @@ class S3Store(Bucket):
         """
         if self.stat(key) is not None:
             return False
-        digest, _ = _measured(path)
-        if sha256 not in {None, digest}:
-            raise InfrastructureError(f"{path} changed while it was being stored")
         lock, done = threading.Lock(), 0
 
         def moved(count: int) -> None:
@@ -150,19 +253,13 @@ class S3Store(Bucket):
                 done += count
                 progress(done)
 
+        extra = {**headers, "Metadata": {SHA256: what.sha256}}
         with self.failures(key):
             try:
-                self.patient.upload_file(
-                    str(path),
-                    self.bucket,
-                    self.full(key),
-                    ExtraArgs={**headers, "Metadata": {SHA256: digest}},
-                    Callback=moved,
-                    Config=_PARTS,
-                )
+                self.patient.upload_file(str(path), self.bucket, self.full(key), extra, moved, _PARTS)
             except S3UploadFailedError as error:  # it hides which of S3's errors it was
                 raise error.__context__ or error from error
-        if self.stat(key) != Stat(size, digest):
+        if self.stat(key) != what:
             raise InfrastructureError(f"{self.url(key)} was stored in parts and does not hold what was sent")
         return True
 
@@ -170,14 +267,11 @@ class S3Store(Bucket):
         self,
         key: str,
         data: bytes | Path,
-        sha256: str | None,
+        what: Stat,
         headers: dict[str, Any],
         progress: Progress | None = None,
     ) -> bool:
-        digest, size = _measured(data)
-        if sha256 is not None and digest != sha256:
-            raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
-        tries = 0
+        digest, tries = what.sha256 or "", 0
 
         def once() -> bool:
             nonlocal tries
@@ -188,7 +282,7 @@ class S3Store(Bucket):
                         Bucket=self.bucket,
                         Key=self.full(key),
                         Body=body,
-                        ContentLength=size,
+                        ContentLength=what.size,
                         # a server that checks it refuses a body that was cut or a file that changed
                         ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),
                         Metadata={SHA256: digest},
@@ -196,15 +290,92 @@ class S3Store(Bucket):
                     )
             except ClientError as error:
                 # If-Match on nothing may give 404.
-                if http_status(error) == 412 or ("IfMatch" in headers and absent(error)):
+                if _status(error) == 412 or ("IfMatch" in headers and _absent(error)):
                     # The first 412 is another's object. After a retry it may be our own, whose answer was lost.
-                    return tries > 1 and self.stat(key) == Stat(size, digest)
+                    return tries > 1 and self.stat(key) == what
                 raise
             if progress is not None:
-                progress(size)
+                progress(what.size)
             return True
 
         return self.again(key, once)
+
+    def again(self, key: str, once: Callable[[], _T]) -> _T:
+        """Calls until it works or fails for good; the last error as one of the farm's."""
+        # Around the retries, not inside them: an error of the farm's is never tried again.
+        with self.failures(key):
+            return Retrying(
+                stop=stop_after_attempt(TRIES),
+                wait=wait_random_exponential(multiplier=0.1, max=5),
+                retry=retry_if_exception(_may_pass),
+                reraise=True,
+            )(once)
+
+    def _check_spoken(self, response_dict: dict[str, Any], operation_model: Any, **_: object) -> None:
+        """Refuses answers that no S3 server gives: a web server or a login page, which is none.
+
+        botocore would ask for the region of a bucket that is redirected, be redirected, ask again without end; and it
+        reads a web page as a listing without objects.
+        """
+        status, headers, operation = response_dict["status_code"], response_dict["headers"], operation_model.name
+        body = response_dict["body"]  # of an object: a stream
+        wrong = status in {301, 302, 303, 307, 308} and "x-amz-bucket-region" not in headers
+        if status == 200 and operation in {"GetObject", "HeadObject"}:
+            wrong = "etag" not in headers
+        if status == 200 and operation == "ListObjectsV2":
+            # An error under way may come with status 200; it is tried again.
+            wrong = not re.search(rb"ListBucketResult|<Error", body[:1000])
+        if wrong:
+            if not isinstance(body, bytes):
+                body.close()  # what nobody reads to its end keeps its connection
+            place = headers.get("location", headers.get("content-type", "")).split("?")[0]
+            raise InfrastructureError(
+                f"{self.url('')}: no S3 store answers there ({status} {place:.200})", hint=_ADDRESS
+            )
+
+    @contextlib.contextmanager
+    def failures(self, key: str) -> Iterator[None]:
+        """Says what failed, without the server's own words: they may quote what was signed."""
+        where = self.url(key)
+        try:
+            yield
+        except (
+            aws.NoCredentialsError,
+            aws.PartialCredentialsError,
+            aws.CredentialRetrievalError,
+            aws.SSOError,
+            aws.TokenRetrievalError,
+        ) as error:
+            raise UsageError(f"no credentials for {where}: {type(error).__name__}", hint=_CREDENTIALS) from error
+        except ClientError as error:
+            raise _explained(where, error) from error
+        except aws.SSLError as error:
+            raise InfrastructureError(
+                f"{where}: SSLError: the certificate is not trusted, or this is not https",
+                hint="a private authority's certificate is named by AWS_CA_BUNDLE",
+            ) from error
+        except BotoCoreError as error:
+            raise InfrastructureError(
+                f"{where}: {type(error).__name__}", hint="is the endpoint right, and does it answer?"
+            ) from error
+
+
+def _explained(where: str, error: ClientError) -> FarmError:
+    code, status = error.response.get("Error", {}).get("Code", ""), _status(error)
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if code in {"", str(status)}:  # something else than a store gave it
+        code = http.client.responses.get(status, "")
+    what = f"{where}: the store answered {status} {code:.60}"
+    if code in _MISTAKES:
+        region = headers.get("x-amz-bucket-region") or str(error.response["Error"].get("Region", "NAME"))
+        return UsageError(what, hint=_MISTAKES[code].format(f"{region:.60}"))
+    if code == "RequestTimeTooSkewed":
+        hint = (
+            f"this machine's clock is wrong (the store's: {headers.get('date', 'not said')}): timedatectl set-ntp true"
+        )
+        return InfrastructureError(what, hint=hint)
+    right = _RIGHTS.get(error.operation_name, error.operation_name)
+    return InfrastructureError(what, hint=_TODO.get(status, "the same command can be run again").format(right))
 
 
 def _measured(data: bytes | Path) -> tuple[str, int]:
@@ -216,12 +387,19 @@ def _measured(data: bytes | Path) -> tuple[str, int]:
         raise UsageError(f"cannot read {data}: {error.strerror}") from error
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _silent(_done: int) -> None:
-    pass
+def _absent(error: ClientError) -> bool:
+    """Only 404 means absent, and a missing bucket is not an empty index."""
+    return _status(error) == 404 and error.response.get("Error", {}).get("Code") != "NoSuchBucket"
+
+
+def _may_pass(error: BaseException) -> bool:
+    """May the same call work a moment later? 409 is S3's "another conditional write is under way"."""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code")
+        return _status(error) in {408, 409, 429} or _status(error) >= 500 or code in _RETRY_CODES
+    lost = aws.ConnectionError | aws.HTTPClientError | aws.IncompleteReadError | aws.ResponseStreamingError
+    return isinstance(error, lost)

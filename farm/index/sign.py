@@ -1,25 +1,32 @@
 """Signs an index as it is: a repository of The Update Framework (TUF) beside it, below `tuf/`.
 
-A step of its own, at the end of a batch or by a schedule: publishing knows nothing of signatures, and whoever publishes
-needs no key. Targets are all pages, with their hashes, and all wheels, with those that the pages say; what a page does
-not say is in a record whose hash is on the page. Signatures expire, so that nobody can show an old state for ever.
-Versions are milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
+A step of its own, at the end of a batch or by a schedule: publishing knows nothing of signatures and needs no key. The
+root key is kept offline and signs `tuf/<n>.root.json` alone, counted from 1: which keys may sign the index (TUF's roles
+targets, snapshot and timestamp alike). Each root is signed by the root key of the one before too, so that a user who
+has an old one is led to the newest.
+
+Targets are all pages, with their hashes, and all wheels, with those that the pages say; what a page does not say is in
+a record whose hash is on the page. Signatures expire, so that nobody can show an old state for ever. Versions are
+milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
 """
 
 import hashlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-from securesystemslib.signer import CryptoSigner
-from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from securesystemslib.signer import CryptoSigner, Key, SSlibKey
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index.keys import newest_root, online_keys, revoked_keys, root_key
 from farm.index.layout import DATA, SMOKE, json_page_of, wheel_key
 from farm.index.pages import parse_page
 from farm.index.publish import check_store
@@ -28,71 +35,126 @@ from farm.index.stores import SCRATCH, Store, Stored
 
 DAYS = 30
 """How long a signature counts."""
+ROOT_DAYS = 365
+"""How long a root does."""
 BEHIND, AHEAD = timedelta(hours=1), timedelta(days=1)
 """How far a clock may be behind and ahead of the store's, or of the newest signature where the store has none."""
-SIGNATURE_WARNING = timedelta(days=10)
-"""How long before it expires a signature is reported: a weekly schedule failed once then."""
-ROOT_WARNING = timedelta(days=60)
-"""Likewise for the root: its key is offline, so a person has to act."""
+SIGNATURE_WARNING, ROOT_WARNING = timedelta(days=10), timedelta(days=60)
+"""How long before their end they are reported: a weekly schedule failed once then; the root's key is offline."""
 TIMESTAMP = "tuf/timestamp.json"
-NOT_PAGES = (*DATA, SCRATCH, SMOKE)
-TRIES = 10
+_HINT = "openssl genpkey -algorithm ed25519 -out FILE; openssl pkey -in FILE -pubout -out FILE.pub"
 
 
-class Signed(NamedTuple):
-    """How many pages and wheels were signed, and until when that counts."""
+def load_signer(where: str | Path) -> CryptoSigner:
+    """The private key in a PEM file, or in a variable as `env:NAME`; UsageError, without its text, if there is none."""
+    try:
+        return CryptoSigner(load_pem_private_key(_pem(where), password=None))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{where} holds no private key in PEM without a password", hint=_HINT) from error
 
-    pages: int
-    wheels: int
-    expires: datetime
+
+def load_public(path: Path) -> SSlibKey:
+    """The public key in a PEM file; UsageError if there is none."""
+    try:
+        return SSlibKey.from_crypto(load_pem_public_key(_pem(path)))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{path} holds no public key in PEM", hint=_HINT) from error
+
+
+def _pem(where: str | Path) -> bytes:
+    name = str(where).removeprefix("env:")
+    if name != str(where):
+        if os.environ.get(name):
+            return os.environ[name].encode()
+        hint = "set it to the text of the private key, or sign where it is set: publishing needs no key"
+        raise UsageError(f"the signing key is to be in the variable {name}, and it is not set", hint=hint)
+    try:
+        return Path(where).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the key {where}: {error.strerror}", hint=_HINT) from error
+
+
+def root_key(number: int) -> str:
+    return f"tuf/{number}.root.json"
+
+
+def newest_root(store: Store) -> Metadata[Root] | None:
+    """The newest root that is there; None for none. Not verified: for the owner of the index."""
+    found = None
+    for number in range(1, 256):  # as many rotations as TUF's client follows
+        if (stored := store.get(root_key(number))) is None:
+            break
+        found = _role(stored, root_key(number))
+    return found
+
+
+def set_keys(
+    store: Store, signer: CryptoSigner, online: Sequence[SSlibKey], successor: CryptoSigner | None = None
+) -> tuple[int, bytes]:
+    """Writes the first root, or the next: these keys may sign, and no others, for a year. Gives its number and bytes.
+
+    `signer` is the root key, `successor` that from now on; no `online` keys: those of now.
+
+    Raises:
+        UsageError: The key is not the root key, or no key could sign.
+        PublishRefusedError: Somebody else changed the root at the same time.
+    """
+    check_store(store)
+    before, owner = newest_root(store), successor or signer
+    if before and signer.public_key.keyid not in before.signed.roles[Root.type].keyids:
+        keyid = signer.public_key.keyid[:16]
+        raise UsageError(f"key {keyid} is not the root key of this index", hint="name the root key: --root-key FILE")
+    keys: list[Key] = list(online) or ([before.signed.keys[each] for each in _online(before)] if before else [])
+    if not keys:
+        raise UsageError("no key could sign this index", hint="name one: farm index keys ONLINE.pub --root-key FILE")
+    number, now = before.signed.version + 1 if before else 1, datetime.now(UTC).replace(microsecond=0)
+    root = Root(version=number, expires=now + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
+    root.add_key(owner.public_key, Root.type)
+    for role in (Targets.type, Snapshot.type, Timestamp.type):
+        for key in keys:
+            root.add_key(key, role)
+    data = _signed(root, signer, owner)
+    # The number is the name, and a name is created once: of two changes at the same time one is refused.
+    if not store.create(root_key(number), data, content_type="application/json"):
+        raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
+    return number, data
 
 
 def is_page(key: str) -> bool:
     """Is this an object that clients trust, and so one that is signed?"""
-    return not key.startswith(NOT_PAGES)
+    return not key.startswith((*DATA, SCRATCH, SMOKE))
 
 
-def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> Signed:
-    """Signs all pages and wheels as they are.
+def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> tuple[int, int, datetime]:
+    """Signs all pages and wheels as they are: how many of each, and until when that counts.
 
     `trust_clock`: although this machine's clock and the newest signature disagree.
 
     Raises:
         UsageError: The index has no root yet.
         PublishRefusedError: The key may not sign this index, or the clock is wrong.
-        InfrastructureError: The store failed, or others sign all the time.
+        InfrastructureError: The store failed, or somebody else signed at the same time.
     """
     check_store(store)
     root = newest_root(store)
     if root is None:
-        raise UsageError("this index has no root key yet", hint="farm index key init ONLINE.pub --root-key FILE")
-    keyid = signer.public_key.keyid
-    if keyid not in online_keys(root.signed):
-        revoked = revoked_keys(root.signed).get(keyid)
+        raise UsageError("this index has no root yet", hint="farm index keys ONLINE.pub --root-key FILE")
+    if signer.public_key.keyid not in _online(root):
         raise PublishRefusedError(
-            f"key {keyid[:16]} may not sign this index" + (f": it was revoked ({revoked})" if revoked else ""),
-            hint="use a key that may; or let this one: farm index key rotate KEY.pub --root-key FILE",
+            f"key {signer.public_key.keyid[:16]} may not sign this index",
+            hint="use a key that may, or name all that may: farm index keys ONLINE.pub … --root-key FILE",
         )
-    for _ in range(TRIES):
-        old = store.get(TIMESTAMP)
-        before = None if old is None else parse_timestamp(old.data)
-        now = datetime.now(UTC).replace(microsecond=0)
-        if before is not None and not trust_clock:
-            _check_clock(store, before.signed, now)
-        version = max(time.time_ns() // 10**6, before.signed.version + 1 if before else 1)
-        targets = targets_of(store)
-        if _write(store, signer, targets, version, now, old):
-            _discard_older(store, before.signed.version if before else version)
-            wheels = sum(not is_page(key) for key in targets)
-            return Signed(len(targets) - wheels, wheels, now + timedelta(days=DAYS))
-    raise InfrastructureError(f"{TRIES} times another writer signed first", hint="run it again")
-
-
-def parse_timestamp(data: bytes) -> Metadata[Timestamp]:
-    try:
-        return Metadata[Timestamp].from_bytes(data)
-    except (DeserializationError, ValueError, RecursionError) as error:
-        raise foreign(TIMESTAMP, "no metadata of The Update Framework") from error
+    old, now = store.get(TIMESTAMP), datetime.now(UTC).replace(microsecond=0)  # TUF's times have whole seconds
+    before: Timestamp | None = _role(old, TIMESTAMP).signed if old else None
+    if before is not None and not trust_clock:
+        _check_clock(store, time_of(before), now)
+    version = max(time.time_ns() // 10**6, before.version + 1 if before else 1)
+    targets = _targets(store)
+    if not _write(store, signer, targets, version, now, old):
+        raise InfrastructureError("somebody else signed at the same time", hint="run it again")
+    _discard_older(store, before.version if before else version)
+    wheels = sum(not is_page(key) for key in targets)
+    return len(targets) - wheels, wheels, now + timedelta(days=DAYS)
 
 
 def time_of(signed: Timestamp | Targets) -> datetime:
@@ -100,22 +162,49 @@ def time_of(signed: Timestamp | Targets) -> datetime:
     return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
 
 
-def _check_clock(store: Store, before: Timestamp, now: datetime) -> None:
+def expiring(store: Store, now: datetime) -> Iterator[tuple[str, str, bool]]:
+    """Signatures that end soon: key, what to do, and whether they have ended."""
+    root, stored = newest_root(store), store.get(TIMESTAMP)
+    ends: list[tuple[str, Metadata[Any], timedelta, str]] = []
+    if root is not None:
+        ends.append((root_key(root.signed.version), root, ROOT_WARNING, "farm index keys --root-key FILE"))
+    if stored is not None:
+        ends.append((TIMESTAMP, _role(stored, TIMESTAMP), SIGNATURE_WARNING, "farm index sign"))
+    for key, role, warning, remedy in ends:
+        expires = role.signed.expires.replace(tzinfo=UTC)
+        if expires < now + warning:
+            yield key, f"its signature ends or ended on {expires:%Y-%m-%d}: {remedy}", expires < now
+
+
+def _online(root: Metadata[Root]) -> list[str]:
+    return list(root.signed.roles[Targets.type].keyids)
+
+
+def _role(stored: Stored, key: str) -> Metadata[Any]:
+    """Metadata as it is, not verified; ForeignObjectError if it is none, or another role's."""
+    try:
+        found = Metadata[Any].from_bytes(stored.data)
+    except (DeserializationError, ValueError, RecursionError) as error:
+        raise foreign(key, "no metadata of The Update Framework") from error
+    if f".{found.signed.type}.json" not in key.replace("/", "."):
+        raise foreign(key, f"it is {found.signed.type!r:.40}")
+    return found
+
+
+def _check_clock(store: Store, signed: datetime, now: datetime) -> None:
     """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can show for years."""
-    signed, theirs = time_of(before), store.clock()
-    other = f"the store's says {theirs.isoformat()}" if theirs else f"the newest signature is of {signed.isoformat()}"
-    if now < signed - BEHIND:
-        other = f"the newest signature is of {signed.isoformat()}"
-    elif (theirs or signed) - BEHIND <= now <= (theirs or signed) + AHEAD:
+    theirs = store.clock()
+    if now >= signed - BEHIND and (theirs or signed) - BEHIND <= now <= (theirs or signed) + AHEAD:
         return
     raise PublishRefusedError(
-        f"this machine's clock says {now.isoformat()}, and {other}",
+        f"this machine's clock says {now.isoformat()}, the newest signature is of {signed.isoformat()}"
+        + (f", and the store's clock says {theirs.isoformat()}" if theirs else ""),
         hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was not signed for a day: "
         "farm index sign --trust-clock",
     )
 
 
-def targets_of(store: Store) -> dict[str, TargetFile]:
+def _targets(store: Store) -> dict[str, TargetFile]:
     """Everything that is signed, by key."""
     keys = sorted(key for key in store.list("") if is_page(key))
     found: dict[str, TargetFile] = {}
@@ -151,9 +240,10 @@ def _write(
     return store.replace(TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json")
 
 
-def _signed(role: Targets | Snapshot | Timestamp, signer: CryptoSigner) -> bytes:
+def _signed(role: Root | Targets | Snapshot | Timestamp, *signers: CryptoSigner) -> bytes:
     made: Metadata[Any] = Metadata(role)
-    made.sign(signer)
+    for each in signers:
+        made.sign(each, append=True)
     return bytes(made.to_bytes())
 
 
@@ -163,18 +253,3 @@ def _discard_older(store: Store, version: int) -> None:
         number, _, role = key.removeprefix("tuf/").partition(".")
         if role in {"targets.json", "snapshot.json"} and number.isdigit() and int(number) < version:
             store.discard(key)
-
-
-def expiring(store: Store, now: datetime) -> Iterator[tuple[str, str, bool]]:
-    """Signatures that end soon: key, what to do, and whether they have ended."""
-    root, stored = newest_root(store), store.get(TIMESTAMP)
-    ends = []
-    if root is not None:
-        ends.append((root_key(root.signed.version), root.signed.expires, ROOT_WARNING, "farm index key renew"))
-    if stored is not None:
-        ends.append((TIMESTAMP, parse_timestamp(stored.data).signed.expires, SIGNATURE_WARNING, "farm index sign"))
-    for key, plain, warning, remedy in ends:
-        expires = plain.replace(tzinfo=UTC)
-        if expires < now + warning:
-            late = expires < now
-            yield key, f"its signature expire{'d' if late else 's'} {expires:%Y-%m-%d}: {remedy}", late

@@ -10,25 +10,21 @@ import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
-from securesystemslib.exceptions import StorageError
 from tuf.api.exceptions import (
     BadVersionNumberError,
     DownloadError,
     DownloadHTTPError,
     ExpiredMetadataError,
     RepositoryError,
-    UnsignedMetadataError,
 )
-from tuf.api.metadata import Metadata, Root, Targets
+from tuf.api.metadata import Metadata, Targets
 from tuf.ngclient import FetcherInterface, Updater
 
-from farm.base.errors import FarmError, InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.base.temporary import temporary_folder
-from farm.index.keys import online_keys, revoked_keys
 from farm.index.layout import CATALOGUE, GROUPS, HOME, html_key, json_key, json_page_of, metadata_key, record_key
 from farm.index.pages import parse_catalogue, parse_page
 from farm.index.reader import Reader
@@ -38,42 +34,20 @@ from farm.index.sign import is_page, time_of
 _BASE = "index:"
 
 
-@dataclass(frozen=True)
-class Verified:
-    """The extent of a verification and its problems; none mean that the index is what was signed.
-
-    Attributes:
-        time: When it was signed; the signer's word.
-        keys: The keyids that may sign, after rotation and revocation.
-        pages: How many pages are signed.
-        wheels: How many wheels are.
-        problems: One line each.
-    """
+class Verified(NamedTuple):
+    """When it was signed, by the signer's word; how much was; and the problems, one line each."""
 
     time: str
-    keys: tuple[str, ...]
     pages: int
     wheels: int
     problems: tuple[str, ...]
 
 
-def verify_index(
-    reader: Reader,
-    root: bytes,
-    *,
-    state: Path | None = None,
-    wheels: bool = False,
-    max_age: timedelta | None = None,
-) -> Verified:
-    """Follows the keys, then compares every page with its signed digest.
+def verify_index(reader: Reader, root: bytes, *, state: Path | None = None, wheels: bool = False) -> Verified:
+    """Follows the keys from `root`, which the user trusts, then compares every page with its signed digest.
 
-    Args:
-        reader: The index.
-        root: The root metadata that the user trusts: `tuf/1.root.json` or a later one, from its owner.
-        state: A folder in which is kept what was seen, so that nothing older is believed later; None: nothing is kept.
-        wheels: Read and hash the wheels as well, their `.metadata` and their records; installers compare the first two
-            with the pages themselves.
-        max_age: How long ago it may have been signed at most; by default until that expires.
+    `state` is a folder that keeps what was seen, so that nothing older is believed later; None: nothing is kept.
+    `wheels`: hash the wheels as well, their `.metadata` and their records.
 
     Raises:
         VerificationFailedError: There are no signatures that lead back to this root: there is nothing to verify by.
@@ -81,11 +55,8 @@ def verify_index(
         UsageError: The folder cannot be written.
     """
     with temporary_folder("farm-verify-") if state is None else nullcontext(state) as folder:
-        targets, keys = _followed(reader, root, folder)
-    signed = time_of(targets)
-    problems = []
-    if max_age is not None and signed < datetime.now(UTC) - max_age:
-        problems.append(f"signed on {signed.isoformat()}, longer ago than {max_age.days} days")
+        targets = _newest(reader, root, folder)
+    signed, problems = time_of(targets), list[str]()
     pages = {key: target.hashes["sha256"] for key, target in targets.targets.items() if is_page(key)}
     others = {key: target.hashes["sha256"] for key, target in targets.targets.items() if not is_page(key)}
     data: dict[str, bytes] = {}
@@ -110,50 +81,45 @@ def verify_index(
                 if digest != promised[key]:
                     what = "is not there" if digest is None else "has other bytes than signed"
                     problems.append(f"{key}: {what}")
-    return Verified(signed.isoformat(), keys, len(pages), len(others), tuple(problems))
+    return Verified(signed.isoformat(), len(pages), len(others), tuple(problems))
 
 
-def _followed(reader: Reader, root: bytes, folder: Path) -> tuple[Targets, tuple[str, ...]]:
+def _newest(reader: Reader, root: bytes, folder: Path) -> Targets:
     """The newest targets, as TUF's client gives them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        updater = Updater(str(folder), f"{_BASE}tuf/", fetcher=_Fetcher(reader), bootstrap=root)
-        updater.refresh()
-        newest = Metadata[Root].from_file(str(folder / "root.json")).signed
-        targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
+        Updater(str(folder), f"{_BASE}tuf/", fetcher=_Fetcher(reader), bootstrap=root).refresh()
+        return Metadata[Targets].from_file(str(folder / "targets.json")).signed
     except OSError as error:
-        raise UsageError(f"cannot keep what was seen in {folder}: {error}", hint="name another: --state DIR") from error
-    except (FarmError, RepositoryError, DownloadError, ValueError) as error:
-        raise _explained(error, folder) from error
-    return targets, tuple(sorted(online_keys(newest)))
+        raise UsageError(
+            f"cannot keep what was seen in {folder}: {error}", hint="XDG_STATE_HOME names another"
+        ) from error
+    except (RepositoryError, DownloadError, ValueError) as error:
+        if isinstance(error, DownloadError) and not isinstance(error, DownloadHTTPError):
+            raise InfrastructureError(str(error), hint="run it again") from error
+        why, hint = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
+        raise VerificationFailedError(f"{why}: {error}", hint=hint) from error
 
 
-def _explained(error: Exception, folder: Path) -> FarmError:
-    """A failure of TUF's client in words for a user."""
-    match error:
-        case FarmError():
-            return error
-        case ExpiredMetadataError():
-            return VerificationFailedError(
-                f"the signatures of this index have expired: {error}",
-                hint="its owner has not signed for long, or a server shows an old state; ask the owner",
-            )
-        case BadVersionNumberError():
-            return VerificationFailedError(
-                f"older than what was seen of this index before: {error}",
-                hint="a cache or mirror that is behind, or someone who shows an old state",
-            )
-        case UnsignedMetadataError():
-            why = f"not signed by a key that counts: {error}{_revoked(folder)}"
-            return VerificationFailedError(why, hint="if the owner knows of no change of keys, do not install from it")
-        case DownloadHTTPError():
-            return VerificationFailedError(
-                f"{error}: this index is not signed, or not an index",
-                hint="what pip gets, without /whl/<group>/simple/ at its end, is the index",
-            )
-        case DownloadError():
-            return InfrastructureError(str(error), hint="run it again")
-    return VerificationFailedError(f"no signatures that lead back to the trusted root: {error}")
+_WORDS: dict[type[Exception], tuple[str, str]] = {
+    ExpiredMetadataError: (
+        "the signatures of this index have expired",
+        "its owner has not signed for long, or a server shows an old state; ask the owner",
+    ),
+    BadVersionNumberError: (
+        "older than what was seen of this index before",
+        "a cache or mirror that is behind, or someone who shows an old state",
+    ),
+    DownloadHTTPError: (
+        "this index is not signed, or not an index",
+        "what pip gets, without /whl/<group>/simple/ at its end, is the index",
+    ),
+    Exception: (
+        "no signatures that lead back to the trusted root",
+        "if the owner knows of no change of keys, do not install from it",
+    ),
+}
+"""Failures of TUF's client in words for a user, each with what to do."""
 
 
 class _Fetcher(FetcherInterface):
@@ -169,40 +135,18 @@ class _Fetcher(FetcherInterface):
         return iter((data,))
 
 
-def _revoked(folder: Path) -> str:
-    """Which keys the newest root says are revoked, for the message."""
-    try:
-        newest = Metadata[Root].from_file(str(folder / "root.json")).signed
-    except (OSError, ValueError, RepositoryError, StorageError):
-        return ""  # the trusted root itself is none
-    named = ", ".join(f"{keyid[:16]} ({reason or 'no reason given'})" for keyid, reason in revoked_keys(newest).items())
-    return f"; revoked: {named}" if named else ""
-
-
 def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
     """Keys at which there may be pages: all that there are, or those of every known name in every known group."""
     keys = reader.keys()
     if keys is not None:
         return {key for key in keys if is_page(key)}
-    catalogue = parse_catalogue(data[CATALOGUE]) if CATALOGUE in data else None
-    groups = catalogue.groups if catalogue else {}
-    names = catalogue.names if catalogue else set()
-    found = {HOME, GROUPS, CATALOGUE}
-    for group in groups:
-        for name in names:
-            found |= {html_key(group, name), json_key(group, name)}
-    return found
+    known = parse_catalogue(data.get(CATALOGUE))
+    pages = {place(group, name) for group in known.groups for name in known.names for place in (html_key, json_key)}
+    return {HOME, GROUPS, CATALOGUE} | pages
 
 
 def _beside(data: dict[str, bytes]) -> dict[str, str]:
     """The `.metadata` and records of the wheels on signed pages, with their hashes."""
-    found = {}
-    for key, page in data.items():
-        if json_page_of(key) is None:
-            continue
-        for file in parse_page(page, key).files:
-            if file.core_metadata is not None:
-                found[metadata_key(file.filename)] = file.core_metadata.sha256
-            if file.record is not None:
-                found[record_key(file.filename)] = file.record
-    return found
+    files = [file for key, page in data.items() if json_page_of(key) for file in parse_page(page, key).files]
+    metadata = {metadata_key(each.filename): each.core_metadata.sha256 for each in files if each.core_metadata}
+    return metadata | {record_key(each.filename): each.record for each in files if each.record}

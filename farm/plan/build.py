@@ -16,7 +16,7 @@ from farm.plan.features import missing, settings
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.matrix import load_matrix
-from farm.plan.options import Choice
+from farm.plan.options import OPTIONS, Choice
 from farm.plan.pythons import debian_packages, python_plan, wheels
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import job_digest, job_files
@@ -89,6 +89,8 @@ def _plan(wanted: Candidate) -> Plan:
     env, features = environment(wanted, values), settings(wanted)
     present = [name for name, one in features.items() if one.on]
     packages = debian_packages(system.packages(recipe, stack), stack)
+    if system.facts.in_images:
+        packages += [name for option in OPTIONS.values() for name in option.packages(wanted.value(option.name))]
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
     files = job_files(pins.recipe)
@@ -115,7 +117,7 @@ def _plan(wanted: Candidate) -> Plan:
         subdirectory=recipe.subdirectory,
         parts=inputs.parts(recipe, stack, pins.base, present),
         patch_files=patch_files,
-        job_files=job_digest(pins.recipe, files),
+        job_files=job_digest(files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
         cmake={name: value for word in effects(stack).values() for name, value in word.cmake.items()},
         memory_per_job_gb=recipe.memory_per_job_gb,

@@ -162,7 +162,8 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
 def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
     """The variables of the build, with `values` for their placeholders; where two sources set one, the later one wins.
 
-    The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options.
+    The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options. The origin
+    of an option's variable says what it replaces.
 
     Raises:
         UsageError: A recipe holds an unknown placeholder.
@@ -173,6 +174,12 @@ def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Ch
         for name, text in variables.items():
             keys = [key for key in ("env_cuda", "env") if name in getattr(candidate.recipe, key)]
             found[name] = Choice(filled(text, values, file, *keys[:1], name), origin)
+    for option in OPTIONS.values():
+        choice = candidate.chosen[option.name]
+        for name, text in option.environment(choice.value).items():
+            before = found.get(name)
+            instead = f", in place of {before.value!r} of {before.origin}" if before and before.value != text else ""
+            found[name] = Choice(text, choice.origin + instead)
     return found
 
 
@@ -192,8 +199,4 @@ def _sources(candidate: Candidate) -> Variables:
             found.setdefault(setting.origin, {})[feature.switch] = str(int(setting.on))
         if setting.on:
             found.setdefault(f"recipe {recipe.package}", {}).update(recipe.env_feature.get(name, {}))
-    for option in OPTIONS.values():
-        choice = candidate.chosen[option.name]
-        if variables := option.environment(choice.value):
-            found.setdefault(choice.origin, {}).update(variables)
     return found

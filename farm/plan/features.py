@@ -94,10 +94,18 @@ def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool
 
 def rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tuple[str, str]]:
     """The features of a wheel, and those that the official one has beside them, with the reason, in words."""
-    title = {name: feature.title for name, feature in catalog.features().items()}
-    there = ", ".join(title.get(name, name) for name in present)
-    absent = "; ".join(f"{title.get(name, name)} ({reason})" for name, reason in lacking.items())
-    return [(what, text) for what, text in (("with", there), ("without", absent)) if text]
+    there = ", ".join(map(_title, present))
+    return [(what, text) for what, text in (("with", there), ("without", absent(lacking))) if text]
+
+
+def absent(lacking: Mapping[str, str]) -> str:
+    """`FBGEMM (needs AVX2); MAGMA (left out)`; empty where nothing is lacking."""
+    return "; ".join(f"{_title(name)} ({reason})" for name, reason in lacking.items())
+
+
+def _title(name: str) -> str:
+    feature = catalog.features().get(name)
+    return feature.title if feature else name
 
 
 def description(present: Iterable[str], lacking: Mapping[str, str]) -> str:

@@ -45,6 +45,10 @@ def _no_variables(_: Value) -> Mapping[str, str]:
     return {}
 
 
+def _no_packages(_: Value) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of a build.
@@ -66,6 +70,7 @@ class Option:
         catalogue: The function of `farm.catalog` that has its known versions: a short one is completed.
         environment: The variables that a value sets for the build. Beside these, the recipes and the platforms take
             values by the option's name.
+        packages: The Debian packages that the toolchain image needs for a value.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Option:
     applies: Callable[[Package], bool] = _every
     catalogue: str | None = None
     environment: Callable[[Value], Mapping[str, str]] = _no_variables
+    packages: Callable[[Value], Sequence[str]] = _no_packages
 
     @property
     def flag(self) -> str:

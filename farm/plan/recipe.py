@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -219,10 +219,8 @@ class Recipe(Model):
     names (patterns) that are there only if it was compiled: verify refuses them where the variant's CPU level leaves
     the tier out.
 
-    The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
-    (`patches.yaml` beside the package's recipe) are edits with a condition: the system, a
-    version, a compiler. Patch files (`job/patches/*.patch`) are edits that a recipe of one fixed tarball always needs.
-    `job/prepare.sh` does what is not an edit.
+    The build unpacks `parts` into the source tree and then changes it, once a tree, in this order: patch files
+    (`job/patches/*.patch`) are edits, `job/prepare.sh` does what is not an edit.
     """
 
     package: Name
@@ -277,45 +275,6 @@ class Recipe(Model):
         return self.repair if isinstance(self.repair, str) else self.repair.get(platform, "beside")
 
 
-class Edit(Model):
-    """Text that stands exactly once in the file, and what takes its place."""
-
-    old: str
-    new: str
-
-
-class Change(Model):
-    """Edits of one file; `about` and `done` tell a release that lacks the thing, or needs nothing (any more)."""
-
-    file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
-    about: str
-    done: str
-    edits: list[Edit]
-
-
-class When(Model):
-    """When a patch is needed: all that is set must hold; versions are major numbers, from which on."""
-
-    system: PlatformName | None = None
-    setuptools_from: int | None = None
-    cmake_from: int | None = None
-    compilers: list[str] | None = None
-
-
-class Patch(Model):
-    """A declared change to the source; `farm.plan.patches` applies it."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
-    when: When
-    changes: list[Change] = []
-    raise_cmake_minimum: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
-
-
-class Patches(Model):
-    sources: dict[str, str]
-    patches: list[Patch]
-
-
 def use_project(project: Path) -> None:
     """Take recipes from `project`/recipes as well."""
     own = project / "recipes"
@@ -324,7 +283,6 @@ def use_project(project: Path) -> None:
     if wanted != _folders:
         _folders[:] = wanted
         recipe.cache_clear()
-        patches.cache_clear()
 
 
 def names() -> tuple[str, ...]:
@@ -393,25 +351,6 @@ def _check_files(path: Path, found: Recipe) -> None:
         raise UsageError(f"{where(path, 'smoke', 'script')}: smoke.script: there is no {path.parent / script}")
 
 
-@cache
-def patches(name: str) -> list[dict[str, Any]]:
-    """The declared changes to the source of the recipe `name` as plain data; empty where there are none.
-
-    Raises:
-        UsageError: The package or its patches.yaml is wrong.
-    """
-    path = _patches_file(name)
-    found = load(path, Patches).patches if path.is_file() else []
-    return [patch.model_dump(exclude_none=True) for patch in found]
-
-
-def _patches_file(name: str) -> Path:
-    """Of the recipe that its package is named after, where there is one: several recipes share these patches."""
-    package = recipe(name).package
-    known = package in _shipped() or any(_holds(root, package) for root in _folders[:-1])
-    return folder(package if known else name) / "patches.yaml"
-
-
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
     return next((root / package for root in _folders[:-1] if _holds(root, package)), FOLDER / package)
@@ -430,9 +369,6 @@ def job_files(name: str) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in tree_files(root)}
 
 
-def job_digest(name: str, files: Mapping[str, bytes]) -> str | None:
-    """Sha256 over the recipe's job files and the declared changes; None where it has neither."""
-    declared = _patches_file(name)
-    if declared.is_file():
-        files = {**files, "patches.yaml": declared.read_bytes()}
+def job_digest(files: Mapping[str, bytes]) -> str | None:
+    """Sha256 over a recipe's job files; None where it has none."""
     return digest_of(files.items()) if files else None

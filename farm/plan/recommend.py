@@ -8,6 +8,7 @@ from farm.base.errors import FarmError
 from farm.catalog.binary import sass_runs
 from farm.plan.build import judge, resolve
 from farm.plan.evidence import Evidence, ProvedWheel, load_evidence
+from farm.plan.features import absent
 from farm.plan.file import Plan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.options import OPTIONS, Choice
@@ -56,7 +57,11 @@ def machine_of(
 
 @dataclass(frozen=True)
 class Own:
-    """A build that can be planned. `proved`: how far it was proved, empty: it never was; `lost`: cards without code."""
+    """A build that can be planned.
+
+    `proved`: how far it was proved, empty: it never was. `lost`: cards without code. `without`: the features that the
+    official wheel has beside this one, with the reason.
+    """
 
     variant: Variant
     channel: str
@@ -66,6 +71,7 @@ class Own:
     words: str
     cost: str
     lost: tuple[int, ...] = ()
+    without: str = ""
 
     @property
     def standing(self) -> str:
@@ -163,9 +169,8 @@ def _planned(
     cuda = plan.options.get("cuda")
     hours = recipe(plan.recipe).cost_for(variant.sms)
     cost = f"{hours[0]} {hours[1]:g} CPU hours" if hours else "cost not measured"
-    return Own(
-        variant, channel, _torch(matrix, channel), str(cuda) if cuda else None, state, " ".join(words), cost, lost
-    )
+    release = _torch(matrix, channel), str(cuda) if cuda else None
+    return Own(variant, channel, *release, state, " ".join(words), cost, lost, absent(plan.without))
 
 
 def _options_of(proof: ProvedWheel, plan: Plan) -> dict[str, Choice]:

@@ -17,13 +17,12 @@ from farm import catalog
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
-from farm.base.text import json_lines
-from farm.plan import patches, recipe
+from farm.plan import recipe
 from farm.plan.file import Plan
 from farm.plan.recipe import job_digest, job_files
 from farm.plan.settings import load_settings
 from farm.platforms.registry import platform
-from farm.platforms.templates import Templates, read
+from farm.platforms.templates import Templates
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
@@ -80,7 +79,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
-    job |= {"plan.json": text} | _patches(plan) | _recipe_files(plan, files)
+    job |= {"plan.json": text} | _recipe_files(plan, files)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
 
 
@@ -92,7 +91,6 @@ def _values(plan: Plan) -> dict[str, object]:
         "python": plan.parsed_variant.python_version,
         "installs": plan.installs,
         "never_vendored": plan.never_vendored,
-        "patched": bool(recipe.patches(plan.recipe)),
     }
     return {**dict(plan), **values}
 
@@ -106,14 +104,6 @@ def _archives(project: Path) -> str:
     return str(project / place)
 
 
-def _patches(plan: Plan) -> dict[str, str]:
-    """The declared changes and what applies them, where the package has any."""
-    found = recipe.patches(plan.recipe)
-    if not found:
-        return {}
-    return {"patches.json": json_lines(found), "patches.py": read(patches.__file__)}
-
-
 def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
     """The recipe's files for the build, as text.
 
@@ -121,7 +111,7 @@ def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
         UsageError: It is not what the plan was made from.
     """
     # The plan holds their digest, not the files: they are read from the recipe as it is now.
-    if job_digest(plan.recipe, files) != plan.job_files:
+    if job_digest(files) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
     return {f"recipe/{name}": _text(content) for name, content in files.items()}
 

@@ -2,19 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.request import url2pathname
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
-from farm.base.text import nearest, parse_age
+from farm.base.text import nearest
 from farm.base.yamlfile import Model, load, pattern, word_of
 from farm.catalog import gpus as cards
 from farm.plan.options import OPTIONS
@@ -74,20 +73,6 @@ class Slurm(SlurmCard):
     smoke: SlurmCard | None = None
 
 
-def _age(value: object) -> timedelta:
-    return value if isinstance(value, timedelta) else parse_age(str(value))
-
-
-class Retention(Model):
-    """A rule of `farm index prune`; each key is the option of that name."""
-
-    keep: int = Field(ge=1)
-    older_than: Annotated[timedelta, BeforeValidator(_age)] = timedelta(0)
-    pre: bool = False
-    rebuilds: bool = False
-    group: str | None = None
-
-
 def _without_scheme(index: str) -> str:
     """A folder by its path; `file:///…` is another spelling of it."""
     folder = re.fullmatch(r"file://(?:localhost)?(/[^?#]+)", index)
@@ -100,7 +85,6 @@ class Settings(Model):
     `index_public_url` is where a web server shows the same index, answering folders with their index.html.
     `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
     `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
-    `retention` is what `farm index prune` removes when it is given no rule: what any of the rules takes.
     `archives` is a folder, or the URL of one, with the archives that builds download (CUDA, standalone Pythons, tools
     of Windows): each is looked for there first, by its file name, and checked like any other. Images take a URL alone.
     """
@@ -109,7 +93,6 @@ class Settings(Model):
     index: Annotated[str, AfterValidator(_without_scheme)] = "artifacts/index"
     index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
     signing_key: str | None = None
-    retention: list[Retention] = []
     archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
     debian_mirror: Annotated[str, pattern(r"^[a-z+]{2,20}:/[!-~]+$", _MIRROR)] | None = None

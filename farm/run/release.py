@@ -20,6 +20,7 @@ from farm.index.layout import metadata_key
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE
 from farm.index.stores import Progress
+from farm.plan.features import absent
 from farm.plan.file import Plan, SourcePlan
 from farm.run.inputs import BuildInputs
 from farm.run.wheel import report_text
@@ -71,6 +72,7 @@ def publish_wheel(
                 "report": findings_of(report),
                 "channel": plan.channel,
                 **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
+                **({"without": lacking} if (lacking := absent(plan.without)) else {}),
                 PREDICATE: predicate(plan, report, given, run=run),
                 **_waived(report),
             },
@@ -115,17 +117,13 @@ def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple
     """The options by which pip finds the wheels of one variant group.
 
     A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
-    an index. Otherwise plain S3 does not answer folders: there the page of links is used.
+    an index; other buckets do not answer folders.
 
     Args:
         workspace: Names the index.
         group: The group.
         more: The wheels need others that pip's own index has: this index is then asked beside it.
     """
-    plain = workspace.index_url.startswith("s3://") and not workspace.settings.index_public_url
-    if plain and not getattr(open_store(workspace.index_url), "slash", False):
-        links = ("--find-links", public_url(workspace, f"whl/{group}/links.html"))
-        return links if more else ("--no-index", *links)
     return ("--extra-index-url" if more else "--index-url", public_url(workspace, f"whl/{group}/simple/"))
 
 

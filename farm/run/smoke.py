@@ -15,6 +15,7 @@ from packaging.version import Version
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.base.tags import serves
+from farm.base.text import plain_lines
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Job
 from farm.index.backends import open_store
@@ -31,7 +32,7 @@ from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
 from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
-from farm.smoke.runner import CHECK_S, GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
+from farm.smoke.runner import GRACE_S, PROBE, TAIL_BYTES, Ended, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -60,7 +61,6 @@ class SmokeOptions:
         wheel: The file of the wheel, where it is at hand: its device code goes into the report.
         filenames: What the index offers of the plan's version, where it is known and no file is at hand.
         gpu: The GPU part must run.
-        check_s: Limit for one check, seconds.
         keep: The index is the project's own: the reports are kept in it.
         passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
         elsewhere: Where the probe runs on another machine; None: it runs here.
@@ -69,7 +69,6 @@ class SmokeOptions:
     wheel: Path | None = None
     filenames: tuple[str, ...] = ()
     gpu: bool = False
-    check_s: float = CHECK_S
     keep: bool = True
     passed: tuple[str, ...] = ()
     elsewhere: Elsewhere | None = None
@@ -164,7 +163,7 @@ def _install(
         shutil.rmtree(place, ignore_errors=True)
         python = make_environment(place, python)
     log, line = folder / "install.log", workspace.watcher.line
-    if "--extra-index-url" in source or ("--find-links" in source and "--no-index" not in source):
+    if "--extra-index-url" in source:
         source = ("--index-url", pip_index(), *source)  # the user's configuration is left out, and this part of it not
     install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
     step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
@@ -179,7 +178,6 @@ def _run_here(
         module=plan.package,
         expect=expect,
         timeout_s=workspace.settings.smoke_timeout_s,
-        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
         emulate=emulate,
         line=workspace.watcher.note,
         passed=options.passed,
@@ -315,7 +313,7 @@ def probe_job(
         expect = replace(expect, script=Path("/farm/test/script.py"))
     limit = float(workspace.settings.smoke_timeout_s)
     file = Path("/farm/out/report.json")
-    options = arguments(plan.package, expect, file, timeout_s=limit, check_s=limit, cpu_only=not gpus)
+    options = arguments(plan.package, expect, file, timeout_s=limit, cpu_only=not gpus)
     job = Job(
         name=f"smoke {plan.package}-{plan.variant}",
         image=image,
@@ -337,14 +335,11 @@ def probe_job(
         files = engine.collect(handle, out, MAX_OUTPUT)
     document = next((read_document(file) for file in files if file.name == "report.json"), "the probe left no report")
     code = observed.exit_code or 0
-    return judge(
-        plan.package,
-        expect,
-        document,
-        emulate=emulate,
+    ended = Ended(
         # A shell's number for a signal, which Popen gives as a negative one.
-        code=128 - code if code > 128 else code,
-        late=f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
-        tail=log[-TAIL_BYTES:],
-        seconds=time.monotonic() - begun,
+        128 - code if code > 128 else code,
+        f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
+        plain_lines(log[-TAIL_BYTES:].decode("utf-8", "replace")),
+        time.monotonic() - begun,
     )
+    return judge(plan.package, emulate, ended, document, expect)

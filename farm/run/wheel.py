@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
-from farm.base.errors import BuildFailedError, VerificationFailedError
+from farm.base.errors import BuildFailedError, InfrastructureError, UsageError, VerificationFailedError
 from farm.plan.features import description
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
@@ -95,12 +95,25 @@ def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequ
     Raises:
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
-    report = verify(wheel, plan.verify, dependencies=dependencies)
+    report = _decided(verify(wheel, plan.verify, dependencies=dependencies), wheel)
     # Written before it is judged: a wheel that is refused needs its report most.
     report_file.write_text(report_text(report), encoding="utf-8")
     if not report.passed:
         raise refusal(report, report_file)
     return report
+
+
+def _decided(report: Report, wheel: Path) -> Report:
+    """The report, with what it leaves open decided by loading those libraries on an emulated CPU."""
+    cpu = report.check("cpu")
+    if not cpu.undecided:
+        return report
+    from farm.smoke.emulated import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
+
+    try:
+        return emulate(report, wheel, only=cpu.undecided)
+    except (UsageError, InfrastructureError) as error:
+        return report.replaced(cpu.model_copy(update={"emulated": str(error)}))
 
 
 def report_text(report: Report) -> str:
@@ -123,8 +136,10 @@ def refusal(report: Report, report_file: Path | None = None) -> VerificationFail
 
 
 def summary(report: Report) -> str:
-    """`archive, names, record … passed`, and what was not run."""
+    """`archive, names, record … passed`, what was not run, and what an emulated CPU showed."""
     by_status: dict[str, list[str]] = {}
     for check in report.checks:
         by_status.setdefault(check.status.replace("_", " "), []).append(check.id)
-    return "; ".join(f"{', '.join(ids)} {status}" for status, ids in by_status.items())
+    cpu = report.check("cpu")
+    emulated = [cpu.seen] if cpu.emulated else []
+    return "; ".join([*(f"{', '.join(ids)} {status}" for status, ids in by_status.items()), *emulated])

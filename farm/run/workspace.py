@@ -2,23 +2,17 @@
 
 import contextlib
 import hashlib
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
-from farm.base.errors import UsageError
 from farm.base.project import JOURNAL
 from farm.plan.settings import Settings
 from farm.run.journal import Journal
 from farm.run.journal.database import network_file_system
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import CryptoSigner
-
 
 Outcome = Literal["done", "failed", "not run"]
 
@@ -127,28 +121,6 @@ class Workspace:
 
     def _place(self, place: str) -> str:
         return place if "://" in place else str(self.project / place)
-
-
-def configured_signer(project: Path, settings: Settings) -> "CryptoSigner | None":
-    """The signer that `signing_key` of ci/farm.yaml names; None for none.
-
-    Raises:
-        UsageError: The key cannot be read, or is none.
-    """
-    where = settings.signing_key
-    if where is None:
-        return None
-    from farm.index.keys import load_signer, parse_signer  # noqa: PLC0415 heavy, and needed only with a key
-
-    if not where.startswith("env:"):
-        return load_signer(project / where)
-    name = where.removeprefix("env:")
-    if not os.environ.get(name):
-        raise UsageError(
-            f"ci/farm.yaml takes the signing key from the variable {name}, and it is not set",
-            hint="set it to the text of the private key, or sign where it is set: publishing needs no key",
-        )
-    return parse_signer(os.environ[name].encode(), f"the variable {name}")
 
 
 def journal_path(project: Path, settings: Settings) -> Path:

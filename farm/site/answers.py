@@ -7,8 +7,11 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import FarmError
 from farm.plan.compat import official
-from farm.plan.recommend import machine_of, own_builds
+from farm.plan.recommend import Own, machine_of, own_builds
 from farm.site.wheels import Wheel
+
+LIMIT = 6
+"""Builds of a card in the data: for an old driver some of the first three may be none."""
 
 
 def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
@@ -25,24 +28,40 @@ def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
             list(found[0].sms),
             sorted({wheel.tags[0] for wheel in found}),
             found[0].report.code if found[0].report else "",
+            found[0].without,
         ]
         for (name, group), found in sorted(newest.items())
     ]
-    return official.facts() | {"there": rows, "own": _own(project) if project else {}}
+    return official.facts() | {"there": rows, "own": own(project) if project else {}}
 
 
-def _own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
-    """By platform and SM, the builds that `farm why --official` names."""
+def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
+    """By platform and SM, builds of which `farm why --official` names the first three that the driver runs.
+
+    Release, CUDA, how far it was proved, words, the first driver that runs it, what the official wheel has beside it.
+    """
     found: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
             try:
-                own = own_builds(project, machine_of((sm,), place))
+                builds = own_builds(project, machine_of((sm,), place), limit=LIMIT)
             except FarmError:  # a matrix that cannot be read: the rest of the page stands without it
                 return {}
-            if own:
+            if builds:
                 found.setdefault(place, {})[str(sm)] = [
-                    [each.torch, each.cuda or "", f"{each.standing}; {each.cost}", each.words] for each in own
+                    [
+                        each.torch,
+                        str(each.cuda),
+                        f"{each.standing}; {each.cost}",
+                        each.words,
+                        _driver(each, place),
+                        each.without,
+                    ]
+                    for each in builds
                 ]
     return found
+
+
+def _driver(build: Own, place: str) -> str:
+    return catalog.cuda_majors()[str(build.cuda).split(".")[0]].driver(place.partition("-")[0]) or "0"

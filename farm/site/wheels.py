@@ -11,6 +11,7 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from farm.base.tags import python_of
+from farm.base.text import plain
 from farm.index.layout import CATALOGUE, json_key, record_key
 from farm.index.pages import File, parse_catalogue, parse_page
 from farm.index.records import Sha256, parse_record
@@ -58,6 +59,7 @@ class Wheel:
         groups: Where it is listed.
         channel: The channel that built it; None: nobody says.
         report: What its record has of verify's report; None: it was adopted, and not verified.
+        without: What the official wheel has beside it, by its record; empty: nothing, or nobody says.
         withdrawn: Why installers do not get it; None: they do.
         tests: The newest smoke test on each kind of machine.
     """
@@ -71,6 +73,7 @@ class Wheel:
     uploaded: str
     channel: str | None = None
     report: "Report | None" = None
+    without: str = ""
     withdrawn: str | None = None
     tests: tuple[Smoke, ...] = ()
 
@@ -162,6 +165,7 @@ def _wheel(project: str, file: File, groups: tuple[str, ...], provenance: Mappin
         uploaded=file.upload_time or "",
         channel=file.channel,
         report=_report(provenance.get("report")),
+        without=plain(str(provenance.get("without") or ""), 1000),
         withdrawn=withdrawn(file),
     )
 

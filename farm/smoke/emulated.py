@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from farm.base.errors import InfrastructureError, UsageError
@@ -54,10 +55,16 @@ os._exit(0)
 """
 
 
-def emulate(report: Report, wheel: Path, command: list[str] | None = None) -> Report:
-    """The report with what the import of every library and module on the emulated CPU shows, in the check `cpu`.
+def emulate(
+    report: Report, wheel: Path, command: list[str] | None = None, *, only: Collection[str] | None = None
+) -> Report:
+    """The report with what the import of libraries and modules on the emulated CPU shows, in the check `cpu`.
 
-    `command`: a Python that the wheel is for, on such a CPU; else one of this machine is taken.
+    Args:
+        report: The static check's.
+        wheel: The file.
+        command: A Python that the wheel is for, on such a CPU; else one of this machine is taken.
+        only: These members; else all.
 
     Raises:
         UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
@@ -65,20 +72,25 @@ def emulate(report: Report, wheel: Path, command: list[str] | None = None) -> Re
     """
     level = report.policy.cpu
     if level is None:
-        raise UsageError("--emulate: no CPU level is promised", hint="give --variant, or `cpu` in the policy")
+        raise UsageError("not emulated: no CPU level is promised", hint="give --variant, or `cpu` in the policy")
     model = model_for(level)
     if model.name is None:
-        raise UsageError(f"--emulate: {model.reason}", hint="leave --emulate out")
+        raise UsageError(f"not emulated: {model.reason}", hint="leave --emulate out")
     if command is None:
         emulator = find_emulator()
         if emulator.program is None:
-            raise InfrastructureError(f"--emulate: {emulator.reason}", hint=emulator.hint)
+            raise InfrastructureError(f"not emulated: {emulator.reason}", hint=emulator.hint)
         command = [emulator.program, "-cpu", model.name, str(_python(wheel))]
-    libraries = [
-        installed_path(library.path)
+    members = [
+        library.path
         for library in inspect(wheel, decoded=0).libraries
-        if library.format == "elf" and library.is_loadable and library.kind == "shared" and not library.interpreter
+        if (only is None or library.path in only)
+        and library.format == "elf"
+        and library.is_loadable
+        and library.kind == "shared"
+        and not library.interpreter
     ]
+    libraries = list(map(installed_path, members))
     outcomes: dict[str, str | int] = {}
     words: dict[str, str] = {}
     with temporary_folder("farm-emulate-") as folder:
@@ -89,13 +101,13 @@ def emulate(report: Report, wheel: Path, command: list[str] | None = None) -> Re
             if start == len(libraries):  # the last one ended its process, or there is none
                 break
             seen, end, last_line = _load(command, root, libraries, start, folder)
-            outcomes |= {libraries[number]: text for number, text in seen.items()}
+            outcomes |= {members[number]: text for number, text in seen.items()}
             if end is None:
                 break
             last = max(seen, default=start)
-            outcomes[libraries[last]], words[libraries[last]] = end, last_line
+            outcomes[members[last]], words[members[last]] = end, last_line
             start = last + 1
-    return _with(report, model.name, libraries, outcomes, words)
+    return _with(report, model.name, members, outcomes, words)
 
 
 def _python(wheel: Path) -> Path:
@@ -107,14 +119,16 @@ def _python(wheel: Path) -> Path:
     """
     tags = parse_wheel_name(wheel.name).tags
     if platform_machine(tags) != "x86_64":
-        raise UsageError(f"--emulate: {wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
+        raise UsageError(f"not emulated: {wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
     rows = [tag.split("-") for tag in sorted(tags)]
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
     found = next((path for name in names if (path := find_python(name))), None)
     if found is None:
-        raise InfrastructureError(f"--emulate: no Python of {' or '.join(names)} is here", hint="put one on the PATH")
+        raise InfrastructureError(
+            f"not emulated: no Python of {' or '.join(names)} is here", hint="put one on the PATH"
+        )
     return found
 
 
@@ -171,10 +185,10 @@ def _load(
 
 
 def _with(
-    report: Report, model: str, libraries: list[str], outcomes: dict[str, str | int], words: dict[str, str]
+    report: Report, model: str, members: list[str], outcomes: dict[str, str | int], words: dict[str, str]
 ) -> Report:
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
-    others = [path for path in libraries if path not in died and outcomes.get(path) != "loaded"]
+    others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
     findings = tuple(
         Finding(
             check="cpu",
@@ -186,14 +200,16 @@ def _with(
         )
         for path, number in died.items()
     )
-    seen = f"{len(libraries) - len(died) - len(others)} of {len(libraries)} libraries loaded on {model}"
+    seen = f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries loaded on {model}"
     if others:
-        seen += f"; not loaded, so not decided: {others[0]} ({outcomes.get(others[0], 'not begun')})"
-    checks = []
-    for check in report.checks:
-        if check.id == "cpu":
-            status = "failed" if findings or check.status == "failed" else "passed"
-            note = "; ".join(filter(None, [check.note, seen]))
-            check = Check(id="cpu", status=status, findings=(*check.findings, *findings), note=note)  # noqa: PLW2901
-        checks.append(check)
-    return report.model_copy(update={"checks": tuple(checks)})
+        seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"
+    check = report.check("cpu")
+    new = Check(
+        id="cpu",
+        status="failed" if findings or check.status == "failed" else "passed",
+        findings=(*check.findings, *findings),
+        note=check.note,
+        undecided=tuple(path for path in check.undecided if path in others or path not in members),
+        emulated=seen,
+    )
+    return report.replaced(new)

@@ -242,7 +242,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
     url = source[-1] if source else ""
     if not url.startswith(("http://", "https://")) or "@" in url:
         return None
-    page = f"{url.rstrip('/')}/{canonicalize_name(name)}/" if "--find-links" not in source else url
+    page = f"{url.rstrip('/')}/{canonicalize_name(name)}/"
     address = "correct its address (--index-url, index_public_url in ci/farm.yaml)"
     try:
         with urllib.request.urlopen(urllib.request.Request(page, method="HEAD"), timeout=20):
@@ -251,7 +251,8 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
         if error.code in (401, 403):
             todo = "let everybody read the bucket (docs/index-stores.md has the policy)"
             return SmokeFailedError(f"{what}: {url} answers {error.code} to pip", hint=f"{todo}; {hint}")
-        todo = f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; {hint}"
+        todo = f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a bucket without a web "
+        todo += f"server needs ?pages=slash (docs/wheel-index.md); {hint}"
         return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo) if error.code == 404 else None
     except (OSError, http.client.HTTPException) as error:  # it is no web server, or closes the connection
         reason = str(getattr(error, "reason", error)) or type(error).__name__

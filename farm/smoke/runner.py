@@ -26,14 +26,11 @@ from farm.wheel.messages import known, words
 
 PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
-CHECK_S = 900.0  # a K40 that compiles the PTX of a whole torch takes minutes
-GRACE_S = 15.0  # the probe ends itself when a check is over its limit; if it has not by then, it cannot
-POLL_S = 0.2
+GRACE_S = 15.0  # the probe ends itself at its limit; if it has not by then, it cannot
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
 _LAST_WORDS = 4000  # characters of the output that are looked at for a cause
-_HUNG = "hung for more than"
 _CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
 _MEANING = {
@@ -72,8 +69,10 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class _Ended:
-    returncode: int | None  # None: it could not even be killed
+class Ended:
+    """The end of a probe: `returncode` is negative for a signal, None where it could not even be killed."""
+
+    returncode: int | None
     late: str | None  # what did not end in its time
     tail: str
     seconds: float
@@ -85,7 +84,6 @@ def run_probe(
     module: str,
     expect: Expectation,
     timeout_s: float,
-    check_s: float = CHECK_S,
     emulate: str | None = None,
     line: Callable[[str], None] | None = None,
     passed: tuple[str, ...] = (),
@@ -99,7 +97,6 @@ def run_probe(
         module: The module to test (`torch`, `canary`).
         expect: What the module must say of itself.
         timeout_s: Limit for the whole run, seconds; checks that would start later are not run.
-        check_s: Limit for one check, seconds; 0: none.
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
         line: Gets the line of each check when it ends.
         passed: Names of this environment's variables that the probe gets as well.
@@ -126,36 +123,18 @@ def run_probe(
             program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
-        command += arguments(module, expect, file, timeout_s=timeout_s, check_s=check_s, cpu_only=emulate is not None)
+        command += arguments(module, expect, file, timeout_s=timeout_s, cpu_only=emulate is not None)
         environment = probe_environment(folder, passed)
         if prefix:
             environment[EMULATOR] = " ".join(prefix)
-        ended = _run(command, environment, folder, file, timeout_s, line)
+        ended = _run(command, environment, folder, timeout_s, line)
         document = read_document(file)
-    return _judge(module, emulate, ended, document, expect)
+    return judge(module, emulate, ended, document, expect)
 
 
-def judge(
-    module: str,
-    expect: Expectation,
-    document: ProbeDocument | str,
-    *,
-    emulate: str | None = None,
-    code: int,
-    late: str | None,
-    tail: bytes,
-    seconds: float,
-) -> SmokeReport:
-    """The report of a probe that ran elsewhere: `document` is its file, `code` negative for a signal."""
-    ended = _Ended(code, late, clean(tail.decode("utf-8", "replace")), seconds)
-    return _judge(module, emulate, ended, document, expect)
-
-
-def arguments(
-    module: str, expect: Expectation, file: Path, *, timeout_s: float, check_s: float, cpu_only: bool = False
-) -> list[str]:
+def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False) -> list[str]:
     """The options of the probe, which writes its report into `file`."""
-    options = [f"--module={module}", f"--json={file}", f"--check-limit={check_s:g}", f"--time-limit={timeout_s:g}"]
+    options = [f"--module={module}", f"--json={file}", f"--check-limit={timeout_s:g}", f"--time-limit={timeout_s:g}"]
     options += ["--cpu-only"] if cpu_only else []
     if expect.version is not None:
         options.append(f"--expect-version={expect.version}")
@@ -174,10 +153,9 @@ def _run(
     command: list[str],
     environment: Mapping[str, str],
     folder: Path,
-    file: Path,
     timeout_s: float,
     line: Callable[[str], None] | None,
-) -> _Ended:
+) -> Ended:
     started = time.monotonic()
     mark = uuid.uuid4().hex
     try:
@@ -199,7 +177,10 @@ def _run(
     reader.start()
     try:
         # The probe keeps the time itself; this is for one that cannot.
-        late = _watch(child, file, started + timeout_s + GRACE_S, f"{_LATE} {timeout_s:g} s")
+        child.wait(timeout_s + GRACE_S)
+        late = None
+    except subprocess.TimeoutExpired:
+        late = f"{_LATE} {timeout_s:g} s"
     finally:
         # Also after a normal end: what it started and left behind dies with it.
         _kill_group(child.pid)
@@ -213,31 +194,7 @@ def _run(
     # A grandchild that could not be ended may hold the pipe open for ever: the reader is not waited for then.
     reader.join(KILL_WAIT_S)
     text = bytes(tail[-TAIL_BYTES:]).decode("utf-8", "replace")
-    return _Ended(returncode, late, clean(text), time.monotonic() - started)
-
-
-def _watch(child: "subprocess.Popen[bytes]", file: Path, deadline: float, late: str) -> str | None:
-    """Waits for the end; says what did not come to one: a check, by what the probe's file tells of it, or the run."""
-    changed, since, document = (0, 0, 0), time.monotonic(), None
-    while (now := time.monotonic()) < deadline:
-        try:
-            child.wait(min(POLL_S, deadline - now))
-        except subprocess.TimeoutExpired:
-            pass
-        else:
-            return None
-        with contextlib.suppress(OSError):
-            # The probe writes its file before and after each check: since its last change one and the same check has
-            # been running.
-            status = file.lstat()
-            # Two checks may begin within one tick of the file system's clock: each file is another one, and longer.
-            if (seen := (status.st_mtime_ns, status.st_ino, status.st_size)) != changed:
-                changed, since, document = seen, time.monotonic(), read_document(file)
-        if not isinstance(document, ProbeDocument) or not document.running or not document.limit_s:
-            continue
-        if time.monotonic() - since > document.limit_s + GRACE_S:
-            return f"{_HUNG} {document.limit_s:g} s"
-    return late
+    return Ended(returncode, late, plain_lines(text), time.monotonic() - started)
 
 
 def _kill_group(group: int) -> None:
@@ -263,17 +220,13 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
             begun = bytearray(rest[-TAIL_BYTES:])
             for one in whole:
                 if one.startswith(_CHECK_LINES):  # not what the module, or qemu, has to say
-                    line(clean(one.decode("utf-8", "replace")))
+                    line(plain_lines(one.decode("utf-8", "replace")))
 
 
-def clean(text: str) -> str:
-    """Output of a program without terminal escapes and control characters; of a progress line the last state."""
-    return plain_lines(text)
-
-
-def _judge(
-    module: str, emulate: str | None, ended: _Ended, document: ProbeDocument | str, expect: Expectation
+def judge(
+    module: str, emulate: str | None, ended: Ended, document: ProbeDocument | str, expect: Expectation
 ) -> SmokeReport:
+    """The report of a probe that has ended, here or elsewhere; `document` is its file, or what is wrong with that."""
     name, code = None, ended.returncode
     # The same code may come as a signed or an unsigned number.
     if code is not None and code & 0xFFFFFFFF in _NTSTATUS:
@@ -300,7 +253,7 @@ def _judge(
         output_tail=ended.tail,
         seconds=round(ended.seconds, 3),
     )
-    hung = bool(ended.late) or (reason or "").startswith(_HUNG)
+    hung = (reason or "").startswith(_LATE)
     causes = find_causes(report, hung=hung, gpu=_may_use_gpu(report, expect))
     return report.model_copy(update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)})
 
@@ -331,7 +284,7 @@ def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:
 def _outcome(
     module: str,
     emulate: str | None,
-    ended: _Ended,
+    ended: Ended,
     signal_name: str | None,
     document: ProbeDocument | str,
     expect: Expectation,
@@ -356,8 +309,6 @@ def _outcome(
         return "failed", f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"
     if is_late and document.out_of_time:
         return "failed", f"{_LATE} {document.time_limit_s:g} s{during}"
-    if is_late and document.limit_s:
-        return "failed", f"{_HUNG} {document.limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"
     failed = [check for check in document.checks if check.status == "failed"]

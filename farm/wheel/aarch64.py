@@ -10,9 +10,10 @@ Levels are data: `aarch64_levels.yaml`. Source of the classes: Arm Architecture 
 "A64 instruction set encoding".
 """
 
+import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
@@ -25,7 +26,6 @@ _WORD = 4
 _OPERANDS = 0x3FF  # Rn and Rd, on which no extension depends
 _BLOCK = 1 << 22
 _PAGE = 1024  # words
-_OUTSIDE = -1  # in a register: the address of another library's function
 
 
 def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
@@ -46,14 +46,18 @@ def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
     return finds.result(data, function_symbols(data, elf))
 
 
-def scan_arm_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
+def scan_arm_starts(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()) -> InitScan:
     """As `farm.wheel.initscan.scan_starts`."""
     words, finds = _Words(level), Finds()
-    return follow_starts(data, elf, finds, lambda image: _Code(data, image, words, finds))
+    return follow_starts(data, elf, finds, lambda image: _Code(data, image, words, finds), called)
 
 
 class _Code(Paths):
-    """Follows code and judges it. `known`: what registers hold, where that is an address in this library."""
+    """Follows code and judges it.
+
+    `known`: what registers hold, where that is an address in this library; negative: the function of another library,
+    by the complement of its slot.
+    """
 
     def __init__(
         self, data: Buffer, image: LoadedImage, words: "_Words", finds: Finds, addresses: list[int] | None = None
@@ -95,6 +99,7 @@ class _Code(Paths):
         if word >> 26 & 0x1F == 0b00101:  # B, BL
             target = address + _WORD * _signed(word, 26)
             if word >> 31:
+                self.hand_on(self._stub(target) if self.functions else None)
                 return self._called(target, calls)
             waiting.append(target)
             return False
@@ -105,7 +110,12 @@ class _Code(Paths):
         elif word >> 25 == 0b1101011:  # BR, BLR, RET, ERET, and those that authenticate
             held, kind = self.known.get(word >> 5 & 31), word >> 21 & 7
             self.open_ends += held is None and kind < 2  # BR or BLR to where no one knows
-            held = None if held == _OUTSIDE else held
+            slot = ~held if held is not None and held < 0 else None
+            if kind < 2:
+                self.hand_on(slot)
+            if slot is not None:
+                self.outside.add(slot)
+                held = None
             if kind == 1:
                 self.through_pointer |= held is None
                 return self._called(held, calls)
@@ -114,6 +124,15 @@ class _Code(Paths):
         else:
             self._follow_registers(word, address)
         return True
+
+    def _stub(self, target: int) -> int | None:
+        """The slot of another library's function that a stub of the PLT loads (ADRP, LDR); None for any other code."""
+        place = self.image.offset(target)
+        page, load = struct.unpack_from("<II", self.data, place[0]) if place and place[0] + 8 <= place[1] else (0, 0)
+        if page >> 24 & 0x9F != 0b10010000 or load >> 22 != 0b1111100101:
+            return None
+        slot = (target & ~0xFFF) + (_page(page) << 12) + 8 * (load >> 10 & 0xFFF)
+        return slot if slot in self.image.elsewhere else None
 
     def _called(self, target: int | None, calls: dict[int, None]) -> bool:
         if target is not None:
@@ -124,7 +143,7 @@ class _Code(Paths):
     def _follow_registers(self, word: int, address: int) -> None:
         """Keep track of the addresses that registers hold, and note those that code takes."""
         to, base = word & 31, self.known.get(word >> 5 & 31)
-        base = None if base == _OUTSIDE else base
+        base = None if base is not None and base < 0 else base
         self.known.pop(to, None)
         if word >> 27 & 7 == 0b101:  # LDP has a second one
             self.known.pop(word >> 10 & 31, None)
@@ -143,13 +162,16 @@ class _Code(Paths):
             self.addresses.append(value)
         else:
             self.taken.add(value)
+            self.functions += [value] if self.image.offset(value) is not None else []
 
     def _load(self, to: int, slot: int) -> None:
         """A pointer out of a slot of the GOT, or from another fixed place."""
         found = self.loaded.slots.get(slot)
         value = found if found is not None else self.loaded.pointer(slot)
         if value is not None or slot in self.loaded.elsewhere:
-            self.known[to] = _OUTSIDE if value is None else value
+            self.known[to] = ~slot if value is None else value
+        if value is not None and self.image.offset(value) is not None:
+            self.functions.append(value)
         if self.addresses is not None:
             self.addresses += [value] if value is not None else []
         elif found is None and slot not in self.loaded.elsewhere:

@@ -1,7 +1,7 @@
 """Extension modules against the Pythons that a wheel's tags name.
 
 Sources: CPython's `_PyImport_DynLoadFiletab` (`Python/dynload_shlib.c`, `dynload_win.c`) and `PLATFORM_TRIPLET` of its
-`configure.ac` (musl since 3.11, bpo-43112), PEP 3149 and PEP 489 (`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t),
+`configure.ac`, PEP 3149 and PEP 489 (`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t),
 PEP 425 (tags), `PC/pyconfig.h` (python311.dll, python3.dll).
 """
 
@@ -23,9 +23,8 @@ _PYTHON = re.compile(r"cp3(\d{1,2})")
 _PYTHON_DLL = re.compile(r"python(?P<version>3\d{0,2})(?P<flags>t?(_d)?)\.dll", re.IGNORECASE)
 _PYTHON_SO = re.compile(r"libpython3\.(?P<minor>\d{1,2})(?P<flags>[tdm]*)\.so(\.[\d.]+)?")
 _API = re.compile(r"_?Py[A-Z_]")
-_TRIPLETS = {"i686": "i386", "armv7l": "arm", "ppc64le": "powerpc64le"}  # the others are called as in platform tags
-_LINUX = re.compile(r"(?P<libc>many|musl|)linux(\d+|_\d+_\d+)?_")
-_LIBCS = ("gnu", "musl")
+_TRIPLETS = {"ppc64le": "powerpc64le"}  # the others are called as in platform tags
+_LINUX = re.compile(r"(many)?linux(\d+|_\d+_\d+)?_")
 _MANY = ("abi3", "abi3t")
 _MAX_TAGS = 3
 
@@ -135,9 +134,7 @@ def suffixes(python: str, abi: str, platform: str) -> tuple[str, ...]:
     if abi in _MANY:
         return shared
     machine = platform[linux.end() :]
-    libcs = ("musl",) if linux["libc"] == "musl" and minor >= 11 else ("gnu",) if linux["libc"] == "many" else _LIBCS
-    start, end = f".cpython-{tag}-{_TRIPLETS.get(machine, machine)}-linux-", "eabihf" if machine == "armv7l" else ""
-    return (*(f"{start}{libc}{end}.so" for libc in libcs), *shared)
+    return (f".cpython-{tag}-{_TRIPLETS.get(machine, machine)}-linux-gnu.so", *shared)
 
 
 def _suffix(module: _Module, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """ELF: what a library needs and where the loader looks for it; its symbols, and where its machine code is.
 
 Dynamic facts come from the program headers (the loader never looks at sections); sections serve to find device code and
-machine code. Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+machine code. Of files of 32 bits, and of big-endian ones, nothing but the machine is read: no wheel here is for such a
+machine. Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
 
 Symbols are those that the loader sees. Their table is found by the dynamic section, as the loader finds it; its length
 is in the hash tables (DT_HASH, DT_GNU_HASH), else it ends where the names begin.
@@ -23,7 +24,7 @@ ELF_MAGIC = b"\x7fELF"
 # e_machine of the ELF header, by the numbers of the gABI and of glibc's <elf.h>.
 MACHINES = {
     3: "i686",
-    21: "ppc64",
+    21: "ppc64le",
     22: "s390x",
     40: "armv7l",
     62: "x86_64",
@@ -34,7 +35,6 @@ MACHINES = {
     243: "riscv64",
     258: "loongarch64",
 }
-_BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 # Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_TLS, _PT_GNU_STACK = 1, 2, 3, 7, 0x6474E551
@@ -45,13 +45,14 @@ _DT_FILTER = 0x7FFFFFFF
 _DT_FLAGS, _DT_RELR, _DF_STATIC_TLS = 30, 36, 0x10
 _ABI_RELR = "libc.so.6", "GLIBC_ABI_DT_RELR"  # what GNU ld asks for where it writes DT_RELR, and LLVM's does not
 # Without PT_GNU_STACK the stack is what the ABI has it to be (glibc, sysdeps/*/stackinfo.h: DEFAULT_STACK_PERMS).
-_STACKS_FOR_CODE = ("i686", "x86_64", "armv7l", "ppc64", "ppc64le")
+_STACKS_FOR_CODE = ("x86_64", "ppc64le")
 _SHT_NOBITS = 8
 SHF_EXECINSTR = 4
 _MAX_SECTIONS = 0xFF00  # more need the escape in e_shnum, which linkers of libraries never use
 _MAX_DYNAMIC = 10_000
 _MAX_VERSIONS = 10_000
 _MAX_STRING = 4096
+LONGEST_NAME = 200  # of what `symbol_name` gives
 _MAX_NAMES = 64 << 10  # characters of all names together: a short table may be pointed at many times
 
 
@@ -89,8 +90,8 @@ class Elf:
     """The facts of one ELF file.
 
     Attributes:
-        machine: As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are unusual.
-        bits: 32 or 64.
+        machine: As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are not those of
+            64-bit little-endian machines.
         kind: `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`.
         needed: DT_NEEDED and DT_FILTER in order: glibc loads neither without (without DT_AUXILIARY, it does).
         rpath: DT_RPATH split at colons.
@@ -105,15 +106,13 @@ class Elf:
     """
 
     machine: str
-    bits: int
-    little: bool
     kind: str
-    soname: str | None
-    needed: tuple[str, ...]
-    rpath: tuple[str, ...]
-    runpath: tuple[str, ...] | None
-    versions: Mapping[str, tuple[str, ...]]
-    sections: tuple[Section, ...]
+    soname: str | None = None
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] | None = None
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()
     segments: tuple[Segment, ...] = ()
     dynamic: tuple[tuple[int, int], ...] = ()
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -140,7 +139,14 @@ class Elf:
 
 def read_elf(data: Buffer) -> Elf:
     """Read the facts of an ELF file."""
-    return _Reader(data).read()
+    if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
+        raise damaged("no ELF header")
+    if data[4:6] == b"\2\1":
+        return _Reader(data).read()
+    kind, machine = struct.unpack("<HH" if data[5] == 1 else ">HH", data[16:20])
+    name = MACHINES.get(machine, f"em{machine}").removesuffix("le")
+    # Of an unknown kind it may be for the loader, which refuses it.
+    return Elf(f"{name}, {32 * data[4]} bits, {'little' if data[5] == 1 else 'big'}-endian", _KINDS.get(kind, "shared"))
 
 
 def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
@@ -156,9 +162,9 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
 
 
 def symbol_name(data: Buffer, offset: int) -> str:
-    """The name at `offset` for display: cut at 200 characters, empty where the file is damaged."""
-    end = data.find(b"\0", offset, offset + 200) if offset < len(data) else offset
-    return _text(data[offset : end if end >= 0 else offset + 200])
+    """The name at `offset`, cut at `LONGEST_NAME` characters, empty where the file is damaged."""
+    end = data.find(b"\0", offset, offset + LONGEST_NAME) if offset < len(data) else offset
+    return _text(data[offset : end if end >= 0 else offset + LONGEST_NAME])
 
 
 def _text(raw: bytes) -> str:
@@ -174,10 +180,6 @@ def damaged(what: str) -> VerificationFailedError:
 class _Reader:
     def __init__(self, data: Buffer) -> None:
         self.data = data
-        if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
-            raise damaged("no ELF header")
-        self.bits = 64 if data[4] == 2 else 32
-        self.order = "<" if data[5] == 1 else ">"
         self.loads: list[Segment] = []
         self.stack: int | None = None
         self.tls = 0
@@ -186,11 +188,9 @@ class _Reader:
         self.names = _MAX_NAMES
 
     def read(self) -> Elf:
-        wide = self.bits == 64
         kind, machine = self._at("HH", 16)
-        layout = "QQIHHHHHH" if wide else "IIIHHHHHH"
         # Behind e_entry: offsets of program and section headers, flags, header size, then size and count of each table.
-        ph, sh, _, _, ph_size, ph_count, sh_size, sh_count, names = self._at(layout, 32 if wide else 28)
+        ph, sh, _, _, ph_size, ph_count, sh_size, sh_count, names = self._at("QQIHHHHHH", 32)
         dynamic = self._segments(ph, ph_size, ph_count)
         tags = self._dynamic(*dynamic) if dynamic else []
         # DT_STRTAB is an address in memory, and so are the other tables: segments give the place in the file.
@@ -206,13 +206,11 @@ class _Reader:
             file, version = _ABI_RELR
             versions[file] = tuple(dict.fromkeys([*versions.get(file, ()), version]))
         static_tls = any(tag == _DT_FLAGS and value & _DF_STATIC_TLS for tag, value in tags)
-        name = self._machine(machine)
+        name = MACHINES.get(machine, f"em{machine}")
         by_default = name in _STACKS_FOR_CODE and kind == 3
         paths = {tag: tuple(text.split(":")) if text else () for tag, text in texts}
         return Elf(
             machine=name,
-            bits=self.bits,
-            little=self.order == "<",
             kind=_KINDS.get(kind, "other"),
             soname=next((text for tag, text in texts if tag == _DT_SONAME), None),
             needed=tuple(text for tag, text in texts if tag in (_DT_NEEDED, _DT_FILTER)),
@@ -228,18 +226,8 @@ class _Reader:
             static_tls=self.tls if static_tls else 0,
         )
 
-    def _machine(self, number: int) -> str:
-        """The machine; a library of other width or byte order than such machines run is for another one."""
-        name = MACHINES.get(number, f"em{number}")
-        # Both byte orders of POWER have one machine number; platform tags have two names.
-        if name == "ppc64" and self.order == "<":
-            return "ppc64le"
-        if self.bits != _BITS.get(name, self.bits) or (name in _BITS and self.order == ">"):
-            return f"{name}, {self.bits} bits, {'little' if self.order == '<' else 'big'}-endian"
-        return name
-
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
-        form = self.order + layout
+        form = "<" + layout
         if offset + struct.calcsize(form) > len(self.data):
             raise damaged("cut off")
         return struct.unpack(form, self.data[offset : offset + struct.calcsize(form)])
@@ -259,14 +247,10 @@ class _Reader:
     def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:
         """Remember what is loaded where; (offset, length) of the dynamic segment, None without one."""
         dynamic = None
-        if count and size != (56 if self.bits == 64 else 32):
+        if count and size != 56:
             raise damaged(f"its program headers have {size} bytes each")
         for index in range(count):
-            if self.bits == 64:
-                # p_flags comes second in 64-bit files and last in 32-bit ones.
-                kind, flags, offset, address, _, length, in_memory, align = self._at("IIQQQQQQ", table + index * size)
-            else:
-                kind, offset, address, _, length, in_memory, flags, align = self._at("IIIIIIII", table + index * size)
+            kind, flags, offset, address, _, length, in_memory, align = self._at("IIQQQQQQ", table + index * size)
             if kind == _PT_LOAD:
                 self.loads.append(Segment(address, offset, length, align, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
@@ -288,10 +272,9 @@ class _Reader:
         raise damaged("a table is outside what is loaded")
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
-        layout = "QQ" if self.bits == 64 else "II"
         tags: list[tuple[int, int]] = []
-        for index in range(min(length // (self.bits // 4), _MAX_DYNAMIC)):
-            tag, value = self._at(layout, offset + index * (self.bits // 4))
+        for index in range(min(length // 16, _MAX_DYNAMIC)):
+            tag, value = self._at("QQ", offset + index * 16)
             if tag == 0:
                 return tags
             tags.append((tag, value))
@@ -334,8 +317,7 @@ class _Reader:
     def _sections(self, table: int, size: int, count: int, names: int) -> tuple[Section, ...]:
         if table == 0:
             return ()
-        wide = self.bits == 64
-        layout = "IIQQQQI" if wide else "IIIIIII"
+        layout = "IIQQQQI"
         if count == 0:  # gABI: more sections than the header can count
             count = self._at(layout, table)[5]
         # SHN_XINDEX: the index is in sh_link of section 0, as the count in its sh_size.
@@ -344,7 +326,7 @@ class _Reader:
         if count > _MAX_SECTIONS:
             raise damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
         # Shorter ones would overlap: a small file could ask for tens of thousands.
-        if size != struct.calcsize(self.order + ("IIQQQQIIQQ" if wide else "10I")):
+        if size != struct.calcsize("<IIQQQQIIQQ"):
             raise damaged(f"its section headers have {size} bytes each")
         raw = [self._at(layout, table + index * size) for index in range(count)]
         base = raw[names][4] if names < len(raw) else None
@@ -381,22 +363,15 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
     if table is None or table.link >= len(elf.sections):
         return Functions((), ())
     [(_, start, end)] = section_ranges(data, [table])
-    layout = struct.Struct(("<" if elf.little else ">") + ("IBBHQQ" if elf.bits == 64 else "IIIBBH"))
-    count = (end - start) // layout.size
+    count = (end - start) // _SYMBOL.size
     if count > _MAX_SYMBOLS:
         raise damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
     names = elf.sections[table.link].offset
     # One integer a symbol: a million tuples would take ten times the memory.
     found: list[int] = []
-    for at in range(start, start + count * layout.size, layout.size):
-        fields = layout.unpack_from(data, at)
-        name, info, section, address = (
-            (fields[0], fields[1], fields[3], fields[4])
-            if elf.bits == 64
-            else (fields[0], fields[3], fields[5], fields[1])
-        )
+    for name, info, _, section, address, _ in _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size]):
         if info & 15 in _FUNCTIONS and section:
-            # The name's offset has 32 bits in both classes, so one integer orders by address and keeps the name.
+            # The name's offset has 32 bits, so one integer orders by address and keeps the name.
             found.append(address << 32 | name)
     found.sort()
     addresses, offsets = array("Q"), array("Q")
@@ -433,9 +408,9 @@ class Symbols:
 
 
 def read_symbols(data: Buffer, elf: Elf) -> Symbols:
-    """Read the dynamic symbols of a 64-bit little-endian library; of others nothing."""
+    """Read the dynamic symbols of a library."""
     tags = dict(elf.dynamic)
-    if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
+    if _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
         return Symbols()
     start, names = elf.file_offset(tags[_DT_SYMTAB]), elf.file_offset(tags[_DT_STRTAB])
     # The dynamic table has no tag for its length: it follows from the hash table.
@@ -484,13 +459,15 @@ def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple
 
 
 def symbol_count(data: Buffer, elf: Elf, tags: Mapping[int, int]) -> int:
-    """How many symbols there are; 1 where that is not known: none is given to others, no classic hash table."""
+    """How many symbols there are; 1 where that is not known: none is given to others, no hash table and no section."""
     if _DT_HASH in tags:
         # The second word of the classic hash table is the number of its chains: one for each symbol.
         at = elf.file_offset(tags[_DT_HASH])
         return int.from_bytes(data[at + 4 : at + 8], "little")
     if _DT_GNU_HASH in tags:
-        return _gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH]))
+        # It counts what is given to others; where that is nothing, it does not say how many are taken.
+        sections = (part.size // _SYMBOL.size for part in elf.sections if part.kind == _SHT_DYNSYM)
+        return max(_gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH])), next(sections, 1))
     # Neither table: linkers put the names right behind the symbols.
     return max(0, tags[_DT_STRTAB] - tags[_DT_SYMTAB]) // _SYMBOL.size
 

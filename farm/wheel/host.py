@@ -14,7 +14,7 @@ from farm.wheel.needs import TWO_OPENMP, Answer, Need, resolve, system_needs, tw
 from farm.wheel.pe import DllSymbols
 from farm.wheel.policy import CheckId, Policy, defaults
 from farm.wheel.report import Check, Finding
-from farm.wheel.tags import SystemNeed, earned_policy, for_musl, needs_glibc, policy_of_tag, unmet_needs
+from farm.wheel.tags import SystemNeed, earned_policy, for_musl, policy_of_tag, unmet_needs
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
@@ -29,8 +29,6 @@ _FIX_KNOWN = (
 # What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
 # stands the version.
 _CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
-UNDECIDED = "not decided"
-"""Of a check that could not look at all: `farm verify --emulate` does."""
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
@@ -46,6 +44,8 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     loadable = [library for library in contents.libraries if library.is_loadable]
     findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
+        if tag.startswith("musllinux"):  # beside another tag; nothing is said of musl
+            continue
         if tag == "any" and not loadable:
             findings.append(_not_built())
         else:
@@ -68,10 +68,7 @@ def _not_built() -> Finding:
 def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
     """Promises of a platform tag that the libraries do not keep."""
     known = policy_of_tag(tag)
-    # Programs that are linked whole are for either.
     musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
-    glibc = [library.path for library in libraries if needs_glibc(library.needed)]
-    of_the_other = glibc if tag.startswith("musllinux") else musl
     if known is None or known[1] != machine:
         yield Finding(
             check="platform",
@@ -80,17 +77,16 @@ def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequen
             why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
             fix="repair the wheel: that gives it the tag that its libraries earn",
         )
-    elif of_the_other:
-        libc = "glibc" if of_the_other is glibc else "musl (Alpine Linux)"
+    elif musl:
         yield from (
             Finding(
                 check="platform",
                 where=path,
-                what=f"is for {libc}, and the platform tag is {tag}",
+                what=f"is for musl (Alpine Linux), and the platform tag is {tag}",
                 why="pip installs the wheel where this file cannot be loaded or started",
-                fix="repair the wheel, which gives it the tag of its libraries, or build this file for the tag's libc",
+                fix="build this file for glibc",
             )
-            for path in of_the_other
+            for path in musl
         )
     else:
         for need in needs:
@@ -265,9 +261,8 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
     ends = [library.path for library in contents.libraries if library.instructions and library.instructions.open_ends]
-    if ends:
-        skipped.append(f"{UNDECIDED} in {len(ends)} of them (first {ends[0]}): what runs on loading calls by pointers")
-    return _check("cpu", findings, f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped))
+    note = f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped)
+    return _check("cpu", findings, note).model_copy(update={"undecided": tuple(ends)})
 
 
 def _advice(path: str) -> str:

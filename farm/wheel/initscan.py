@@ -14,7 +14,9 @@ All jumps are followed, also those of a `switch`, and direct calls (also through
 itself). Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader
 gives it; and those of a function that takes the address of a table of pointers, or is called by an initialiser that
 does. All functions in the table count as called. Tables of virtual functions are left out: their objects decide what
-is called. What else pointers reach is not seen: such ends are counted (`InitScan.open_ends`) and leave what runs
+is called. A function whose address is taken before a call
+is followed as well, since the one that is called may call it (pthread_once, qsort), but not before atexit. What else
+pointers reach is not seen: such ends are counted (`InitScan.open_ends`) and leave what runs
 undecided; emulation decides it (`farm.smoke.emulated`).
 
 A branch is followed whether or not it asks the CPU first, so a find is a place to look at. Only what is found within
@@ -29,14 +31,14 @@ AAELF64, 5.7 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, Section, function_symbols, section_ranges
+from farm.wheel.elf import Elf, Section, function_symbols, section_ranges, symbol_name
 from farm.wheel.isa import NO_SECTIONS, Finds, IsaResult, Sweep
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ ENTRY_NAMES = (b"PyInit_", b"PyInitU_")
 SLOTS_AT = (72, 88)
 """Where PyModuleDef has its `m_slots`: behind a PyObject of 16 bytes, and of 32 in free-threaded Pythons."""
 _MAX_MODULE_SLOTS = 64
+_AT_EXIT = ("atexit", "on_exit", "at_quick_exit", "__cxa_atexit", "__cxa_thread_atexit")  # call what they get later
 _ALL_ONES = (1 << 64) - 1
 _MAX_STARTS = 100_000
 _MAX_INSTRUCTIONS = 20_000_000
@@ -75,37 +78,46 @@ _MAX_INSTRUCTIONS = 20_000_000
 class InitScan:
     """Needs of the code that runs on loading.
 
-    `starts` functions were entered, `instructions` decoded; `open_ends` calls were not followed.
+    `starts` functions were entered, `instructions` decoded; `open_ends` calls were not followed. `calls`: the functions
+    of other libraries that are called; not all of them where there are open ends.
     """
 
     result: IsaResult
     starts: int = 0
     instructions: int = 0
     open_ends: int = 0
+    calls: frozenset[str] = frozenset()
 
 
-def scan_starts(data: Buffer, elf: Elf, level: str) -> InitScan:
-    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute."""
+def scan_starts(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()) -> InitScan:
+    """Find the instructions beyond `level` (as for `scan_isa`) that loading a library may execute.
+
+    `called`: exported functions that other libraries call then; what these reach is beyond counts as an open end.
+    """
     sweep = Sweep(level)
-    if (elf.machine, elf.bits, elf.little) != ("x86_64", 64, True):
-        return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, {elf.bits} bits, is not decoded"))
-    return follow_starts(data, elf, sweep, lambda image: Walk(data, image, sweep, tables=image))
+    if elf.machine != "x86_64":
+        return InitScan(IsaResult(not_checked=f"machine code for {elf.machine} is not decoded"))
+    return follow_starts(data, elf, sweep, lambda image: Walk(data, image, sweep, tables=image), called)
 
 
-def follow_starts(data: Buffer, elf: Elf, finds: Finds, walk_of: "Callable[[LoadedImage], Paths]") -> InitScan:
+def follow_starts(
+    data: Buffer, elf: Elf, finds: Finds, walk_of: "Callable[[LoadedImage], Paths]", called: Collection[str]
+) -> InitScan:
     """Walk the code that loading a library may execute; `finds` gets what is beyond the level."""
     if not elf.sections:
         return InitScan(IsaResult(not_checked=NO_SECTIONS))
-    image = LoadedImage(data, elf)
+    image = LoadedImage(data, elf, called)
     starts = image.starts()
     walk = walk_of(image)
     walk.descend(starts)
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
     walk.descend([*entries, *slots])
+    walk.below |= dict.fromkeys(image.called)
     walk.deepen(finds)
     result = finds.result(data, function_symbols(data, elf))
-    return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends)
+    calls = frozenset(map(image.name, walk.outside))
+    return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends, calls)
 
 
 def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
@@ -132,7 +144,7 @@ def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
 class LoadedImage:
     """Where code lies, where the loader enters it, and what the library's own PLT leads to."""
 
-    def __init__(self, data: Buffer, elf: Elf) -> None:
+    def __init__(self, data: Buffer, elf: Elf, called: Collection[str] = ()) -> None:
         self.data = data
         self.kinds = _KINDS[elf.machine]
         self.sections = elf.sections
@@ -144,7 +156,10 @@ class LoadedImage:
         section_ranges(data, self.arrays)
         self.pointers: dict[int, int] = {}  # slot of `.init_array` -> what the loader writes there
         self.slots: dict[int, int] = {}  # slot of the GOT -> function of this library
-        self.elsewhere: set[int] = set()  # slots that lead into other libraries, or nowhere (__gmon_start__)
+        # Slots that lead into other libraries, or nowhere (__gmon_start__), and where in the file the name is.
+        self.elsewhere: dict[int, int] = {}
+        self.asked = frozenset(called)
+        self.called: list[int] = []  # the functions of these names
         self.resolvers: set[int] = set()
         self.entries: list[int] = []  # functions that the interpreter calls: PyInit_NAME
         self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
@@ -233,13 +248,13 @@ class LoadedImage:
                 if kind == indirect:
                     self.resolvers.add(addend)
                 elif kind in (glob_dat, jump_slot) and symbols is not None:
-                    target = self._defined(symbols, info >> 32)
+                    target, name = self._defined(symbols, info >> 32)
                     if target:
                         self.slots[slot] = target
                     else:
-                        self.elsewhere.add(slot)
+                        self.elsewhere[slot] = name
                 elif kind in (relative, absolute):
-                    base = self._defined(symbols, info >> 32) if kind == absolute and symbols is not None else 0
+                    base = self._defined(symbols, info >> 32)[0] if kind == absolute and symbols is not None else 0
                     if kind == absolute and not base:
                         continue
                     self.relocated.append(slot)
@@ -265,10 +280,16 @@ class LoadedImage:
                     self.resolvers.add(address)
                 elif bytes(self.data[names + name : names + name + 8]).startswith(ENTRY_NAMES):
                     self.entries.append(address)
+                if self.asked and symbol_name(self.data, names + name) in self.asked:
+                    self.called.append(address)
                 if len(self.resolvers) > _MAX_STARTS or len(self.entries) > _MAX_STARTS:
                     raise _damaged(f"more than {_MAX_STARTS} resolvers or entry points")
         finally:
             view.release()
+
+    def name(self, slot: int) -> str:
+        """The interface of `Image`."""
+        return symbol_name(self.data, self.elsewhere.get(slot, len(self.data)))
 
     def word(self, address: int) -> int | None:
         """The eight bytes at an address, as the file has them; None where the file has none."""
@@ -282,13 +303,14 @@ class LoadedImage:
         table = self.sections[section.link] if section.link < len(self.sections) else None
         return table if table is not None and table.kind == _SHT_DYNSYM else None
 
-    def _defined(self, table: Section, index: int) -> int:
-        """The address of a symbol, 0 for one that another library defines."""
+    def _defined(self, table: Section, index: int) -> tuple[int, int]:
+        """The address of a symbol, 0 for one that another library defines, and where its name is."""
         at = table.offset + index * _SYMBOL.size
         if index * _SYMBOL.size + _SYMBOL.size > table.size or at + _SYMBOL.size > len(self.data):
             raise _damaged("a relocation names a symbol beyond the table")
-        _, _, _, section, address, _ = _SYMBOL.unpack_from(self.data, at)
-        return int(address) if section else 0
+        name, _, _, section, address, _ = _SYMBOL.unpack_from(self.data, at)
+        names = self.sections[table.link].offset if table.link < len(self.sections) else len(self.data)
+        return int(address) if section else 0, min(names + name, len(self.data))
 
 
 class Image(Protocol):
@@ -296,17 +318,26 @@ class Image(Protocol):
 
     @property
     def slots(self) -> Mapping[int, int]: ...
+    @property
+    def elsewhere(self) -> Collection[int]:
+        """Slots of other libraries' functions."""
+        ...
+
     def offset(self, address: int) -> tuple[int, int] | None:
         """(file offset, end of its section in the file) of code; None for an address that is not code here."""
         ...
 
-
-class ModuleImage(Image, Protocol):
-    """A library whose data can be read: pointers as the loader writes them, words as the file has them."""
+    def name(self, slot: int) -> str:
+        """The function of another library that a slot leads to."""
+        ...
 
     def pointer(self, slot: int) -> int | None:
-        """The pointer into this library at an address; None where there is none."""
+        """The pointer into this library that the loader writes to an address; None where there is none."""
         ...
+
+
+class ModuleImage(Image, Protocol):
+    """A library whose data can be read."""
 
     def word(self, address: int) -> int | None:
         """The eight bytes at an address; None where the file has none."""
@@ -314,9 +345,7 @@ class ModuleImage(Image, Protocol):
 
 
 class Tables(ModuleImage, Protocol):
-    """Tables of pointers to functions of a library's own; and the slots of other libraries' functions."""
-
-    elsewhere: set[int]
+    """Tables of pointers to functions of a library's own."""
 
     def table(self, address: int, end: int | None) -> list[int]:
         """The functions in the table of pointers that begins at an address."""
@@ -335,8 +364,10 @@ class Paths:
         self.data, self.image, self.addresses, self.tables = data, image, addresses, tables
         self.instructions = 0
         self.open_ends = 0
+        self.outside: set[int] = set()  # slots of other libraries' functions that are called
         self.below: dict[int, None] = {}  # what is called below the levels that count
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
+        self.functions: list[int] = []  # whose addresses were taken since the last call
         self.taken: set[int] = set()  # addresses that the function which is decoded takes, or those who call it
         self.first = True  # it is an initialiser
         self.through_pointer = False  # it calls what no address in the code names
@@ -352,6 +383,12 @@ class Paths:
         `waiting` and `calls` get what it leads to.
         """
         raise NotImplementedError
+
+    def hand_on(self, slot: int | None) -> None:
+        """A call of another library's function, or (None) of one here, which may call the functions that it gets."""
+        if slot is None or self.image.name(slot) not in _AT_EXIT:
+            self.below |= dict.fromkeys(self.functions)
+        self.functions.clear()
 
     def count(self, instructions: int) -> None:
         self.instructions += instructions
@@ -384,6 +421,7 @@ class Paths:
         calls: dict[int, None] = {}
         for start in starts:
             self.taken, self.through_pointer = set(self.handed.pop(start, ())), False
+            self.functions.clear()
             called: dict[int, None] = {}
             waiting = [start]
             while waiting:
@@ -442,11 +480,16 @@ class Walk(Paths):
         address = instruction.ip_rel_memory_address
         if instruction.mnemonic == self.lea:
             self.taken.add(address)
+            if self.image.offset(address) is not None:
+                self.functions.append(address)
             self.table = instruction.ip, address
         elif instruction.op0_kind == self.register:
             self.held = instruction.ip, instruction.op0_register, address
             found = self.image.slots.get(address)
-            if found is None and self.tables is not None and address not in self.tables.elsewhere:
+            value = self.image.pointer(address) if found is None else found
+            if value is not None and self.image.offset(value) is not None:
+                self.functions.append(value)
+            if found is None and address not in self.image.elsewhere:
                 self.taken.add(address)
             elif found is not None and self.image.offset(found) is None:
                 self.taken.add(found)
@@ -509,12 +552,14 @@ class Walk(Paths):
                 self.dull.add(code)
             return code != self.sweep.invalid
         target = self._target(instruction)
+        if self.functions and flow in (self.flow.CALL, self.flow.INDIRECT_CALL, self.flow.INDIRECT_BRANCH):
+            self.hand_on(self._slot(instruction) if target is None else self._stub(target))
         if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
             if target is not None:
                 calls[target] = None
         elif target is not None:
             waiting.append(target)
-        elif flow == self.flow.INDIRECT_BRANCH and not self._leads_elsewhere(self._slot(instruction)):
+        elif flow == self.flow.INDIRECT_BRANCH and not self._goes_elsewhere(self._slot(instruction)):
             cases = self._cases(instruction)
             waiting += cases
             self.open_ends += not cases
@@ -524,6 +569,16 @@ class Walk(Paths):
             self.flow.RETURN,
             self.flow.EXCEPTION,
         )
+
+    def _stub(self, target: int) -> int | None:
+        """The slot of another library's function that a stub of the PLT jumps through; None for any other code."""
+        place = self.image.offset(target)
+        if place is not None:
+            for each in islice(self.sweep.decoder(64, self.data[place[0] : place[0] + 2 * _LONGEST], ip=target), 2):
+                if each.flow_control == self.flow.INDIRECT_BRANCH and each.is_ip_rel_memory_operand:
+                    slot = each.ip_rel_memory_address
+                    return slot if slot in self.image.elsewhere else None
+        return None
 
     def _cases(self, instruction: "iced_x86.Instruction") -> list[int]:
         """The targets of a `switch`: a comparison with the last case, then a table of distances from itself."""
@@ -561,8 +616,12 @@ class Walk(Paths):
                 return None
         return slot
 
-    def _leads_elsewhere(self, slot: int | None) -> bool:
-        return slot is not None and (self.tables is None or slot in self.tables.elsewhere)
+    def _goes_elsewhere(self, slot: int | None) -> bool:
+        """True if a call through a slot leads into another library; it is noted."""
+        if slot is None or slot not in self.image.elsewhere:
+            return False
+        self.outside.add(slot)
+        return True
 
     def _target(self, instruction: "iced_x86.Instruction") -> int | None:
         flow = instruction.flow_control
@@ -570,12 +629,12 @@ class Walk(Paths):
             target, slot = None, self._slot(instruction)
             if slot is not None:
                 target = self.image.slots.get(slot)
-                if target is None and self.tables is not None:
-                    target = self.tables.pointer(slot)
+                if target is None:
+                    target = self.image.pointer(slot)
             if target is None and flow == self.flow.INDIRECT_CALL:
                 self.through_pointer = True
                 # A slot of another library's function is no open end: that library is looked at by itself.
-                self.open_ends += not self._leads_elsewhere(slot)
+                self.open_ends += not self._goes_elsewhere(slot)
             return target
         direct = (self.flow.UNCONDITIONAL_BRANCH, self.flow.CONDITIONAL_BRANCH, self.flow.CALL)
         return instruction.near_branch_target if flow in direct else None

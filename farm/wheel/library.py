@@ -3,7 +3,7 @@
 import posixpath
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -51,8 +51,9 @@ class FatbinSet(NamedTuple):
 class Instructions(NamedTuple):
     """Features that the machine code needs beyond `level`: instructions that need it, and the first places.
 
-    `starts`: None where all code was decoded; else how many functions run on loading, and only those were; then
-    `open_ends` calls were not followed.
+    `starts`: None where all code was decoded; else how many functions run on loading, and only those were.
+    `open_ends` calls on loading were not followed, and `calls` are the functions of other libraries that are called
+    then; None where these are not known.
     """
 
     level: str
@@ -61,6 +62,7 @@ class Instructions(NamedTuple):
     not_checked: str | None
     starts: int | None = None
     open_ends: int = 0
+    calls: frozenset[str] | None = None
 
 
 class Library(NamedTuple):
@@ -132,24 +134,33 @@ def read_library(
     on_load: bool = False,
     device: bool = True,
     chosen: "Chosen | None" = None,
+    called: Collection[str] = (),
 ) -> Library:
     """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it.
 
-    `chosen`: functions that are chosen at run time, whose code may need more (ELF).
+    `chosen`: functions that are chosen at run time, whose code may need more (ELF). `called`: functions that other
+    libraries call on loading.
     Without `device` GPU code is not looked for: what it needs of other libraries is all that counts.
     """
     try:
         if data[:2] == PE_MAGIC:
-            return _read_dll(path, sha256, data, level, on_load, device)
+            return _read_dll(path, sha256, data, level, on_load, device, called)
         if data[:4] == FATBIN_MAGIC:
             return _read_fatbin(path, sha256, data)
-        return _read_elf(path, sha256, data, level, on_load, device, chosen)
+        return _read_elf(path, sha256, data, level, on_load, device, chosen, called)
     except VerificationFailedError as error:
         return Library(path=path, sha256=sha256, size=len(data), error=str(error))
 
 
 def _read_elf(
-    path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool, chosen: "Chosen | None"
+    path: str,
+    sha256: str,
+    data: Buffer,
+    level: str | None,
+    on_load: bool,
+    device: bool,
+    chosen: "Chosen | None",
+    called: Collection[str],
 ) -> Library:
     elf = read_elf(data)
     sets: tuple[FatbinSet, ...] = ()
@@ -157,7 +168,7 @@ def _read_elf(
     if device:
         sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
     if level and elf.is_loadable:
-        instructions = _instructions(data, elf, level, on_load, chosen)
+        instructions = _instructions(data, elf, level, on_load, chosen, called)
     return Library(
         path=path,
         sha256=sha256,
@@ -194,7 +205,9 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     return (FatbinSet(sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
-def _read_dll(path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool) -> Library:
+def _read_dll(
+    path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool, called: Collection[str]
+) -> Library:
     pe = read_pe(data)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
@@ -202,7 +215,7 @@ def _read_dll(path: str, sha256: str, data: Buffer, level: str | None, on_load: 
         ranges = _pe_ranges(pe)
         sets, empty = _fatbins(data, ranges, ranges)
     if level and pe.is_dll:
-        instructions = _dll_instructions(data, pe, level, on_load)
+        instructions = _dll_instructions(data, pe, level, on_load, called)
     return Library(
         path=path,
         sha256=sha256,
@@ -258,36 +271,55 @@ def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
     return tuple(sets), empty
 
 
-def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Chosen | None") -> Instructions:
-    from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
-    from farm.wheel.isa import IsaResult, scan_isa  # noqa: PLC0415 (as above)
+def _scan_elf(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()) -> "InitScan":
+    from farm.wheel.initscan import InitScan, scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
+    from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
 
     if level not in arm_level_names():
-        scan = scan_starts(data, elf, level) if on_load else None
-        return _found(level, scan, len(data), lambda: scan_isa(data, elf, level, None if on_load else chosen))
-    from farm.wheel.aarch64 import scan_aarch64, scan_arm_starts  # noqa: PLC0415 (as above, and few wheels need it)
+        return scan_starts(data, elf, level, called)
+    from farm.wheel.aarch64 import scan_arm_starts  # noqa: PLC0415 (as above, and few wheels need it)
 
-    if (elf.machine, elf.bits, elf.little) != ("aarch64", 64, True):
-        why = f"machine code for {elf.machine}, and {level} is a level of aarch64"
-        return _found(level, None, len(data), lambda: IsaResult(not_checked=why))
-    scan = scan_arm_starts(data, elf, level) if on_load else None
-    return _found(level, scan, len(data), lambda: scan_aarch64(data, elf, level))
+    if elf.machine == "aarch64":
+        return scan_arm_starts(data, elf, level, called)
+    return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64"))
 
 
-def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:
+def _instructions(
+    data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Chosen | None", called: Collection[str]
+) -> Instructions:
+    from farm.wheel.isa import IsaResult, scan_isa  # noqa: PLC0415 (slow to import, and not always needed)
+
+    def sweep() -> IsaResult:
+        if level not in arm_level_names():
+            return scan_isa(data, elf, level, None if on_load else chosen)
+        from farm.wheel.aarch64 import scan_aarch64  # noqa: PLC0415 (as above, and few wheels need it)
+
+        return scan_aarch64(data, elf, level) if elf.machine == "aarch64" else _scan_elf(data, elf, level).result
+
+    scan = _scan_elf(data, elf, level, called) if on_load or chosen else None
+    return _found(level, scan, on_load, len(data), sweep)
+
+
+def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool, called: Collection[str]) -> Instructions:
     from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
 
-    scan = scan_dll(data, pe, level, on_load=True) if on_load else None
-    return _found(level, scan, len(data), lambda: scan_dll(data, pe, level, on_load=False).result)
+    scan = scan_dll(data, pe, level, on_load=True, called=called) if on_load else None
+    return _found(level, scan, on_load, len(data), lambda: scan_dll(data, pe, level, on_load=False).result)
 
 
-def _found(level: str, scan: "InitScan | None", size: int, sweep: "Callable[[], IsaResult]") -> Instructions:
-    """The instructions of a library: of what runs on loading, or of all code (`sweep`)."""
+def _found(
+    level: str, scan: "InitScan | None", on_load: bool, size: int, sweep: "Callable[[], IsaResult]"
+) -> Instructions:
+    """The instructions of a library: of what runs on loading (`scan`), of all code (`sweep`), or of both."""
     open_ends = scan.open_ends if scan else 0
+    calls = scan.calls if scan and not open_ends else None
     # Where not all can be followed, code that holds nothing beyond the level has nothing that could run on loading.
-    if scan and open_ends and not scan.result.beyond and size <= _SWEPT and not sweep().beyond:
+    if scan and on_load and open_ends and not scan.result.beyond and size <= _SWEPT and not sweep().beyond:
         open_ends = 0
     result = scan.result if scan else sweep()
+    # Functions that are chosen at run time may need more; what runs on loading may not.
+    if scan and not on_load and (not result.beyond or result.not_checked):
+        result, scan = sweep(), None
     return Instructions(
         level=level,
         beyond={find.feature: (find.count, find.places) for find in result.beyond},
@@ -295,6 +327,7 @@ def _found(level: str, scan: "InitScan | None", size: int, sweep: "Callable[[], 
         not_checked=result.not_checked,
         starts=scan.starts if scan and not result.not_checked else None,
         open_ends=open_ends,
+        calls=calls,
     )
 
 
@@ -305,6 +338,7 @@ class Contents(NamedTuple):
     """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
 
     `symbols`: by member, where they were asked for; a library that cannot be read has none.
+    `dispatching`: the libraries that choose code at run time, where a level is promised.
     `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given; `requires`
     is the Requires-Dist of METADATA.
     """
@@ -314,6 +348,7 @@ class Contents(NamedTuple):
     dependencies: tuple[Library, ...] = ()
     requires: tuple[str, ...] = ()
     symbols: Mapping[str, Symbols | DllSymbols] = {}
+    dispatching: tuple[str, ...] = ()
 
 
 def symbols_of(data: Buffer) -> Symbols | DllSymbols:
@@ -350,6 +385,7 @@ def read_contents(
     files: dict[str, tuple[str, int]] = {}
     libraries: list[Library] = []
     symbols: dict[str, Symbols | DllSymbols] = {}
+    dispatch: list[str] = []
     for name, entry in archive.members.items():
         if entry.is_dir:
             continue
@@ -362,9 +398,10 @@ def read_contents(
             on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
             behind = next((each for pattern, each in chosen.items() if fnmatchcase(name, pattern)), None)
             level = level_of(name)
+            dispatch += [name] if level and (on_load or behind) else []
             libraries.append(read_library(name, sha256, data, level, on_load=on_load, chosen=behind))
             _check_count(libraries)
-    return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
+    return Contents(files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatch))
 
 
 def read_needs(archive: Archive) -> Contents:

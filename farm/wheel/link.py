@@ -72,7 +72,7 @@ def _undefined(
         # A versioned name says which library it is to come from, so that one alone is asked.
         if file:
             theirs = symbols.get(by_name.get(file) or "")
-            # An empty table is that of a library that is not looked into (32 bits): it proves nothing.
+            # An empty table proves nothing.
             lacks = isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined
             if lacks or (library.machine == "x86_64" and _lacks_glibc(file, version, name)):
                 lost.append(f"{name}@{version} of {file}")

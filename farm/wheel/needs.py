@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from farm.wheel.library import Library
-from farm.wheel.tags import SystemNeed, for_musl, is_system_library, needs_glibc
+from farm.wheel.tags import SystemNeed, is_system_library
 from farm.wheel.windows import added_folders, fits, openmp_runtimes, owner
 
 
@@ -144,15 +144,13 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
                 # By file name and by SONAME: the loader compares needs with the SONAMEs of what is loaded already.
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
-    musl = is_musl(loadable)
     inherited = _inherited(loadable, places)
     needs = []
     for library in loadable:
         folders = [*search_folders(library), *inherited.get(library.path, ())]
         for name in library.needed:
             paths = _paths(library, name, folders)
-            libc = musl and not needs_glibc(library.needed)
-            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=libc))
+            needs.append(_resolve(library, name, paths, (places, beside), names, patterns))
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
@@ -172,8 +170,6 @@ def _resolve(
     places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
     names: dict[tuple[str, str], str],
     exclude: Sequence[str],
-    *,
-    musl: bool,
 ) -> Need:
     # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
     for path in paths:
@@ -185,15 +181,10 @@ def _resolve(
     # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
     if by not in places[1].values() and any(fnmatchcase(name, pattern) for pattern in exclude):
         return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
-    if is_system_library(name, musl=musl):
+    if is_system_library(name):
         return Need(who=library.path, name=name, answer=Answer.SYSTEM)
     answer = Answer.MISSING if by is None else Answer.UNREACHABLE
     return Need(who=library.path, name=name, answer=answer, by=by)
-
-
-def is_musl(libraries: Iterable[Library]) -> bool:
-    """True if a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
-    return any(for_musl(library.path, library.needed) for library in libraries)
 
 
 def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:

@@ -140,8 +140,8 @@ class _Reader:
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
         return pe._replace(
-            needed=tuple(dict.fromkeys(printable(name) for name, _ in _imports(self.data, pe))),
-            delay_needed=tuple(dict.fromkeys(printable(name) for name, _ in _imports(self.data, pe, delayed=True))),
+            needed=tuple(dict.fromkeys(printable(name) for name, _, _ in _imports(self.data, pe))),
+            delay_needed=tuple(dict.fromkeys(printable(name) for name, _, _ in _imports(self.data, pe, delayed=True))),
         )
 
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
@@ -186,14 +186,21 @@ class DllSymbols:
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     """Read what a DLL imports and exports."""
     imports: dict[str, set[str]] = {}
-    for name, thunks in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
+    for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
     exports, forwards = _exports(data, pe)
     return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, exports, forwards)
 
 
-def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[str, int]]:
-    """(DLL, table of what is taken) of each record up to one without a name or without functions.
+def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
+    """(address relative to the image base, name) of each slot that the loader fills with another DLL's function."""
+    for _, thunks, slots in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
+        for index, name in enumerate(_thunks(data, pe, thunks) if thunks else ()):
+            yield slots + index * (8 if pe.wide else 4), name
+
+
+def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[str, int, int]]:
+    """(DLL, table of what is taken, slots) of each record up to one without a name or without functions.
 
     In delay loads of old linkers, whose lowest bit of the first word is not set, addresses are absolute; their table is
     given as 0.
@@ -206,10 +213,10 @@ def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[s
         if not name or not address:
             return
         if delayed and not first & 1:
-            yield _text(data, pe, name - pe.image_base, _MAX_DLL_NAME), 0
+            yield _text(data, pe, name - pe.image_base, _MAX_DLL_NAME), 0, 0
         else:
             # Old linkers leave the lookup table out; the address table holds the same until it is bound.
-            yield _text(data, pe, name, _MAX_DLL_NAME), lookup or address
+            yield _text(data, pe, name, _MAX_DLL_NAME), lookup or address, address
     if table:
         raise _damaged(f"more than {_MAX_IMPORTS} imports")
 
@@ -229,6 +236,8 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
             yield from _texts(data, pe, names)
             return
         if value & top and not value & (top - 0x10000):
+            yield from _texts(data, pe, names)
+            names.clear()
             yield f"#{value & 0xFFFF}"
         elif value < 1 << 31:
             # Past the hint, two bytes before the name.

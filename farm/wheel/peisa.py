@@ -16,15 +16,15 @@ Sources: Microsoft, "PE Format" (export, exception and TLS directories) and "CRT
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Functions
+from farm.wheel.elf import Functions, symbol_name
 from farm.wheel.initscan import ENTRY_NAMES, InitScan, Walk, module_slots
 from farm.wheel.isa import IsaResult, Sweep
-from farm.wheel.pe import Pe
+from farm.wheel.pe import Pe, imported
 
 _EXPORTS, _FUNCTIONS, _TLS = 0, 3, 9
 _FUNCTION = struct.Struct("<III")
@@ -36,8 +36,11 @@ _MAX_CALLBACKS = 1000
 _ALL_ONES = (1 << 64) - 1
 
 
-def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
-    """Find the instructions of a DLL beyond `level`; with `on_load` only in what runs when it is loaded."""
+def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collection[str] = ()) -> InitScan:
+    """Find the instructions of a DLL beyond `level`; with `on_load` only in what runs when it is loaded.
+
+    `called`: as for `farm.wheel.initscan.scan_starts`.
+    """
     if pe.machine != "amd64":
         return InitScan(IsaResult(not_checked=f"machine code for {pe.machine} is not decoded"))
     image = _Image(data, pe)
@@ -51,8 +54,10 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
             sweep.piece(data, low, high, image.address_of(low))
     if on_load or not sweep.counts:
         walk.descend(starts)
+        walk.below |= dict.fromkeys(image.named(lambda name: symbol_name(data, name) in called) if called else ())
         walk.deepen(sweep)
-    return InitScan(sweep.result(data, image.exports()), len(starts), walk.instructions, walk.open_ends)
+    calls = frozenset(map(image.name, walk.outside))
+    return InitScan(sweep.result(data, image.exports()), len(starts), walk.instructions, walk.open_ends, calls)
 
 
 class _Image:
@@ -67,6 +72,7 @@ class _Image:
             for part in pe.sections
             if part.is_code and part.end > part.offset
         ]
+        self.elsewhere = {self.base + slot: name for slot, name in imported(data, pe)}
 
     def offset(self, address: int) -> tuple[int, int] | None:
         """The interface of `farm.wheel.initscan.Image`."""
@@ -103,16 +109,23 @@ class _Image:
 
     def entries(self) -> list[int]:
         """The exported functions that an interpreter calls on import."""
+        return self.named(lambda name: bytes(self.data[name : name + 8]).startswith(ENTRY_NAMES))
+
+    def named(self, fits: Callable[[int], bool]) -> list[int]:
+        """The exported functions whose names fit; a name is given by its place in the file."""
         exports = self.exports()
-        named = zip(exports.addresses, exports.names, strict=True)
-        return [address for address, name in named if bytes(self.data[name : name + 8]).startswith(ENTRY_NAMES)]
+        return [address for address, name in zip(exports.addresses, exports.names, strict=True) if fits(name)]
+
+    def name(self, slot: int) -> str:
+        """The interface of `farm.wheel.initscan.Image`."""
+        return self.elsewhere.get(slot, "")
 
     def word(self, address: int) -> int | None:
         """The eight bytes at an address; None where the file has none."""
         return self._word(address)
 
     def pointer(self, slot: int) -> int | None:
-        """The pointer at an address, as the file has it for the place where the DLL would like to lie."""
+        """The interface of `farm.wheel.initscan.Image`: as the file has it for where the DLL would like to lie."""
         return self._word(slot) or None
 
     def functions(self) -> Iterator[tuple[int, int]]:

@@ -63,9 +63,6 @@ def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | 
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
-_MUSL = (
-    "libc.so"  # musl, as cross compilers name it; the linker script of that name, which libc6-dev has, is no library
-)
 # Of glibc and of gcc: every manylinux level lets the system provide them.
 _RUNTIME = re.compile(
     rf"{LOADER}|(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libnsl|libgcc_s|libstdc\+\+)\.so[.\d]*"
@@ -147,7 +144,7 @@ def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
 def _auditwheel(
     wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
-    excluded = [word for pattern in (*DRIVER, _MUSL, *options.exclude, *opens) for word in ("--exclude", pattern)]
+    excluded = [word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)]
     command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(made), str(wheel)]
     return command, {"LD_LIBRARY_PATH": str(libraries)}
 

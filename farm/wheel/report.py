@@ -39,12 +39,26 @@ class Finding(Frozen):
 
 
 class Check(Frozen):
-    """One check. `note` says what was seen or, if it was not run, why. `waived`: every finding is."""
+    """One check. `waived`: every finding is.
+
+    Attributes:
+        note: What was seen or, if it was not run, why.
+        undecided: Libraries of which nothing shows whether they pass.
+        emulated: What loading them on an emulated CPU showed, or why that was not done.
+    """
 
     id: CheckId
     status: Status
     findings: tuple[Finding, ...] = ()
     note: str = ""
+    undecided: tuple[Printable, ...] = ()
+    emulated: Printable = ""
+
+    @property
+    def seen(self) -> str:
+        """What was seen, in one line."""
+        left = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})" if self.undecided else ""
+        return "; ".join(filter(None, [self.note, left, self.emulated]))
 
     @model_validator(mode="after")
     def _agrees_with_findings(self) -> Self:
@@ -91,6 +105,15 @@ class Report(Frozen):
     @property
     def passed(self) -> bool:
         return not any(check.status == "failed" for check in self.checks)
+
+    def check(self, name: CheckId) -> Check:
+        """The check of this name."""
+        return next(check for check in self.checks if check.id == name)
+
+    def replaced(self, new: Check) -> "Report":
+        """The report with another outcome of one check."""
+        checks = tuple(new if check.id == new.id else check for check in self.checks)
+        return self.model_copy(update={"checks": checks})
 
     @property
     def findings(self) -> tuple[Finding, ...]:

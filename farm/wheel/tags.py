@@ -1,9 +1,7 @@
-"""Platform tags: those that a wheel has, and the manylinux or musllinux tag that its libraries earn.
+"""Platform tags: those that a wheel has, and the manylinux tag that its libraries earn.
 
 PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
-the symbol versions that such systems have, and the libraries that a wheel may expect there. musl has no
-symbol versions (PEP 656): its level cannot be read off a library, so a tag that is there is kept, else it is that of
-musl 1.2, which auditwheel takes where it runs on glibc.
+the symbol versions that such systems have, and the libraries that a wheel may expect there.
 """
 
 import json
@@ -23,7 +21,9 @@ _UNSUPPORTED = {
     "GraalPy": re.compile(r"graalpy"),
     "Android": re.compile(r".*-android_"),
     "iOS": re.compile(r".*-ios_"),
-    "32-bit Windows": re.compile(r".*-win32$"),
+    "32-bit machines": re.compile(r".*-(win32|\w*linux\w*_(i686|armv[67]l))$"),
+    "big-endian machines": re.compile(r".*-\w*linux\w*_(ppc64|s390x)$"),
+    "musl (Alpine Linux)": re.compile(r"(?!.*manylinux).*-musllinux_"),
 }
 # `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
 _MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
@@ -31,9 +31,6 @@ LOADER = r"(?:ld-linux[-\w]*|ld64)\.so\.\d+"
 """The names of glibc's loader, a regular expression: it is on every system, so no policy lists it."""
 _GLIBC = rf"libc\.so\.6|{LOADER}"
 _MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
-
-
-_IN_MUSL = re.compile(r"lib(?:c|m|pthread|rt|dl|util|xnet)\.")  # musl's loader answers these itself (ldso/dynlink.c)
 _LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
 
 
@@ -68,21 +65,10 @@ class SystemNeed(NamedTuple):
 @cache
 def policies() -> tuple[Policy, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
-    found = [_policy(raw) for raw in _raw("manylinux")]
-    return tuple(sorted(found, key=lambda policy: policy.glibc))
-
-
-@cache
-def musl_policies() -> tuple[Policy, ...]:
-    """All musllinux levels, oldest first; `Policy.glibc` is musl's version."""
-    found = [_policy(raw) for raw in _raw("musllinux")]
-    return tuple(sorted(found, key=lambda policy: policy.glibc))
-
-
-def _raw(kind: str) -> list[dict[str, Any]]:
-    file = resources.files("auditwheel") / "policy" / f"{kind}-policy.json"
+    file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
     # auditwheel also lists `linux`, which promises nothing.
-    return [raw for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
+    found = [_policy(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
+    return tuple(sorted(found, key=lambda policy: policy.glibc))
 
 
 def _policy(raw: dict[str, Any]) -> Policy:
@@ -99,11 +85,9 @@ def _policy(raw: dict[str, Any]) -> Policy:
     )
 
 
-def is_system_library(name: str, *, musl: bool = False) -> bool:
-    """True if some level lets a wheel expect this library on the system."""
-    if musl:
-        return is_musl_library(name) or bool(_IN_MUSL.match(name)) or name in musl_policies()[-1].libraries
-    return bool(re.fullmatch(LOADER, name)) or name in policies()[-1].libraries
+def is_system_library(name: str) -> bool:
+    """True if some level lets a wheel expect this library on the system, or it is musl, which `platform` refuses."""
+    return bool(re.fullmatch(rf"{LOADER}|{_MUSL}", name)) or name in policies()[-1].libraries
 
 
 def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
@@ -112,9 +96,11 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
     Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
     """
     wanted = list(needs)
-    # musl has no symbol versions, so nothing shows an older level: the newest known is the only safe one.
-    if any(for_musl(need.who, need.libraries) for need in wanted):
-        return musl_policies()[-1]
+    if musl := next((need.who for need in wanted if for_musl(need.who, need.libraries)), None):
+        raise VerificationFailedError(
+            f"{musl} is for musl (Alpine Linux), for which there are no wheels here",
+            hint="build it on a system with glibc, or leave it out",
+        )
     candidates = [policy for policy in policies() if machine in policy.versions]
     if not candidates:
         raise VerificationFailedError(f"no manylinux level exists for {machine}")
@@ -132,7 +118,7 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
 
 def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
     """(level, machine) of a platform tag; None for any other tag and for levels that are not known."""
-    for policy in (*policies(), *musl_policies()):
+    for policy in policies():
         for name in (policy.name, *policy.aliases):
             if tag.startswith(f"{name}_"):
                 return policy, tag.removeprefix(f"{name}_")
@@ -175,22 +161,12 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
     return sorted(missing)
 
 
-def is_musl_library(name: str) -> bool:
-    """True if this is musl itself: its library of C, or its loader."""
-    return re.fullmatch(_MUSL, name) is not None
-
-
 def for_musl(member: str, needed: Iterable[str]) -> bool:
     """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
     names = list(needed)
-    if any(map(is_musl_library, names)):
+    if any(re.fullmatch(_MUSL, name) for name in names):
         return True
-    return re.search(_MUSL_MODULE, member) is not None and not needs_glibc(names)
-
-
-def needs_glibc(needed: Iterable[str]) -> bool:
-    """True if a library needs glibc, or its loader."""
-    return any(re.fullmatch(_GLIBC, name) for name in needed)
+    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)
 
 
 def check_supported(filename: str) -> None:

@@ -31,7 +31,7 @@ from farm.wheel.metadata import (
     with_tags,
     with_version,
 )
-from farm.wheel.needs import TWO_OPENMP, Answer, Need, is_musl, resolve, system_needs, two_openmp
+from farm.wheel.needs import TWO_OPENMP, Answer, Need, resolve, system_needs, two_openmp
 from farm.wheel.record import compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tags import platform_machine, windows_machine
@@ -333,9 +333,6 @@ def _platforms(
     # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)
-    platforms = {tag.rpartition("-")[2] for tag in info.tags}
-    if is_musl(libraries) and all(name.startswith("musllinux") for name in platforms):
-        return tuple(sorted(platforms))
     return earned_policy(system_needs(libraries, needs), machine).tags(machine)
 
 

@@ -15,6 +15,7 @@ from farm.base.hashes import sha256_and_size
 from farm.base.tags import serves
 from farm.wheel.abi import SUFFIX, check_abi
 from farm.wheel.archive import Archive, Limits, check_is_file
+from farm.wheel.calls import follow_calls
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
@@ -86,6 +87,9 @@ def _checks(
     try:
         with Archive(wheel, limits) as archive:
             contents = read_contents(archive, level_of, policy.dispatching, chosen=policy.chosen, with_symbols=True)
+            contents = contents._replace(
+                libraries=follow_calls(archive, contents.libraries, contents.symbols, contents.dispatching)
+            )
             info = read_dist_info(archive)
             tags = _promised(wheel.name, info)
             # Nothing is promised, so the wheel is held to its own tags.

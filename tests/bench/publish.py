@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from farm.index import html, layout, pages  # noqa: E402
 from farm.index.backends import open_store  # noqa: E402
-from farm.index.layout import CATALOGUE, html_key, json_key, links_key, metadata_key, wheel_key  # noqa: E402
+from farm.index.layout import CATALOGUE, html_key, json_key, metadata_key, wheel_key  # noqa: E402
 from farm.index.pages import CATALOGUE_TYPE, parse_catalogue  # noqa: E402
 from farm.index.publish import check_store, publish  # noqa: E402
 from farm.index.s3 import S3Store  # noqa: E402
@@ -91,8 +91,6 @@ def fill(store: S3Store, wheels: int, *, objects: bool) -> None:
             store.replace(json_key(group, project), page.render(), None, content_type=pages.JSON)
             store.replace(html_key(group, project), html.project_html(page), None, content_type=pages.HTML)
             catalogue = catalogue.having(group, [page])
-        sections = {project: html.links_section(page) for project, page in made.items()}
-        store.replace(links_key(group), html.links_html(group, sections), None, content_type=pages.HTML)
         store.replace(f"whl/{group}/simple/index.html", html.list_html(group, set(made)), None, content_type=pages.HTML)
     store.replace(CATALOGUE, catalogue.render(), found.etag if found else None, content_type=CATALOGUE_TYPE)
 
@@ -167,11 +165,6 @@ def main() -> None:
                 for what, requests, seconds in rows:
                     print(f"{server}, {wheels} wheels, {what}: {requests} requests, {seconds:.2f} s", flush=True)
                     table.add_row(server, str(wheels), what, str(requests), f"{seconds:.2f}", f"{requests / ours:.1f}")
-                for key in (json_key(HOT, "canary"), links_key(HOT)):
-                    head = store.client.head_object(Bucket=store.bucket, Key=store.full(key))
-                    plain = store.get(key)
-                    size = f"{len(plain.data) if plain else 0} bytes, {head['ContentLength']} as stored"
-                    print(f"{server}, {wheels} wheels: {key}: {size}", flush=True)
     Console(width=160).print(table)
 
 

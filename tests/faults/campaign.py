@@ -255,19 +255,25 @@ class _Victim:
             os.kill(self.pid.get(timeout=120), signal.SIGKILL)
 
 
-def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels: int) -> Count:
-    """Many processes publish into one project at once; all must succeed, nothing may be lost."""
+def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels: int, kills: int = 0) -> Count:
+    """Many processes publish into one project at once; all must succeed, nothing may be lost.
+
+    `kills`: so often each is killed at one of its requests, and started again.
+    """
     count = Count(rounds=1)
     place = _inside(url, f"parallel-{processes}-{wheels}")
     check_store(open_store(place))
     all_wheels = [make_wheel(folder, number) for number in range(processes * wheels)]
     shares = [all_wheels[start::processes] for start in range(processes)]
-    running = [made.start(place, *share) for share in shares]
-    for number in running:
-        code, said = made.end(number)
-        count.outcomes[str(code)] += 1
-        if code:
-            count.inconsistent.append(said)
+    at = random.Random(processes)
+    for left in reversed(range(kills + 1)):
+        options = [{"killed_at": at.randrange(1, 8 * wheels)} if left else {} for _ in shares]
+        running = [made.start(place, *share, **each) for share, each in zip(shares, options, strict=True)]
+        for number in running:
+            code, said = made.end(number)
+            count.outcomes[str(code)] += 1
+            if code not in {0, -signal.SIGKILL if left else 0}:
+                count.inconsistent.append(said)
     count.read(open_store(place), "in parallel", [wheel.name for wheel in all_wheels], finished=True)
     return count
 

@@ -172,11 +172,14 @@ def install_smoke(patch):
         stdout.write(b"Successfully installed\n")
         return SimpleNamespace(wait=lambda *_: 0, kill=lambda: None)
 
-    def probed(_command, _environment, _folder, file, *_):
-        number = os.open(file, os.O_CREAT | os.O_WRONLY)  # another process writes it: no fault of this one's
+    def probed(_command, _environment, folder, *_):
+        # Another process writes it: no fault of this one.
+        number = os.open(
+            folder / "report.json", os.O_CREAT | os.O_WRONLY
+        )  # another process writes it: no fault of this one's
         os.write(number, json.dumps(REPORT).encode())
         os.close(number)
-        return runner._Ended(0, None, "", 0.1)
+        return runner.Ended(0, None, "", 0.1)
 
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")

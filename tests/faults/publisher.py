@@ -1,11 +1,14 @@
 """Forks publishers: `python -m tests.faults.publisher`. Each is a real process, ready to publish at once.
 
-Reads a job a line as JSON: `{"id", "url", "wheels", "max_put", "part"}`. Prints `{"id", "pid"}`, and when the process
+Reads a job a line as JSON: `{"id", "url", "wheels", "max_put", "part", "killed_at"}`, the last for a publisher that is
+killed at one of its requests. Prints `{"id", "pid"}`, and when the process
 has ended `{"id", "code", "error"}`.
 """
 
+import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -31,6 +34,14 @@ def work(job: dict, errors: str) -> int:
         )
     try:
         store = open_store(job["url"])
+        if killed_at := job.get("killed_at"):
+            numbers = itertools.count(1)
+
+            def kill(**_: object) -> None:
+                if next(numbers) == killed_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            store.client.meta.events.register("before-send.s3", kill)
         for wheel in map(Path, job["wheels"]):
             now = datetime.now(UTC)
             publish(store, wheel, group=GROUP, upload_time=now, provenance={})

@@ -5,14 +5,17 @@
 
 import difflib
 import hashlib
+import json
 import re
 import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from farm.base.text import json_lines
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
@@ -28,7 +31,7 @@ ROOT = HERE.parents[1]
 TOOLKITS = {name for names in TOOLKIT_SCRIPTS.values() for name in names}
 WINDOWS_SCRIPTS = (*SCRIPTS, *WINDOWS_TOOLKIT)
 COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
-COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "patches.py", "patches.json"}
+COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
     "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),
@@ -73,9 +76,10 @@ CASES = {
 } | {case: by_alias(*names) for case, names in BRANCHES.items()}
 
 
+MAIN = "torch"
 GOLDEN = {
+    MAIN: Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-2.6.0"),
     "canary": CASES["canary-sm35-avx"],
-    "torch": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-2.6.0"),
     "torch-windows": CASES["torch-windows-2.0.1"],
     "torchvision": CASES["torchvision-debian"],
 }
@@ -97,17 +101,39 @@ def written(plan: Plan) -> dict[str, str]:
 
 def golden_files() -> dict[str, str]:
     """The golden files as they should be, by path. Digests are left out: they change with what they are of."""
-    found = {"builds.txt": listing()}
+    found, first = {"builds.txt": listing()}, dict[str, str]()
     for case, chosen in GOLDEN.items():
         plan = resolve(ROOT, chosen)
         files = written(plan)
         same = {name for name in files if files.get("image/scripts/" + name.removeprefix("job/")) == files[name]}
+        # A toolkit's manifest is what the catalogue has for the plan's components: one of each provider is shown.
+        if plan.toolkit and first.setdefault(plan.toolkit.provider, case) != case:
+            files.pop("image/scripts/toolkit.json")
+        files["job/plan.json"] = json_lines(alone_in_the_plan(plan))
         for name in files.keys() - {name for name in same if name.startswith("job/")}:
-            text = re.sub(
-                r"farm/toolchain:[0-9a-f]{16}", "farm/toolchain:DIGEST", files[name].replace(plan.digest[:12], "DIGEST")
-            )
+            text = files[name].replace(plan.digest, "DIGEST").replace(plan.digest[:12], "DIGEST")
+            text = re.sub(r"farm/toolchain:[0-9a-f]{16}", "farm/toolchain:DIGEST", text)
             found[f"{case}/{name}"] = re.sub(r"\b[0-9a-f]{64}\b", "SHA256", text)
     return found
+
+
+def alone_in_the_plan(plan: Plan) -> dict[str, object]:
+    """What of a plan no other golden file shows: scripts have its variables and packages, the first plan its own."""
+    elsewhere = {"env", "apt", "toolkit", "windows", "origins"}
+    data, shown = json.loads(plan.to_json()), json.loads(resolve(ROOT, GOLDEN[MAIN]).to_json())
+    repeated = {name for name in data if plan.package != "torch" and shown.get(name) == data[name]}
+    origins = {name: text for name, text in data["origins"].items() if not name.startswith("env.")}
+    own = {name: value for name, value in data.items() if name not in elsewhere | repeated} | {"origins": origins}
+    return filled(own)
+
+
+def filled(value: Any) -> Any:
+    """The value without keys that hold nothing."""
+    if isinstance(value, list):
+        return [filled(each) for each in value]
+    if isinstance(value, dict):
+        return {name: filled(each) for name, each in value.items() if each not in (None, [], {})}
+    return value
 
 
 def listing() -> str:

@@ -8,8 +8,6 @@ from tests.servers.process import ROOT, environment
 
 REQUIREMENTS = {"uv": "uv", "poetry": "poetry", "pdm": "pdm[locked]", "pip-tools": "pip-tools"}
 """PDM's newest dependencies do not always fit it."""
-FLAT = {"pdm": 'type = "find_links"\n', "uv": 'format = "flat"\n'}
-"""What a table says besides where its address is a page of links."""
 LOCKS = {"uv": "uv.lock", "poetry": "poetry.lock", "pdm": "pdm.lock", "pip-tools": "requirements.txt"}
 
 
@@ -39,8 +37,6 @@ class Project:
         """Locks a project that needs `wanted` from this source alone; the finished process."""
         text = "" if self.client == "pip-tools" else change(table(self.client))
         text = text.replace("https://wheels.example.org/whl/sm35-avx/simple/", source)
-        if source.endswith(".html"):
-            text += FLAT.get(self.client, "")
         self.folder.mkdir(exist_ok=True)
         (self.folder / LOCKS[self.client]).unlink(missing_ok=True)
         (self.folder / "pyproject.toml").write_text(
@@ -48,8 +44,7 @@ class Project:
             f'dependencies = ["{wanted}"]\n{text}'
         )
         if self.client == "pip-tools":
-            place = ("--no-index", "--find-links") if source.endswith(".html") else ("--index-url",)
-            return self.run("pip-compile", "--generate-hashes", *place, source, "pyproject.toml")
+            return self.run("pip-compile", "--generate-hashes", "--index-url", source, "pyproject.toml")
         return self.run(self.client, "lock")
 
     def installed(self):

@@ -2,7 +2,7 @@
 
 import json
 
-from farm.index.layout import html_key, json_key, links_key
+from farm.index.layout import html_key, json_key
 
 GROUP = "sm35-avx"
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -61,13 +61,12 @@ def content(store):
 
 
 def listed(store, project="canary"):
-    """File names on the JSON page, the HTML page and in links.html: three lists that should be one."""
+    """File names on the JSON page and the HTML page: two lists that should be one."""
     page = json.loads(store.get(json_key(GROUP, project)).data)
     files = [file["filename"] for file in page["files"]]
-    for key in (html_key(GROUP, project), links_key(GROUP)):
-        text = store.get(key).data.decode()
-        assert [name for name in files if f">{name}</a>" in text] == files
-        assert text.count(f">{project}-") == len(files)
+    text = store.get(html_key(GROUP, project)).data.decode()
+    assert [name for name in files if f">{name}</a>" in text] == files
+    assert text.count(f">{project}-") == len(files)
     return files
 
 

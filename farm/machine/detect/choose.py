@@ -1,11 +1,10 @@
 """The wheel for a machine: readings in, a recommendation with its reasons out. Pure: nothing is read here.
 
-The order of questions: macOS? a GPU, and which SM? which CPU features, for which work? which Python?
+The order of questions: macOS? a GPU, and which SM? which CPU features? which Python?
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from farm.base.yamlfile import Model
 from farm.machine.detect.hardware import (
@@ -17,15 +16,11 @@ from farm.machine.detect.hardware import (
     levels,
     machine_warnings,
     sets_with,
-    workload_obstacle,
 )
-from farm.machine.detect.readings import OTHER, Readings
+from farm.machine.detect.readings import Readings
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import Machine, Own
 from farm.plan.variant import Variant, sm_number
-from farm.platforms.facts import DEFAULT
-
-Work = Literal["general", "bf16", "int8"]
 
 
 class Recommendation(Model):
@@ -33,9 +28,9 @@ class Recommendation(Model):
 
     Attributes:
         channel: The channel that builds it; None if there is none.
-        submit: The command that builds it.
+        submit: The command that builds it; None without a channel.
         python: Path of the Python to install into; None if it was not found.
-        pip: The command; None without a variant or an index.
+        pip: The command that installs a published wheel; None where there is none (`farm.machine.detect.published`).
         state: What the site says of the wheel that the command installs; None without a command for a published one.
         tests: Its smoke tests, a line each.
         alternatives: Other variants that run on the machine, best first.
@@ -53,19 +48,15 @@ class Recommendation(Model):
     tests: tuple[str, ...] = ()
 
 
-def choose(
-    readings: Readings, *, workload: Work = "general", own: Sequence[Own] | None = None, index_url: str | None = None
-) -> Recommendation:
+def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
     """The best variant for the machine.
 
     Args:
         readings: What is known of the machine.
-        workload: `bf16` and `int8` choose the CPU level for that work, if the CPU has it.
-        own: The builds for the machine, best first (`own_builds`); None: no project, the hardware alone decides.
-        index_url: Root of the wheel index, as pip sees it.
+        own: The builds for the machine, best first (`own_builds`); without one the hardware alone decides.
     """
     warnings = list(machine_warnings(readings))
-    gpus, cpus = _gpus(readings, warnings), list(_cpus(readings, workload, warnings))
+    gpus, cpus = _gpus(readings, warnings), list(_cpus(readings, warnings))
     if not cpus:
         return Recommendation(variant=None, warnings=(_why_nothing(readings), *warnings))
     found = {python.name: python.path for python in readings.pythons}
@@ -79,29 +70,18 @@ def choose(
     python = f"Python {variant.python_version} is " + (f"at {where}" if where else "the one that runs this")
     reasons = [fit.why for fit in gpus if fit.word == variant.gpu][:1]
     reasons += [*([fit.why for fit in cpus if fit.word == variant.cpu][:1]), python]
-    pip = None
-    if index_url is not None:
-        pip = f"pip install torch --extra-index-url {index_url.rstrip('/')}/whl/{variant.group}/simple/"
-    else:
-        reasons.append("no index is configured, so there is no pip command: name one with --index URL")
-    system = readings.os.system
-    words = f"--variant {variant}" + ("" if system in (DEFAULT, OTHER) else f" --platform {system}")
-    if own is None:
-        warnings.append("no ci/matrix.yaml here: whether a channel offers the variant is not known")
-    elif not own:
-        warnings.append(f"no channel offers {variant}")
-    else:
-        words = own[0].words
+    if own:
         reasons += _channels(own, f"{gpus[0].word}-{cpus[0].word}")
+    else:
+        warnings.append(f"no channel offers {variant}")
     return Recommendation(
         variant=str(variant),
         channel=own[0].channel if own else None,
-        submit=f"farm submit {words}",
+        submit=f"farm submit {own[0].words}" if own else None,
         python=where,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
         alternatives=tuple(dict.fromkeys(str(other) for other in runs if other != variant)),
-        pip=pip,
     )
 
 
@@ -117,14 +97,11 @@ def _channels(own: Sequence[Own], best: str) -> Iterator[str]:
         yield f"other builds for it: {listed}"
 
 
-def machine_of(readings: Readings, workload: Work = "general") -> Machine:
+def machine_of(readings: Readings) -> Machine:
     """What a build must be for; the card with the most memory first."""
     judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
     sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
-    special = levels().workloads.get(workload)
     known = cpu_levels(readings.cpu, readings.os.system)
-    if special and workload_obstacle(readings.cpu, special) is None:
-        known = [special.level]
     pythons = _newest_first({python.name for python in readings.pythons}) or [readings.running_python]
     return Machine(tuple(sms), tuple(known), readings.os.system, tuple(pythons), _version(readings.driver))
 
@@ -181,16 +158,10 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
     return [*sets, _Fit(low, text), *(_Fit(sm, f"{listed}: for one of them") for sm in sms[1:])]
 
 
-def _cpus(readings: Readings, workload: Work, warnings: list[str]) -> Iterator[_Fit]:
-    """CPU levels that the machine has, best first for the workload."""
+def _cpus(readings: Readings, warnings: list[str]) -> Iterator[_Fit]:
+    """CPU levels that the machine has, best first."""
     cpu = readings.cpu
-    known, special = cpu_levels(cpu, readings.os.system), levels().workloads.get(workload)
-    if special and known:
-        obstacle = workload_obstacle(cpu, special)
-        if obstacle is None:
-            yield _Fit(special.level, f"the CPU has {special.needs[-1]}: {special.level}, for {special.what}")
-        else:
-            warnings.append(f"--workload {workload} asks for {special.level}, but {obstacle}")
+    known = cpu_levels(cpu, readings.os.system)
     for level in known:
         needs = levels().levels[cpu.machine][level]
         yield _Fit(level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}")

@@ -16,19 +16,10 @@ from farm.plan.variant import sm_number
 from farm.platforms.facts import PLATFORMS
 
 
-class Workload(Model):
-    """A CPU level for one kind of work, and the features that it needs."""
-
-    level: str
-    needs: list[str]
-    what: str
-
-
 class Levels(Model):
     """`levels.yaml`: what each CPU level needs, by machine and best first."""
 
     levels: dict[str, dict[str, list[str]]]
-    workloads: dict[str, Workload]
     source: str
     macos_min: str
     macos_source: str
@@ -40,7 +31,7 @@ def levels() -> Levels:
 
 
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:
-    """The levels of `farm/catalog/cpus.yaml` that the CPU has, best first, those for one workload left out.
+    """The levels of `farm/catalog/cpus.yaml` that the CPU has, best first, those for one kind of work left out.
 
     macOS has `arm64` only, Windows x86_64 only: other wheels are not built.
     """
@@ -50,15 +41,6 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
     has = set(cpu.features)
     known = levels().levels[cpu.machine]
     return [level for level, needs in known.items() if has.issuperset(needs)]
-
-
-def workload_obstacle(cpu: Cpu, work: Workload) -> str | None:
-    """Why the CPU is not for the level of a workload; None if it is."""
-    machine = catalog.cpu_levels()[work.level].machine
-    if cpu.machine != machine:
-        return f"{work.level} is for {machine}"
-    absent = sorted(set(work.needs) - set(cpu.features))
-    return f"the CPU lacks {', '.join(absent)}" if absent else None
 
 
 @dataclass(frozen=True)
@@ -170,7 +152,7 @@ def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | N
 def machine_warnings(readings: Readings) -> Iterator[str]:
     """Obstacles to any wheel."""
     platform = readings.os.platform
-    if any("library version mismatch" in item.why for item in readings.missing):
+    if any("version mismatch" in item.why for item in readings.missing):
         yield (
             "the NVIDIA driver and its libraries are of different versions, as after an update: restart the machine, "
             "then run farm detect again"

@@ -18,8 +18,6 @@ from farm.smoke.environment import find_python, running_free
 MAX_TEXT = 1 << 20
 """Characters read of one file or one program's output; /proc/cpuinfo of 512 threads is 0.8 MB."""
 TIMEOUT_S = 30
-_WINDOWS_SMI = r"C:\Program Files\NVIDIA Corporation\NVSMI\nvidia-smi.exe"  # drivers before 2019
-_WSL_SMI = "/usr/lib/wsl/lib/nvidia-smi"
 
 
 class NoReadingError(Exception):
@@ -86,9 +84,6 @@ class Machine:
 
     def run(self, *command: str) -> Answer:
         program = shutil.which(command[0])
-        if command[0] == "nvidia-smi" and program is None:
-            # Under WSL and with old drivers for Windows it is installed, but not on the PATH.
-            program = shutil.which(_WSL_SMI) or shutil.which(_WINDOWS_SMI)
         if program is None:
             raise NoReadingError(f"{command[0]} is not on the PATH")
         # Into a file: a program that prints without end fills the disk slowly and no memory, and the timeout holds.

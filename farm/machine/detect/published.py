@@ -26,44 +26,41 @@ _NO_GLIBC = (99, 0)
 _OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 
 
-def with_published(found: Recommendation, readings: Readings, index: str) -> Recommendation:
+def with_published(found: Recommendation, readings: Readings, index: str, root: str) -> Recommendation:
     """The recommendation with a pip line for a wheel that is there, or with the reason why there is none.
 
-    `index`: the root of the index, as `farm.index.reader.open_reader` takes it.
+    `index`: the index as `farm.index.reader.open_reader` takes it; `root`: the same as pip sees it.
     """
-    if found.variant is None or found.pip is None:
+    if found.variant is None:
         return found
-    reasons, submit = list(found.reasons), str(found.submit)
+    reasons, build = list(found.reasons), f"; it is built by: {found.submit}" if found.submit else ""
     try:
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *found.alternatives]
-        there = [(name, newest(reader, Variant.parse(name), readings, submit)) for name in dict.fromkeys(names)]
+        there = [(name, newest(reader, Variant.parse(name), readings, found.submit)) for name in dict.fromkeys(names)]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
-        return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
+        return found.model_copy(update={"reasons": tuple(reasons)})
     chosen = next(((name, wheel) for name, (wheel, _) in there if wheel is not None), None)
     (_, why) = there[0][1]
     if chosen is None or chosen[0] != found.variant:
-        reasons.append(why or f"no wheel for {found.variant} is published; it is built by: {submit}")
+        reasons.append(why or f"no wheel for {found.variant} is published{build}")
     if chosen is None:
-        return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
+        return found.model_copy(update={"reasons": tuple(reasons)})
     name, wheel = chosen
     if name != found.variant:
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
-    # The address as pip sees it: the index itself may be asked under another one, such as s3://.
-    root = found.pip.partition(" --extra-index-url ")[2].partition("/whl/")[0]
-    pip = (
-        f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --extra-index-url {root}/whl/{group}/simple/"
-    )
+    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]}"
+    pip += f" --extra-index-url {root.rstrip('/')}/whl/{group}/simple/"
     record = standing(reader, wheel.filename)
     state = record.state if record else UNTOLD
     tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in record.tests) if record else ()
     return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
 
 
-def newest(reader: Reader, variant: Variant, readings: Readings, submit: str) -> tuple[File | None, str | None]:
+def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | None) -> tuple[File | None, str | None]:
     """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
 
     `submit`: the command that builds one.
@@ -89,7 +86,8 @@ def newest(reader: Reader, variant: Variant, readings: Readings, submit: str) ->
         return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
     if gone := [file for file in rising if _installs(file, os)]:
         why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1])}"
-        return None, f"{why}; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}"
+        successor = f"; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}" if submit else ""
+        return None, why + successor
     return None, None
 
 

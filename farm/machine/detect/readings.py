@@ -1,6 +1,5 @@
 """Readings of a machine: GPUs, driver, CPU, operating system, Pythons; and a reason for each that cannot be had."""
 
-import csv
 import re
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
@@ -20,7 +19,6 @@ Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
 T = TypeVar("T")
 OTHER = "other"
 """The system of a machine that no wheel is for."""
-_SMI_FIELDS = ("name", "compute_cap", "driver_version", "memory.total")
 
 
 class Gpu(Model):
@@ -29,7 +27,7 @@ class Gpu(Model):
     name: Text
     capability: Capability | None
     memory_mb: int | None
-    source: Literal["nvml", "nvidia-smi", "device tree"]
+    source: Literal["nvml", "device tree"]
 
 
 class Cpu(Model):
@@ -146,42 +144,21 @@ class _Taker:
     def _gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
         if self.platform and not self.platform.cuda:
             return (), None
-        # NVML first: it starts no process.
-        nvml = self._try("GPUs by NVML", self.machine.nvml)
-        if nvml is not None:
-            found = tuple(
-                Gpu(name=clean(d.name), capability=_capability(d.capability), memory_mb=d.memory_mb, source="nvml")
-                for d in nvml.devices[:64]
-            )
-            if not found:
-                self._miss("GPUs by NVML", "the driver sees no GPU")
-            return found, clean(nvml.driver)
-        answer = self._try("GPUs by nvidia-smi", self._ask_smi)
-        if answer is not None:
-            return answer
-        return self._jetson(), None
-
-    def _ask_smi(self) -> tuple[tuple[Gpu, ...], str | None]:
-        fields: tuple[str, ...] = _SMI_FIELDS
-        # With the line of headers: columns are found by their names, not by their order.
-        answer = self.machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv")
-        if answer.code != 0 and "compute_cap" in answer.text:
-            self._miss(
-                "compute capability", "nvidia-smi of this driver does not tell it; the name is looked up instead"
-            )
-            fields = tuple(field for field in fields if field != "compute_cap")
-            answer = self.machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv")
-        if answer.code != 0:
-            raise NoReadingError(f"nvidia-smi ended with {answer.code}: {answer.text}")
-        gpus, driver = parse_smi(answer.text)
-        if not gpus:
-            raise NoReadingError(f"nvidia-smi named no GPU: {answer.text}")
-        return gpus, driver
+        nvml = self._try("GPUs", self.machine.nvml)
+        if nvml is None:
+            return self._jetson(), None
+        found = tuple(
+            Gpu(name=clean(d.name), capability=_capability(d.capability), memory_mb=d.memory_mb, source="nvml")
+            for d in nvml.devices[:64]
+        )
+        if not found:
+            self._miss("GPUs", "the driver sees no GPU")
+        return found, clean(nvml.driver)
 
     def _jetson(self) -> tuple[Gpu, ...]:
         if self.uname.machine != "aarch64":
             return ()
-        # A Jetson's GPU is not on the PCI bus, and older boards have neither NVML nor nvidia-smi.
+        # A Jetson's GPU is not on the PCI bus, and older boards have no NVML.
         model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
         name = clean((model or "").replace("\0", ""))
         if not re.search(r"nvidia|jetson", name, re.IGNORECASE):
@@ -279,32 +256,6 @@ class _Taker:
         if not found:
             self._miss("Pythons", "; ".join(reasons))
         return tuple(Python(name=name, path=clean(path)) for name, path in found.items())
-
-
-def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
-    """GPUs and driver version from `nvidia-smi --query-gpu=… --format=csv`; the line from `name` on has the columns.
-
-    Warnings may stand before it, as of the loader about LD_PRELOAD, or of a damaged infoROM.
-    """
-    rows = list(csv.reader(text.splitlines()[:100], skipinitialspace=True))
-    head = next((place for place, row in enumerate(rows) if len(row) > 1 and row[0] == "name"), len(rows))
-    columns = [column.split(" [")[0].strip() for row in rows[head : head + 1] for column in row]
-    gpus, driver = [], None
-    for row in rows[head + 1 :]:
-        cells = dict(zip(columns, (clean(cell) for cell in row), strict=False))
-        if not cells.get("name") or len(row) != len(columns):
-            continue
-        memory = re.fullmatch(r"(\d{1,9}) MiB", cells.get("memory.total", ""))
-        gpus.append(
-            Gpu(
-                name=cells["name"],
-                capability=_capability(cells.get("compute_cap")),
-                memory_mb=int(memory[1]) if memory else None,
-                source="nvidia-smi",
-            )
-        )
-        driver = cells.get("driver_version") or driver
-    return tuple(gpus[:64]), driver
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Findings of the doctor and helpers for its checks: every finding names its remedy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -64,7 +64,7 @@ class Patient:
 Check = Callable[[Patient], Iterator[Finding]]
 
 
-def run_checks(patient: Patient, checks: tuple[tuple[str, Check], ...]) -> list[Finding]:
+def run_checks(patient: Patient, checks: Iterable[tuple[str, Check]]) -> list[Finding]:
     """Every finding; a check that cannot read says so."""
     found: list[Finding] = []
     for name, check in checks:

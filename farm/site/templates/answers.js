@@ -86,6 +86,14 @@ const Answers = (() => {
       return [...found.values()];
     }
 
+    // Builds of one's own: release, CUDA, how far it was proved, words. null: that question is not in the data.
+    function own(q) {
+      if (q.sms.length > 1 || q.python) return null;
+      const rows = (facts.own[q.platform] || {})[q.sms[0]] || [];
+      const build = { sm: q.sms, ptx: [], pythons: [], cudnn: null };
+      return rows.filter((row) => judge({ ...build, needed: row[4], full: row[4], torch: "", cuda: "", index: "pypi" }, q).problem === null).slice(0, 3);
+    }
+
     // --- names
     const names = facts.names;
     const marks = new RegExp(names.marks, "g"), brackets = new RegExp(names.brackets), inside = new RegExp(names.inside, "g");
@@ -161,9 +169,9 @@ const Answers = (() => {
       const filled = lines.map((line) => line.trim()).filter(Boolean);
       if (!cards.length && filled.length === 1 && new RegExp(paste.typed).test(filled[0])) cards = filled;
       const message = paste.messages.find((each) => new RegExp(each.pattern).test(text));
-      return { cards: message ? [] : cards, driver, said: message ? message.text : null };
+      return { cards: message ? [] : cards, driver, problem: message ? message.text : null };
     }
-    return { best, others, find, maker, read, sassRuns };
+    return { best, others, own, find, maker, read, sassRuns };
   };
 })();
 if (typeof module !== "undefined") module.exports = Answers;

@@ -14,20 +14,36 @@
 
   // Cards as they are named, each with its SM, and why one has none.
   function cardsOf(read) {
-    const found = [], said = [];
+    const found = [], problems = [];
     for (const name of read.cards) {
-      if (new RegExp(data.paste.cut).test(name)) { said.push("nvidia-smi has cut off the card's name: paste what nvidia-smi -L prints."); continue; }
+      if (new RegExp(data.paste.cut).test(name)) { problems.push("nvidia-smi has cut off the card's name: paste what nvidia-smi -L prints."); continue; }
       const sms = [...new Set(answers.find(name).map(([, sm]) => data.names.renamed[sm] || sm))];
       const company = answers.maker(name);
-      if (!sms.length) said.push(company ? `${name} is a card of ${company}: it runs no CUDA.` : `${name}: no such card in the catalogue.`);
-      else if (sms.length > 1 && !sms.every((sm) => data.names.too_old[sm])) said.push(`${name} was sold with several chips (${sms.join(", ")}): paste what lspci prints, or type its SM.`);
+      if (!sms.length) problems.push(company ? `${name} is a card of ${company}: it runs no CUDA.` : `${name}: no such card in the catalogue.`);
+      else if (sms.length > 1 && !sms.every((sm) => data.names.too_old[sm])) problems.push(`${name} was sold with several chips (${sms.join(", ")}): paste what lspci prints, or type its SM.`);
       else found.push({ name, sm: Number(sms[sms.length - 1].slice(2)), arm: answers.find(name).some(([known]) => arm.has(known)) });
     }
-    return [found, said];
+    return [found, problems];
   }
 
   function here(sms) {
     return data.there.filter(([, , , codes]) => sms.every((sm) => codes.some((code) => answers.sassRuns(code, sm))));
+  }
+
+  function inIndex(there) {
+    const list = make("ul");
+    for (const [project, group, version, , tags, code, without] of there) {
+      const item = make("li");
+      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}${without ? `. Without ${without}` : ""}`);
+      list.append(item);
+    }
+    return [make("h3", "In this index"), there.length ? list : make("p", "No wheel here is in a group for it.")];
+  }
+
+  // `cpu`, `cpu-avx`: no card.
+  function withoutCard(word) {
+    const text = "Not examined by this farm. `farm detect` names the CPU level of a machine, `farm plan --variant cpu-avx2-py311` what a wheel of your own costs.";
+    return [...inIndex(data.there.filter(([, group]) => group.startsWith(word))), make("h3", "PyTorch's own wheels"), command(`pip install torch --index-url ${data.index}/cpu`), make("p", text, { className: "note" })];
   }
 
   function projects(text) {
@@ -43,17 +59,19 @@
     const named = projects(text);
     const read = answers.read(text);
     const typed = /^\s*(?:sm_?)?(\d{2,3}|\d{1,2}\.\d)\s*$/i.exec(text);
-    let [cards, said] = typed ? [[{ name: text.trim(), sm: Number(typed[1].replace(".", "")), arm: false }], []] : cardsOf(read);
-    if (read.said) said = [read.said];
-    if (named.length) { said = []; cards = cards.filter(() => false); }
-    for (const line of said) out.push(make("p", line, { className: "said" }));
+    let [cards, problems] = typed ? [[{ name: text.trim(), sm: Number(typed[1].replace(".", "")), arm: false }], []] : cardsOf(read);
+    if (read.problem) problems = [read.problem];
+    const cpu = !named.length && /^\s*(cpu(?:-\w*)?)\s*$/i.exec(text);
+    if (cpu) { [cards, problems] = [[], []]; out.push(...withoutCard(cpu[1].toLowerCase())); }
+    if (named.length) { problems = []; cards = cards.filter(() => false); }
+    for (const line of problems) out.push(make("p", line, { className: "note" }));
     if (named.length) {
       const list = make("p", "Projects: ");
       for (const name of named.slice(0, 20)) list.append(make("a", name, { href: `project/${encodeURIComponent(name)}.html` }), " ");
       out.push(list);
     }
     if (cards.length) out.push(...describe(cards, read.driver));
-    if (text.trim() && !out.length) out.push(make("p", "No card and no project is named there.", { className: "said" }));
+    if (text.trim() && !out.length) out.push(make("p", "No card and no project is named there.", { className: "note" }));
     byId("answer").replaceChildren(...out);
   }
 
@@ -62,15 +80,8 @@
     const shown = cards.map((card) => `${card.name} (sm_${card.sm})`).join(" and ");
     const platform = byId("platform").value, tegra = new Set(data.tegra);
     const place = `${platform}-${cards.some((card) => card.arm || tegra.has(card.sm) || card.sm === 121) ? "aarch64" : "x86_64"}`;
-    out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "said" }));
-    out.push(make("h3", "In this index"));
-    const there = here(sms), list = make("ul");
-    for (const [project, group, version, , tags, code] of there) {
-      const item = make("li");
-      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}`);
-      list.append(item);
-    }
-    out.push(there.length ? list : make("p", "No wheel here is in a group for it."));
+    out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "note" }));
+    out.push(...inIndex(here(sms)));
     out.push(make("h3", "PyTorch's own wheels"));
     const q = { sms, platform: place, driver, python: byId("python").value || null, torch: null, cuda: null };
     const answer = answers.best(q);
@@ -86,9 +97,13 @@
     const others = answers.others(q);
     if (others.length) out.push(make("h3", "Other makers"));
     for (const row of others) out.push(make("p", `${row.maker}: torch ${row.torch}, CUDA ${row.cuda}. Has ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`), command(row.install));
-    const own = ((data.own[place] || {})[sms[0]]) || [];
-    if (own.length) out.push(make("h3", "A wheel of your own"));
-    for (const [torch, cuda, standing, words] of sms.length === 1 ? own : []) out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+    const own = answers.own(q);
+    if (!own || own.length) out.push(make("h3", "A wheel of your own"));
+    if (!own) out.push(command(`farm why --official ${sms.map((sm) => `--gpu sm_${sm}`).join(" ")} --platform ${platform}${driver ? ` --driver ${driver}` : ""}${q.python ? ` --python ${q.python}` : ""}`));
+    for (const [torch, cuda, standing, words, , without] of own || []) {
+      out.push(make("p", `torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+      if (without) out.push(make("p", `Without ${without}.`, { className: "note" }));
+    }
     return out;
   }
 

@@ -6,6 +6,7 @@ the environment when they are loaded.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from .outcome import FailedError, NotRunError
+from .outcome import FailedError, NotRunError, Warned
 from .package import python_command
 
 if TYPE_CHECKING:
@@ -150,13 +151,68 @@ def check_onednn(torch: Any) -> str:
     return "; ".join([*isa[:1], *used])
 
 
-def check_blas(torch: Any) -> str:
-    """Which code MKL takes on this CPU."""
-    printed = _ended(*_start("verbose", [torch.__name__], MKL_VERBOSE="1"))
+LEVELS = (
+    ("AVX-512", "Advanced Vector Extensions 512"),
+    ("AVX2", "Advanced Vector Extensions 2"),
+    ("AVX", "Advanced Vector Extensions"),
+    ("SSE4", "Streaming SIMD Extensions 4"),
+)
+"""Instruction sets as oneDNN and as MKL name them, the newest first."""
+
+OLD_KERNELS = {"prescott", "core2", "penryn", "dunnington", "nehalem", "atom", "generic", "opteron", "opteron_sse3"}
+"""Kernels of OpenBLAS for CPUs without AVX: what it takes where it does not know the CPU."""
+
+
+def check_mkl(torch: Any) -> str:
+    """Which code MKL takes on this CPU; older code than oneDNN takes is a warning."""
+    variables = {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1"}
+    return mkl_code(_ended(*_start("verbose", [torch.__name__], **variables)))
+
+
+def mkl_code(printed: str) -> str:
+    """The same from what both print."""
     line = next((line for line in printed.splitlines() if line.startswith("MKL_VERBOSE") and " for " in line), None)
     if line is None or "GEMM" not in printed:
         raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
-    return line.partition(" for ")[2][:150]
+    taken, isa = line.partition(" for ")[2][:150], printed.partition("isa:")[2].partition("\n")[0]
+    has, used = (
+        next((place for place, names in enumerate(LEVELS) if any(name in text for name in names)), len(LEVELS))
+        for text in (isa, taken)
+    )
+    # On CPUs of other makers it names no code, whatever it takes.
+    if isa and used > has and "Architecture processors" not in taken:
+        return Warned(taken, f"MKL takes older code on this CPU, which has {LEVELS[has][0]}: products are slower")
+    return taken
+
+
+def check_openblas(torch: Any) -> str:
+    """Which kernels OpenBLAS takes; those for older CPUs, where the CPU has AVX2, are a warning."""
+    library = _mapped("openblas")
+    if library is None:
+        raise NotRunError("no OpenBLAS is loaded")
+    loaded = ctypes.CDLL(library)
+    if not hasattr(loaded, "openblas_get_corename"):
+        raise NotRunError(f"{os.path.basename(library)} does not name its kernels")
+    loaded.openblas_get_corename.restype = ctypes.c_char_p
+    core = loaded.openblas_get_corename().decode("utf-8", "replace")
+    return openblas_code(core, torch.backends.cpu.get_cpu_capability())
+
+
+def openblas_code(core: str, capability: str) -> str:
+    """The same from its name of the kernels and torch's word for the CPU."""
+    if core.lower() in OLD_KERNELS and capability.startswith("AVX"):
+        return Warned(core, f"OpenBLAS does not know this CPU, which has {capability}: products are much slower")
+    return core
+
+
+def _mapped(name: str) -> str | None:
+    """The file of a library of this process, by a part of its name; None: it is not loaded, or nothing tells."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            files = [line.split(maxsplit=5)[-1].strip() for line in maps]
+    except OSError:
+        return None
+    return next((file for file in files if file.startswith("/") and name in os.path.basename(file)), None)
 
 
 def check_threads(torch: Any) -> str:
@@ -175,10 +231,12 @@ def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
         "all-reduce by gloo": ("gloo", functools.partial(check_all_reduce, torch, "gloo")),
         "profiler": ("kineto", functools.partial(check_profiler, torch, "cpu")),
         "oneDNN": ("onednn", functools.partial(check_onednn, torch)),
-        "MKL": ("mkl", functools.partial(check_blas, torch)),
+        "MKL": ("mkl", functools.partial(check_mkl, torch)),
         "threads": ("mkl", functools.partial(check_threads, torch)),
     }
     chosen = {name: check for name, (feature, check) in found.items() if feature in promised}
+    if promised and "mkl" not in promised:
+        chosen["OpenBLAS"] = functools.partial(check_openblas, torch)
     return {"features": functools.partial(check_present, torch, promised), **chosen} if promised else {}
 
 

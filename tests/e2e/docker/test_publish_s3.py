@@ -34,7 +34,7 @@ def endpoint(monkeypatch) -> Iterator[str]:
 
 def test_publish_to_a_bucket_and_install_from_it(finished, endpoint, tmp_path):
     farm, said = finished
-    url = f"s3://{BUCKET}/torch?endpoint_url={endpoint}&region=us-east-1"
+    url = f"s3://{BUCKET}/torch?endpoint_url={endpoint}&region=us-east-1&pages=slash"
     arguments = ["publish", said["wheel"], "--variant", "sm35-avx-py311", "--package", "canary", "--index", url]
     first = farm.run(*arguments)
     assert first.returncode == 0, first.stderr

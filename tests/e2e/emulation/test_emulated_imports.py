@@ -3,10 +3,15 @@
 import json
 import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
+from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
+from farm.run.wheel import check_wheel, summary
+from farm.wheel.policy import Policy
+from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import build_wheel
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code for x86-64")
@@ -21,10 +26,10 @@ __attribute__((constructor)) static void start(void) { ((function)((long)kernel 
 
 @pytest.mark.parametrize(
     # A library without any instruction beyond the level needs no look at what runs.
-    ("level", "code", "note"),
-    [("avx", 6, "not decided in 1 of them"), ("avx2", 0, "1 libraries decoded")],
+    ("level", "code", "undecided"),
+    [("avx", 6, 1), ("avx2", 0, 0)],
 )
-def test_a_library_is_loaded_on_a_cpu_of_the_level(tmp_path, emulator, capsys, level, code, note):
+def test_a_library_is_loaded_on_a_cpu_of_the_level(tmp_path, emulator, capsys, level, code, undecided):
     (tmp_path / "c.c").write_text(CODE)
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
     files = {"canary/__init__.py": b"", "canary/libplain.so": (tmp_path / "c.so").read_bytes()}
@@ -33,8 +38,56 @@ def test_a_library_is_loaded_on_a_cpu_of_the_level(tmp_path, emulator, capsys, l
     command = ["verify", str(wheel), "--policy", str(tmp_path / "policy.yaml"), "--json"]
     assert main(command) == 0
     [before] = [check for check in json.loads(capsys.readouterr().out)["checks"] if check["id"] == "cpu"]
-    assert note in before["note"]
+    assert before["undecided"] == ["canary/libplain.so"] * undecided
     assert main([*command, "--emulate"]) == code
     [after] = [check for check in json.loads(capsys.readouterr().out)["checks"] if check["id"] == "cpu"]
     assert [finding["where"] for finding in after["findings"]] == (["canary/libplain.so"] if code else [])
-    assert f"{0 if code else 1} of 1 libraries loaded on" in after["note"]
+    assert after["emulated"].startswith(f"emulated: {0 if code else 1} of 1 libraries loaded on ")
+
+
+START = "__attribute__((constructor)) static void start(void)"
+KERNEL = """void kernel(void) { __asm__ volatile("vpaddd %%ymm0, %%ymm0, %%ymm0" ::: "xmm0"); } void fine(void) {}"""
+LIBRARIES = {
+    "direct": {"a": f"void kernel(void); {START} {{ kernel(); }}", "b": KERNEL},
+    "fine": {"a": f"void fine(void); {START} {{ fine(); }}", "b": KERNEL},
+    "two steps": {
+        "a": f"void middle(void); {START} {{ middle(); }}",
+        "b": "void kernel(void); void middle(void) { kernel(); }",
+        "d": KERNEL,
+    },
+    "pointer": {"a": f"void kernel(void); static void (*volatile p)(void) = kernel; {START} {{ p(); }}", "b": KERNEL},
+    "handed on": {
+        "a": f"void run(void (*)(void)); {KERNEL} {START} {{ run(kernel); }}",
+        "b": "void run(void (*f)(void)) { f(); }",
+    },
+    "once": {
+        "a": f"#include <pthread.h>\nstatic pthread_once_t o; {KERNEL} {START} {{ pthread_once(&o, kernel); }}",
+    },
+}
+
+
+@pytest.mark.parametrize("case", LIBRARIES)
+def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(tmp_path, emulator, monkeypatch, case):
+    """The main job's verify loads on the emulated CPU what the files leave open, and says so where it cannot."""
+    files = {"canary/__init__.py": b""}
+    for name in sorted(LIBRARIES[case], reverse=True):
+        (tmp_path / f"{name}.c").write_text(LIBRARIES[case][name])
+        others = [f"lib{other}.so" for other in LIBRARIES[case] if other > name]
+        command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-rpath,$ORIGIN", "-o", f"lib{name}.so", f"{name}.c", *others]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        files[f"canary/lib{name}.so"] = (tmp_path / f"lib{name}.so").read_bytes()
+    wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_36_x86_64")
+    plan = SimpleNamespace(verify=Policy(cpu="avx", dispatching=("*",)))
+    before = verify(wheel, plan.verify).check("cpu")
+    assert (before.status, "canary/liba.so" in before.undecided) == ("passed", case != "fine")
+    if case == "fine":
+        assert check_wheel(wheel, plan, tmp_path / "report.json").check("cpu").emulated == ""
+        return
+    with pytest.raises(
+        VerificationFailedError, match=r"liba\.so: loading it on SandyBridge ends the process by SIGILL"
+    ):
+        check_wheel(wheel, plan, tmp_path / "report.json")
+    monkeypatch.setenv("PATH", "")
+    report = check_wheel(wheel, plan, tmp_path / "report.json")
+    assert "not emulated: qemu-x86_64 is not on the PATH" in summary(report)
+    assert "not decided: " in summary(report)

@@ -22,7 +22,7 @@ START = {
 CASES = [
     ("farm smo", "farm smoke"),
     ("farm index che", "farm index check"),
-    ("farm index key ren", "farm index key renew"),
+    ("farm index ke", "farm index keys"),
     ("farm index reconcile --ta", "farm index reconcile --take-back"),
     ("farm --project . plan --pla", "farm --project . plan --platform"),
     ("farm plan --platform win", "farm plan --platform windows"),

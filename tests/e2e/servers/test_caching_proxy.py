@@ -7,10 +7,10 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.index.backends import open_store
-from farm.index.keys import load_signer, new_key, start
 from farm.index.reader import open_reader
-from farm.index.sign import sign
+from farm.index.sign import set_keys, sign
 from farm.index.verify import verify_index
+from tests.indexes.keys import write_key
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers import static, web
 from tests.servers.process import MissingError
@@ -34,14 +34,13 @@ server {{
 @pytest.fixture
 def index(tmp_path):
     """A signed index of one wheel, and how to publish and sign the next; the root that users trust."""
-    new_key(tmp_path / "farm.key")
-    signer, store = load_signer(tmp_path / "farm.key"), open_store(str(tmp_path / "index"))
+    signer, store = write_key(tmp_path / "farm.key"), open_store(str(tmp_path / "index"))
 
     def publish(version):
         publish_wheel(store, build_wheel(tmp_path / "made", f"canary-{version}-py3-none-any.whl"))
         sign(store, signer)
 
-    root = start(store, signer, [signer.public_key])
+    _, root = set_keys(store, signer, [signer.public_key])
     publish("1.0")
     return publish, root
 

@@ -18,7 +18,7 @@ def test_killed_after_each_request(ceph, made, tmp_path):
     count = campaign.killed(make_bucket(ceph.http, "killed"), tmp_path, made)
     print(count)
     assert count.clean, count
-    assert count.outcomes["-9"] >= 9  # the requests of a publish into a known project
+    assert count.outcomes["-9"] >= 7  # the requests of a publish into a known project
     assert count.outcomes["0"] == 1
 
 
@@ -31,10 +31,10 @@ def test_killed_while_parts_go_up(ceph, made, tmp_path):
 
 
 def test_many_publishers_of_one_project(ceph, made, tmp_path):
-    count = campaign.parallel(make_bucket(ceph.http, "parallel"), tmp_path, made, processes=16, wheels=3)
+    count = campaign.parallel(make_bucket(ceph.http, "parallel"), tmp_path, made, processes=8, wheels=4, kills=2)
     print(count)
     assert count.clean, count
-    assert count.outcomes == {"0": 16}
+    assert count.outcomes["-9"] >= 8, "some had published all before that request"
 
 
 def test_many_publishers_over_https(ceph, tmp_path):

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.keys import load_signer, new_key, start
 from farm.index.lifecycle import record_event
 from farm.index.reader import open_reader
-from farm.index.sign import sign
+from farm.index.sign import set_keys, sign
 from farm.index.variants import properties, publish_variant, published, variant_json
 from farm.index.verify import verify_index
 from farm.wheel.label import label_wheel
+from tests.indexes.keys import write_key
 from tests.indexes.projects import LOCKS, REQUIREMENTS, Project
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers import web
@@ -47,8 +47,7 @@ PUBLIC = {
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
     path = tmp_path_factory.mktemp("key") / "farm.key"
-    new_key(path)
-    return load_signer(path), []
+    return write_key(path), []
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def fill(store, folder, key):
         path, metadata = label_wheel(whole.path, Path(made), label, variant_json({label: labelled}))
         publish_variant(store, path, published(store, whole.path), label, labelled, metadata)
     signer, roots = key
-    roots[:] = [start(store, signer, [signer.public_key])]
+    roots[:] = [set_keys(store, signer, [signer.public_key])[1]]
     sign(store, signer)
 
 
@@ -168,7 +167,6 @@ def test_roots_types_and_caching(served):
     for place, kind in {
         "": "text/html",
         "whl/": "text/html",
-        "whl/sm35-avx/links.html": "text/html",
         "whl/sm35-avx/v1-json/": JSON,
         "whl/sm35-avx/v1-json/canary/": JSON,
         "catalog.json": "application/json",
@@ -212,7 +210,7 @@ def test_a_packed_page_says_that_there_is_a_plain_one(served):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])  # twine and uv; those who take the index for WebDAV
-@pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "whl/sm35-avx/links.html", "legacy/"])
+@pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "legacy/"])
 def test_an_upload_fails(served, place, method, request):
     """Caddy and Apache answer a POST with the page: `twine upload` would say that the wheel was published.
 
@@ -242,7 +240,6 @@ def test_installers(served, client, tmp_path):
     for where in (
         ["--index-url", f"{served}/whl/sm35-avx/simple/"],
         ["--index-url", f"{served}/whl/sm35-avx/v1-json/"],
-        ["--no-index", "--find-links", f"{served}/whl/sm35-avx/links.html"],
     ):
         env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
         command = [*map(str, start), "--target", str(target), *where, "canary"]

@@ -238,7 +238,7 @@ def forget(machine):
 def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine):
     assert machine.run()[0] == 0
     built = machine.c / "farm/src/build/CMakeFiles"
-    cleaning = ("reset --quiet --hard", "clean -ffdxq", "submodule", "patches.py")
+    cleaning = ("reset --quiet --hard", "clean -ffdxq", "submodule")
     for toolset, again in (("14.29.30133", ()), ("14.29.30200", cleaning), ("14.29.30200", ())):
         built.mkdir(parents=True, exist_ok=True)
         script = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
@@ -269,7 +269,6 @@ def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine
         ("python.exe", "count_jobs.py", ("exit=1",), 3, "jobs", "set FARM_JOBS"),
         ("git.exe", " clone ", ("exit=128",), 9, "source", "can this machine reach https://github.com/pytorch/pytorch.git?"),
         ("git.exe", "rev-parse HEAD", ("print=" + "0" * 40,), 5, "source", "is another commit than the catalogue says"),
-        ("python.exe", "patches.py", ("exit=1",), 5, "patches", "the log says which patch does not fit the source"),
         ("python.exe", "-m build", ("exit=1",), 5, "build", "the first line with FAILED: or error in the log"),
         ("python.exe", "-m build", ("exit=-1073741819",), 5, "build", "the first line with FAILED: or error in the log"),
         ("python.exe", "-m build", ("print=done",), 5, "build", "left no wheel, or more than one"),

@@ -18,7 +18,7 @@ from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
-from tests.e2e.wheels.test_patches_on_debian_trees import TREES, sources  # noqa: F401 a fixture
+from tests.e2e.wheels.debian_trees import TREES, sources  # noqa: F401 a fixture
 from tests.e2e.wine.windows_python import PARTS, pip, windows_path
 from tests.e2e.wine.windows_toolchain import ROOT
 

@@ -36,7 +36,6 @@ STEPS = [
     ("python.exe", "count_jobs.py", "print=7"),
     ("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD"),
     ("git.exe", "rev-parse HEAD",),
-    ("python.exe", "patches.py"),
     ("python.exe", "-m build", r"write=C:\farm\src\build\half.obj", r"write=C:\farm\t\tmp1\half.cpp", r"write={out}\wheel\half.whl"),
 ]  # fmt: skip
 
@@ -301,7 +300,6 @@ FILLED = [
     ("python.exe", "count_jobs.py", 0, "jobs"),
     ("git.exe", " clone ", 128, "source"),
     ("git.exe", "rev-parse HEAD", 0, "source"),
-    ("python.exe", "patches.py", 1, "patches"),
     ("python.exe", "-m build", 1, "build"),
 ]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ NEW = """
         "link-time optimisation",
         choices=("thin", "full"),
         in_matrix="null: without it",
-        environment=lambda value: {"USE_LTO": value} if value else {},
+        environment=lambda value: {"USE_LTO": value, "CMAKE_BUILD_TYPE": "Lto"} if value else {},
+        packages=lambda value: ["lld"] if value else [],
     ),
     Option("linker", "the linker", choices=("default", "mold"), default="default"),
 )
@@ -72,6 +74,21 @@ def test_a_new_option_is_on_the_command_line_in_the_environment_and_in_the_plan(
     assert "unknown lto 'thn' (from --lto)" in wrong.stderr
     assert "nearest: thin" in wrong.stderr
     assert "--lto thin|full" in extended_farm("plan", "--help").stdout
+
+
+def test_a_new_option_brings_its_packages_and_the_plan_says_what_it_replaces(extended, extended_farm):
+    recipe = extended / "farm" / "recipes" / "canary" / "recipe.yaml"
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("\nenv:\n", "\nenv:\n  CMAKE_BUILD_TYPE: Release\n"), encoding="utf-8")
+    try:
+        plan = json.loads(extended_farm(*PLAN, "--lto", "thin").stdout)
+        assert "lld" in plan["apt"]
+        assert "lld" not in json.loads(extended_farm(*PLAN).stdout)["apt"]
+        shown = extended_farm(*PLAN[:-1], "--lto", "thin").stdout
+        assert re.search(r"^env USE_LTO +thin +--lto$", shown, re.MULTILINE)
+        assert "--lto, in place of 'Release' of recipe canary" in shown
+    finally:
+        recipe.write_text(text, encoding="utf-8")
 
 
 def test_a_new_option_changes_no_plan_that_does_not_set_it(farm, extended_farm):

@@ -27,7 +27,7 @@ THREAD = """
     def work():
         while True: print("x" * 1000, flush=True)
     threading.Thread(target=work, daemon=True).start()
-    time.sleep(600)
+    while True: print("x" * 1000, flush=True); time.sleep(0.1)
 """
 FILES = """
     try:

@@ -9,6 +9,7 @@ import pytest
 
 from farm.cli.main import main
 from tests.faults.campaign import make_wheel
+from tests.indexes.keys import write_key
 from tests.schemas import valid
 
 
@@ -54,23 +55,18 @@ def test_wheels_and_the_index(ask, tmp_path):
     ask("repair", str(wheel), "--tools", "-o", "../repaired")
     [wheel] = Path("../repaired").iterdir()
     assert ask("publish", str(wheel), "--to", "sm35-avx")["wheels"] == [wheel.name]
+    for name in ("root", "one"):
+        write_key(tmp_path / f"{name}.key")
     for command, *more in (
         ("index check",),
         ("index reconcile",),
         ("index yank", wheel.name, "--reason", "old"),
         ("index unyank", wheel.name),
         ("index promote", wheel.name, "--to", "sm35-sse41"),
-        ("index prune", "--keep", "1", "-n"),
         ("index variant", str(wheel), "--variant", "sm50-avx-py311"),
-        ("index key new", "../root.key"),
-        ("index key new", "../one.key"),
-        ("index key new", "../two.key"),
-        ("index key init", "../one.key.pub", "--root-key", "../root.key"),
+        ("index keys", "../one.key.pub", "--root-key", "../root.key"),
         ("index sign", "--signing-key", "../one.key"),
         ("index verify", Path("artifacts/index").absolute().as_uri(), "--root", "artifacts/index/tuf/1.root.json"),
-        ("index key renew", "--root-key", "../root.key"),
-        ("index key rotate", "../one.key.pub", "../two.key.pub", "--root-key", "../root.key"),
-        ("index key revoke", "../two.key.pub", "--root-key", "../root.key", "--reason", "lost"),
         ("index remove", wheel.name, "--reason", "old"),
         ("site", "build"),
         ("clean", "--dry-run"),

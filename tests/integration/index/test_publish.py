@@ -17,7 +17,7 @@ import farm
 from farm.index import html
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.layout import json_key, links_key
+from farm.index.layout import json_key
 from farm.index.publish import check_store
 from tests.indexes.watched import FIRST, GROUP, SECOND, content, listed
 
@@ -36,7 +36,6 @@ def test_a_published_wheel_is_on_every_page(store, make_wheel, put):
             f"whl/{GROUP}/simple/canary/index.html",
             f"whl/{GROUP}/simple/index.html",
             f"whl/{GROUP}/v1-json/index.json",
-            f"whl/{GROUP}/links.html",
             "whl/index.html",
             "index.html",
             "catalog.json",
@@ -66,7 +65,6 @@ def test_groups_and_projects_stand_side_by_side(store, make_wheel, put):
     page = json.loads(store.get(json_key(GROUP, "canary")).data)
     assert [file["filename"] for file in page["files"]] == [FIRST, SECOND]
     assert html.parse_list(store.get(f"whl/{GROUP}/simple/index.html").data, "") == {"canary", "torch"}
-    assert set(html.parse_links(store.get(links_key(GROUP)).data, "")) == {"canary", "torch"}
     assert html.parse_list(store.get("whl/sm37-avx/simple/index.html").data, "") == {"canary"}
 
 
@@ -79,7 +77,7 @@ def test_the_cost_in_http_requests(s3_url, make_wheel, put):
     assert len(requests) == 12
     del requests[:]
     put(store, make_wheel(SECOND))
-    assert len(requests) == 10
+    assert len(requests) == 8
     del requests[:]
     assert not put(store, make_wheel(FIRST)).changed
     assert requests.count("PUT") == 1  # the claim, which says that all is there

@@ -33,9 +33,7 @@ def index(tmp_path, make_wheel, put):
 
 def page_files(root):
     return sorted(
-        path
-        for path in root.rglob("*")
-        if path.is_file() and path.name in {"index.html", "index.json", "links.html", "catalog.json"}
+        path for path in root.rglob("*") if path.is_file() and path.name in {"index.html", "index.json", "catalog.json"}
     )
 
 
@@ -131,7 +129,7 @@ def test_on_every_kind_of_store(store, make_wheel, put):
     put(store, make_wheel(FIRST))
     record_event(store, [FIRST], "yank", "old")
     assert reconcile(store).written == ()
-    key = "whl/sm35-avx/links.html"
+    key = "whl/sm35-avx/simple/index.html"
     store.replace(key, b"by hand", store.get(key).etag, content_type="text/html")
     assert reconcile(store).written == (key,)
     assert check(store) == []

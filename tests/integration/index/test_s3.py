@@ -14,8 +14,8 @@ from botocore.awsrequest import AWSResponse
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index.backends import open_store
-from farm.index.bucket import TRIES
 from farm.index.publish import check_store
+from farm.index.s3 import TRIES
 
 TEXT = "text/plain"
 ERROR = "<Error><Code>{}</Code><Message>detail from the server</Message></Error>"
@@ -155,8 +155,9 @@ def test_an_absent_bucket_is_no_empty_index(moto_url, aws):
         lambda: list(store.list("")),
         lambda: check_store(store),
     ):
-        with pytest.raises(UsageError, match="no bucket 'nowhere'"):
+        with pytest.raises(UsageError, match="404 NoSuchBucket") as caught:
             operate()
+        assert "create it first" in caught.value.hint
 
 
 def test_a_bucket_whose_name_aws_gives_no_more(moto_url, s3_owner, aws):
@@ -208,11 +209,16 @@ def elsewhere(status, headers, body):
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
-        (301, {"Location": "https://store.example.org/?token=1"}, b"", "redirects to https://store.example.org/$"),
-        (307, {"Location": "/login"}, PAGE, "redirects to /login$"),
-        (308, {}, b"", "redirects$"),
-        (200, {"Content-Type": "text/html"}, PAGE, r"no S3 store \(text/html\)"),
-        (200, {}, b"", r"no S3 store \(without a type\)"),
+        (
+            301,
+            {"Location": "https://store.example.org/?token=1"},
+            b"",
+            r"no S3 store answers there \(301 https://store.example.org/\)",
+        ),
+        (307, {"Location": "/login"}, PAGE, r"no S3 store answers there \(307 /login\)"),
+        (308, {}, b"", r"no S3 store answers there \(308 "),
+        (200, {"Content-Type": "text/html"}, PAGE, r"no S3 store answers there \(200 text/html\)"),
+        (200, {}, b"", r"no S3 store answers there \(200 \)"),
     ],
     ids=["https", "login", "nowhere", "page", "empty"],
 )
@@ -240,9 +246,9 @@ def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, 
 @pytest.mark.parametrize(
     ("status", "code", "more", "headers", "said"),
     [
-        (301, "PermanentRedirect", "", {"x-amz-bucket-region": "eu-west-1"}, "in another region: eu-west-1$"),
-        (400, "AuthorizationHeaderMalformed", "<Region>garage</Region>", {}, "in another region: garage$"),
-        (400, "IllegalLocationConstraintException", "", {}, "in another region than us-east-1"),
+        (301, "PermanentRedirect", "", {"x-amz-bucket-region": "eu-west-1"}, "region=eu-west-1"),
+        (400, "AuthorizationHeaderMalformed", "<Region>garage</Region>", {}, "region=garage"),
+        (400, "IllegalLocationConstraintException", "", {}, "region=NAME"),
     ],
 )
 def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code, more, headers, said):
@@ -254,9 +260,9 @@ def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code,
 
     store.client.meta.events.register("before-send.s3", before_send)
     for operate in (lambda: store.get("catalog.json"), lambda: list(store.list("whl/"))):
-        with pytest.raises(UsageError, match=said) as caught:
+        with pytest.raises(UsageError) as caught:
             operate()
-        assert "region=" in caught.value.hint
+        assert said in caught.value.hint
 
 
 NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>nginx</center></body></html>"
@@ -265,9 +271,9 @@ NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>n
 @pytest.mark.parametrize(
     ("status", "body", "said", "hint"),
     [
-        (404, NOT_FOUND, "404 Not Found: what answers there is no S3 store$", "endpoint_url"),
-        (404, b"", "404 Not Found: what answers there is no S3 store$", "endpoint_url"),
-        (501, b"Unsupported method ('PUT')", "501 Not Implemented: what answers there is no S3 store$", "endpoint_url"),
+        (404, NOT_FOUND, "404 Not Found$", "endpoint_url"),
+        (404, b"", "404 Not Found$", "endpoint_url"),
+        (501, b"Unsupported method ('PUT')", "501 Not Implemented$", "endpoint_url"),
         (413, b"<html></html>", "413 Request Entity Too Large$", "client_max_body_size"),
         (403, b"<html></html>", "403 Forbidden$", "proxy"),
         (400, b"", "400 Bad Request$", "again"),
@@ -365,11 +371,12 @@ def test_a_store_that_refuses_true_conditions_is_refused(store):
         check_store(store)
 
 
-def cut(store, *, at, times=1, whole=False, other=False):
-    """The next answers to GET end early, after at most `at` bytes; what was asked for each time.
+DATA = bytes(range(256)) * 10
 
-    `whole`: ranges are ignored. `other`: the object is another one from the second answer on.
-    """
+
+def test_a_read_that_is_cut_off_goes_on(store):
+    """Of a wheel that is checked or copied; the transfer is boto3's."""
+    store.create("whl/files/a.whl", DATA, content_type=TEXT)
     asked = []
 
     class Short(io.BytesIO):
@@ -378,40 +385,15 @@ def cut(store, *, at, times=1, whole=False, other=False):
                 yield piece
 
     def before_send(request, **_kwargs):
-        if request.method != "GET":
+        if request.method != "GET" or asked:
             return None
-        wanted = request.headers.get("Range")
-        asked.append(wanted.decode() if isinstance(wanted, bytes) else wanted)
-        if whole:
-            request.headers.pop("Range", None)
-        answer = store.client._endpoint.http_session.send(request)
-        if other and len(asked) > 1:
-            answer.headers["ETag"] = '"another"'
-        if len(asked) > times:
-            return answer
-        return AWSResponse(answer.url, answer.status_code, answer.headers, Short(answer.content[:at]))
+        asked.append(request)
+        answer = store.patient._endpoint.http_session.send(request)
+        return AWSResponse(answer.url, answer.status_code, answer.headers, Short(answer.content[:1000]))
 
-    store.client.meta.events.register("before-send.s3", before_send)
-    return asked
-
-
-DATA = bytes(range(256)) * 10
-
-
-def test_a_read_that_is_cut_off_goes_on_where_it_ended(store):
-    store.create("whl/files/a.whl", DATA, content_type=TEXT)
-    asked = cut(store, at=1000, times=2)
+    store.patient.meta.events.register("before-send.s3", before_send)
     assert b"".join(store.chunks("whl/files/a.whl")) == DATA
-    assert asked == [None, "bytes=1000-", "bytes=2000-"]
-
-
-@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": TRIES}])
-def test_a_read_that_cannot_go_on_is_an_error(store, how):
-    store.create("whl/files/a.whl", DATA, content_type=TEXT)
-    asked = cut(store, at=10, **how)
-    with pytest.raises(InfrastructureError, match=r"a\.whl"):
-        list(store.chunks("whl/files/a.whl"))
-    assert len(asked) == how.get("times", 2)
+    assert asked
 
 
 @pytest.mark.parametrize(

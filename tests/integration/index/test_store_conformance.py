@@ -117,7 +117,7 @@ def test_bad_keys_never_reach_the_store(store):
 
 
 def test_records_and_pages_are_never_discarded(store):
-    kept = ("records/x.json", "whl/sm35-avx/links.html")
+    kept = ("records/x.json", "whl/index.html")
     for key in ("probe/x", KEY, *kept):
         store.create(key, b"x", content_type=TEXT)
     for key in ("probe/x", KEY):
@@ -163,12 +163,12 @@ def test_the_first_publish_tries_the_store_and_leaves_a_note(store_url):
 
 def test_a_large_page_comes_back_whole(store):
     page = b"<a>wheel</a>\n" * 50_000
-    assert store.replace("whl/g/links.html", page, None, content_type=TEXT) is True
-    first = store.get("whl/g/links.html")
+    assert store.replace("whl/index.html", page, None, content_type=TEXT) is True
+    first = store.get("whl/index.html")
     assert first.data == page
-    assert store.replace("whl/g/links.html", page + b"x", first.etag, content_type=TEXT) is True
-    assert store.get("whl/g/links.html").data == page + b"x"
-    assert store.replace("whl/g/links.html", page, first.etag, content_type=TEXT) is False
+    assert store.replace("whl/index.html", page + b"x", first.etag, content_type=TEXT) is True
+    assert store.get("whl/index.html").data == page + b"x"
+    assert store.replace("whl/index.html", page, first.etag, content_type=TEXT) is False
 
 
 def test_a_file_tells_how_far_it_is(store, tmp_path):

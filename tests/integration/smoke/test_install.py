@@ -112,30 +112,27 @@ def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python
     assert f"no index has {absent} as the wheel needs it" in caught.value.hint
 
 
-@pytest.mark.parametrize("option", ["--index-url", "--find-links"])
-def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, option):
+def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python):
     """As a bucket is when it was made; pip says of it only that there is no such version."""
     with moto.in_thread() as url:
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
         client = boto3.Session(**keys).client("s3", endpoint_url=url)
         client.create_bucket(Bucket="wheels")
-        for key in ("links.html", "links.html/fakemod/"):
-            client.put_object(Bucket="wheels", Key=key, Body=b"")
+        client.put_object(Bucket="wheels", Key="simple/fakemod/", Body=b"")
         client.close()
-        source = (option, f"{url}/wheels/links.html")
+        source = ("--index-url", f"{url}/wheels/simple/")
         with pytest.raises(SmokeFailedError) as caught:
             install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
-    assert f"{url}/wheels/links.html answers 403 to pip" in str(caught.value)
+    assert f"{url}/wheels/simple/ answers 403 to pip" in str(caught.value)
     assert caught.value.hint.startswith("let everybody read the bucket")
 
 
-@pytest.mark.parametrize("option", ["--index-url", "--find-links"])
-def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python, option, monkeypatch):
+def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/links.html"
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/simple/"
     with pytest.raises(InfrastructureError) as caught:
-        install(python, "fakemod==9", source=(option, url), log=tmp_path / "pip.log", timeout_s=600)
+        install(python, "fakemod==9", source=("--index-url", url), log=tmp_path / "pip.log", timeout_s=600)
     assert f"{url} does not answer ([Errno 111] Connection refused)" in str(caught.value)
     assert caught.value.hint.startswith("start its server")
 

@@ -87,17 +87,6 @@ def test_checks_after_the_time_limit_are_not_run(environment, packed, tmp_path):
     assert document["checks"][-len(late) :] == late
 
 
-def test_a_run_that_is_out_of_time_has_failed(environment):
-    addition = "def hang(s, o):\n    import time\n    time.sleep(600)\nTensor.__matmul__ = hang\n"
-    python = environment(addition)
-    for limit in (2, 20, 200):  # a busy machine may not even come to that check in 2 s
-        report = run_probe(python, module="fakemod", expect=Expectation(), timeout_s=limit)
-        if "matmul" in report.reason:
-            break
-    assert report.reason == f"did not finish in {limit} s in the check 'matmul float32 on cpu'"
-    assert report.seconds < 500
-
-
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_process_of_its_own_finds_what_the_probe_finds(packed, tmp_path, good_source, isolated):
     """On a card that is cut off, torch lies on PYTHONPATH; the runner of a smoke test shuts that out."""

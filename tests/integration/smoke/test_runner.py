@@ -1,11 +1,9 @@
 """The runner against modules that work, lie, crash, hang, fork and talk rubbish."""
 
 import errno
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,14 +11,12 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from farm.base import processes
 from farm.base.errors import InfrastructureError, UsageError
 from farm.smoke import runner
 from farm.smoke.report import SmokeReport
-from farm.smoke.runner import Expectation, clean, run_probe
+from farm.smoke.runner import Expectation, run_probe
 
 ANYTHING = Expectation()
 
@@ -32,8 +28,8 @@ def probe(python, *, expect=ANYTHING, timeout_s=120.0, emulate=None, module="fak
 def hung(python, check, expect=ANYTHING):
     """The report of a run that hangs in `check`. A busy machine may hang for the first limit in the ones before."""
     for limit in (2, 20, 200):
-        report = run_probe(python, module="fakemod", expect=expect, timeout_s=500, check_s=limit)
-        if report.reason == f"hung for more than {limit} s in the check '{check}'":
+        report = run_probe(python, module="fakemod", expect=expect, timeout_s=limit)
+        if report.reason == f"did not finish in {limit} s in the check '{check}'":
             return report
     raise AssertionError(report.reason)
 
@@ -181,11 +177,6 @@ def test_a_crash_while_importing(environment):
     assert "fakemod.py" in report.output_tail  # where in Python it was
 
 
-def test_a_hang_is_ended(environment):
-    report = probe(environment(base="import time\nwhile True:\n    time.sleep(1)\n"), timeout_s=4)
-    assert (report.outcome, report.reason) == ("failed", "did not finish in 4 s in the check 'import'")
-
-
 HANGS = {
     "python": "while True:\n        import time\n        time.sleep(1)",
     "with the GIL": "import ctypes\n    ctypes.PyDLL(None).sleep(600)",
@@ -195,7 +186,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("how", HANGS)
-def test_a_check_that_hangs_is_ended_at_its_own_limit(environment, how):
+def test_a_check_that_hangs_is_ended(environment, how):
     python = environment(f"def hang(s, o):\n    {HANGS[how]}\nTensor.__matmul__ = hang\n")
     report = hung(python, "matmul float32 on cpu")
     assert report.outcome == "failed"
@@ -205,7 +196,7 @@ def test_a_check_that_hangs_is_ended_at_its_own_limit(environment, how):
 
 
 def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch):
-    """A module that turns the probe's own alarm off: the runner sees that the file has not changed."""
+    """A module that turns the probe's own alarm off."""
     monkeypatch.setattr(runner, "GRACE_S", 1.0)
     addition = """
         import faulthandler, time
@@ -219,33 +210,6 @@ def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch
     assert report.seconds < 500
 
 
-def test_two_checks_that_begin_in_one_tick_of_the_disks_clock_are_two(tmp_path, monkeypatch):
-    """The second one has its own limit, though its file has the time of the first one's."""
-    clock, file = [0.0], tmp_path / "report.json"
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
-
-    class Probe:
-        """Its first check of 10 s is over at once, its second takes 100 of its 900 s."""
-
-        def __init__(self):
-            self.writes = iter([("first", 10), ("second", 900), None])
-
-        def wait(self, _seconds):
-            if (write := next(self.writes, 0)) == 0:
-                return 0
-            if write is None:
-                clock[0] = 100.0
-            else:
-                document = {"schema": 1, "module": "m", "facts": {}, "complete": False, "checks": []}
-                new = tmp_path / "report.json.tmp"
-                new.write_text(json.dumps({**document, "running": write[0], "limit_s": write[1]}))
-                os.utime(new, (1, 1))
-                new.replace(file)
-            raise subprocess.TimeoutExpired("probe", 0.2)
-
-    assert runner._watch(Probe(), file, 1000.0, "late") is None
-
-
 def test_a_gpu_that_is_asked_for_and_not_there(environment):
     report = probe(environment(), expect=Expectation(gpu=True))
     assert report.outcome == "failed"
@@ -254,8 +218,8 @@ def test_a_gpu_that_is_asked_for_and_not_there(environment):
 
 def test_windows_crash_codes_have_the_names_of_signals():
     for code, name in ((0xC000001D, "SIGILL"), (0xC0000005, "SIGSEGV"), (-0x3FFFFFE3, "SIGILL")):
-        ended = runner._Ended(returncode=code, late=None, tail="", seconds=1.0)
-        report = runner._judge("torch", None, ended, "the probe left no report", ANYTHING)
+        ended = runner.Ended(returncode=code, late=None, tail="", seconds=1.0)
+        report = runner.judge("torch", None, ended, "the probe left no report", ANYTHING)
         assert (report.outcome, report.signal) == ("failed", name)
 
 
@@ -305,14 +269,6 @@ def test_what_the_module_left_behind_is_ended(environment, tmp_path):
     assert wait_until_dead(int(file.read_text()))
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="it is found by /proc")
-def test_a_child_that_left_the_group_and_holds_the_pipe_is_ended(environment, tmp_path):
-    file = tmp_path / "pid"
-    report = probe(environment(FORKS.format(leave="os.setsid()", file=str(file))))
-    assert report.outcome == "passed"
-    assert not is_alive(int(file.read_text()))
-
-
 def test_a_child_that_cannot_be_found_is_not_waited_for(environment, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "KILL_WAIT_S", 0.5)
     monkeypatch.setattr(runner.processes, "end_marked", lambda *_: True)
@@ -336,7 +292,7 @@ print("served")
 def test_a_server_that_a_smoke_script_starts_does_not_hang_it_and_is_ended(environment, tmp_path):
     file, script = tmp_path / "pid", tmp_path / "own.py"
     script.write_text(SERVER.format(file=str(file)))
-    report = run_probe(environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0, check_s=20.0)
+    report = run_probe(environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0)
     assert [(check.status, check.seen) for check in report.checks if check.name == "smoke script"] == [
         ("passed", "served")
     ]
@@ -392,22 +348,11 @@ def test_an_exit_in_the_middle_is_no_success(environment):
     assert report.reason == "ended before the last check in the check 'matmul float32 on cpu'; exit code 0"
 
 
-def test_a_module_that_is_not_there(environment):
-    report = probe(environment(), module="absent_module")
-    assert report.outcome == "failed"
-    assert report.checks[0].seen == "ModuleNotFoundError: No module named 'absent_module'"
-
-
 def test_neither_pythonpath_nor_the_working_folder_can_stand_in_for_the_wheel(environment, tmp_path, monkeypatch):
     (tmp_path / "impostor.py").write_text("__version__ = '1'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert status_of(probe(environment(), module="impostor")) == {"import": "failed"}
-
-
-def test_no_interpreter(tmp_path):
-    with pytest.raises(UsageError, match="cannot be started"):
-        probe(tmp_path / "no-python")
 
 
 def test_without_the_emulator_the_report_says_how_to_get_it(environment, tmp_path, monkeypatch):
@@ -417,27 +362,6 @@ def test_without_the_emulator_the_report_says_how_to_get_it(environment, tmp_pat
     assert (report.outcome, report.emulated, report.checks) == ("not_run", "SandyBridge", ())
     assert report.reason == "qemu-x86_64 is not on the PATH"
     assert "Debian package qemu-user" in report.hint
-
-
-@given(st.text())
-def test_clean_leaves_nothing_that_steers_a_terminal(text):
-    assert not any(unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t" for c in clean(text))
-
-
-@pytest.mark.parametrize(
-    ("raw", "cleaned"),
-    [
-        ("\x1b[31mred\x1b[0m", "red"),
-        ("[1/9]\r[2/9]\r[9/9] done\nnext", "[9/9] done\nnext"),
-        ("line\r\nline", "line\nline"),
-        ("\x1b]0;title\x07text", "text"),
-        ("\x1b]8;;http://x\x1b\\link", "link"),
-        ("a\u202eb\x00c", "abc"),
-        ("half \x1b", "half "),
-    ],
-)
-def test_clean(raw, cleaned):
-    assert clean(raw) == cleaned
 
 
 def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):

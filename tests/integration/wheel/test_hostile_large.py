@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.wheel.hostile_corpus import LARGE
-from tests.unit.wheel.test_hostile_corpus import attempt, child, hold, kit  # noqa: F401
+from tests.unit.wheel.test_hostile_corpus import attempt, hold, kit  # noqa: F401
 
 
 @pytest.mark.parametrize("name", sorted(LARGE))

@@ -89,23 +89,9 @@ def test_no_official_wheel_leads_to_proved_builds_first(why):
         True,
         True,
     )
-    assert [("(tested" in each) for each in own] == [True, True, False]
+    assert [("(tested" in each) for each in own] == [True, True]
     assert "conda-forge: torch 2.5.1, CUDA 11.8" in said.out
     assert "--channel" not in why("--official", "--gpu", "RTX 4090")[1].out
-
-
-def test_builds_of_ones_own_can_be_planned_with_the_line_that_is_printed(why, capsys):
-    tried = 0
-    for card in ("K40", "K80", "GTX 1080 Ti", "V100", "RTX 5070", "GH200", "DGX Spark"):
-        for platform in ("linux", "windows"):
-            said = why("--official", "--gpu", card, "--platform", platform, "--torch", "1.12.0", "--cuda", "10.2")[1]
-            for line in said.out.splitlines():
-                if line.startswith("  farm submit "):
-                    words = line.split()[2:]
-                    assert main(["--project", str(PROJECT), "plan", *words]) == 0, line
-                    assert (("--platform windows" in line), capsys.readouterr().err) == (platform == "windows", "")
-                    tried += 1
-    assert tried >= 8
 
 
 @pytest.mark.parametrize(
@@ -193,7 +179,7 @@ def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpu", "RTX 3090"], "an example: --variant sm86-avx-py311; about PyTorch's own wheels: --official"),
+        (["--gpu", "RTX 3090"], "an example: --variant sm86-avx2-py311; about PyTorch's own wheels: --official"),
         (["--official", "--gpu", "V100", "--python", "py399"], "no release of PyTorch in the catalogue has wheels for"),
         (["--variant", "sm70-avx2-py311", "--python", "py38"], "--python belongs to --official"),
         (["--official", "--gpu", "V100", "--driver", "new"], "driver 'new' is not a version"),
@@ -321,17 +307,3 @@ def test_a_cuda_whose_driver_is_not_known_counts_as_its_neighbour(why, cuda):
     code, said = why(*words, "--cuda", cuda, "--torch", "2.15.0", "--json")
     assert (code, rules(said.out)["ptx-driver"]["severity"]) == (3, "error")
     assert ("unconfirmed" in rules(said.out)["ptx-driver"]["fact"]) == (cuda == "13.5")
-
-
-@pytest.mark.parametrize("platform", ["linux", "windows"])
-def test_an_answer_fits_one_screen(why, platform):
-    """100 columns, but for commands and addresses, which are copied whole; 40 lines."""
-    for card in ("K40", "K80", "GTX 1080 Ti", "V100", "RTX 5090", "GH200", "Jetson AGX Orin", "GTX 580", "H100"):
-        for more in ((), ("--torch", "2.8", "--cuda", "12.8")):
-            lines = why("--official", "--gpu", card, "--platform", platform, *more)[1].out.splitlines()
-            prose = [line for line in lines if not line.startswith(("  pip ", "  conda ", "  farm ", "  spack "))]
-            assert max(map(len, prose), default=0) <= 100
-            assert len(lines) <= 40
-    for words in (("--torch", "2.14.1"), ("--cuda", "12.6", "--numpy", "2.0.2", "--flash-attention")):
-        lines = why("--variant", "sm35-avx-py311", *words)[1].out.splitlines()
-        assert (max(map(len, lines)) <= 100, len(lines) <= 40) == (True, True)

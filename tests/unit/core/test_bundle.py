@@ -257,6 +257,26 @@ def test_a_bundle_in_a_folder_of_all_is_built_in_the_users_own(made, tmp_path, e
     assert not list(dest.glob("work*"))
 
 
+@pytest.mark.parametrize("what", ["changed", "added", "mode"])
+def test_what_was_unpacked_is_verified_again_before_it_runs(make, tmp_path, entered, what):
+    dest, _ = make(code=3)
+    assert run(dest).returncode == 5
+    (work,) = dest.glob("work-*")
+    program = work / "root/usr/bin/mkdir"
+    if what == "changed":
+        program.write_text("#!/bin/bash\necho > /farm/src/executed\n")
+    elif what == "added":
+        program.with_name("added").write_text("")
+    else:
+        program.chmod(0o4755)
+    done = run(dest, "--retry")
+    assert f"/{'added' if what == 'added' else 'mkdir'} is not as it was unpacked" in done.stdout
+    assert done.returncode == 5
+    assert not (work / "root/farm/src/executed").exists()
+    assert not program.with_name("added").exists()
+    assert not program.stat().st_mode & 0o4000
+
+
 def test_a_damaged_part_is_named_and_nothing_counts_as_unpacked(made, entered):
     dest, _ = made
     data = bytearray((dest / "part-01").read_bytes())

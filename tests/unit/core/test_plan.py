@@ -76,9 +76,8 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
         return
     assert judge(root, selectors).buildable
     rendered = render(root, plan)
-    declared = {"patches.json", "patches.py"} if plan.package == "torch" else set()
     recipes_own = {name for name in rendered.job if name.startswith("recipe/")}
-    own = {"build.sh", "plan.json", "run_build.py", "tiers.cmake"} | declared | recipes_own
+    own = {"build.sh", "plan.json", "run_build.py", "tiers.cmake"} | recipes_own
     assert set(rendered.job) >= {"build.cmd", "plan.json"} if platform == "windows" else set(rendered.job) == own
     assert bool(recipes_own) == (root / "farm/recipes" / plan.recipe / "job").is_dir()
     assert Version(plan.version).local

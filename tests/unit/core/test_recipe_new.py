@@ -90,6 +90,16 @@ def test_cuda_is_what_the_sources_hold(project, source):
     assert plan.env["CUDAARCHS"] == "35-real"
 
 
+@pytest.mark.parametrize(("libraries", "stub"), [('["cuda"]', ["driver_stub"]), ('["cudart"]', [])])
+def test_what_links_with_the_driver_gets_its_stub(project, source, libraries, stub):
+    """PyCUDA's first build ended at `cannot find -lcuda`."""
+    code = {"pyproject.toml": ABOUT, "a.cpp": "#include <cuda.h>\n", "setup.py": f"CUDA_LIBRARIES = {libraries}\n"}
+    assert new(project, source(**code)) == 0
+    made = written(project)
+    assert made["components"] == ["nvcc", "headers", "cudart", *stub]
+    assert ("LIBRARY_PATH" in made["env"]) == bool(stub)
+
+
 def test_what_cmake_would_fetch_is_named(project, source, capsys):
     """implicit and sentencepiece failed so at their first build, after minutes."""
     text = "include(FetchContent)\n# FetchContent_Declare(old)\nfetchcontent_declare( json\n  URL https://x.example)\n"

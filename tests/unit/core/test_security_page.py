@@ -1,12 +1,9 @@
 """docs/security.md names a test for each row that says what holds somebody."""
 
 import ast
-import os
 import re
 
 import pytest
-
-from farm.index.keys import new_key
 
 ROW = re.compile(r"^\| .* \| `(tests/[\w/]+\.py)(?:::(\w+))?` \|$", re.MULTILINE)
 
@@ -33,14 +30,3 @@ def test_every_row_names_a_test_that_is_there(page, root):
 def test_every_party_says_what_is_not_held(page):
     parties = [part for part in page.split("\n## ")[1:] if "| it tries to |" in part]
     assert all("**Not held" in part for part in parties)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has other modes")
-def test_a_key_is_for_its_owner_alone(tmp_path):
-    before = os.umask(0)
-    try:
-        new_key(tmp_path / "keys" / "farm.key")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "keys" / "farm.key").stat().st_mode & 0o777 == 0o600

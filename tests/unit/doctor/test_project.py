@@ -41,7 +41,7 @@ def test_a_project_that_is_well(project):
     ("file", "old", "new", "seen"),
     [
         ("ci/matrix.yaml", 'cuda: "11.8"', "cuda: [", "ci/matrix.yaml:"),
-        ("ci/farm.yaml", "grace_s: 600", "gracious: 600", "ci/farm.yaml:11"),
+        ("ci/farm.yaml", "grace_s: 600", "gracious: 600", "ci/farm.yaml:10"),
         ("ci/runners.yaml", "engine: docker", "engin: docker", "ci/runners.yaml:4"),
         ("recipes/hello/recipe.yaml", "version: ", "versoin: ", "recipes/hello/recipe.yaml:4"),
     ],

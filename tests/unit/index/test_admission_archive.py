@@ -202,6 +202,6 @@ def test_a_name_of_the_layout_is_nobodys(tmp_path, uploaded, name):
 
 
 def test_the_names_of_the_layout_are_those_of_its_table():
-    assert {"simple", "v1-json", "files", "variant", "links.html", "index.html"} <= RESERVED
+    assert {"simple", "v1-json", "files", "variant", "index.html"} <= RESERVED
     for key in (key for key in LAYOUT if key.startswith("whl/")):
         assert all(part in RESERVED for part in key.split("/")[1:] if "{" not in part and part != "…"), key

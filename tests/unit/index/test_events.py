@@ -51,7 +51,6 @@ def test_a_rebuild_is_nothing_new(version, short):
         ("whl/g/simple/torch/index.html", "whl/g/simple/torch/"),
         ("whl/g/simple/index.html", "whl/g/simple/"),
         ("whl/g/v1-json/torch/index.json", "whl/g/v1-json/torch/"),
-        ("whl/g/links.html", "whl/g/links.html"),
         ("catalog.json", "catalog.json"),
         ("index.html", "index.html"),
     ],

@@ -149,21 +149,7 @@ def test_nothing_breaks_out_of_an_attribute(requires_python, reason):
     read = Anchors(html)
     assert read.tags == plain.tags
     assert set(read.anchors[0]) == set(plain.anchors[0]) | {"data-yanked"}
-    links = html_of.links_html("g", {"torch": html_of.links_section(page)})
-    assert html_of.parse_links(links, "key") == {"torch": html_of.links_section(page)}
     assert html_of.generation_of(html, "key") == 1
-
-
-def test_links_hold_all_projects_and_are_read_back():
-    sections = {
-        name: html_of.links_section(page_of(wheel(f"{name}-1-py3-none-any.whl"))) for name in ("torch", "canary")
-    }
-    html = html_of.links_html("sm35-avx", sections)
-    assert html_of.parse_links(html, "key") == sections
-    assert [anchor["href"].split("#")[0] for anchor in Anchors(html).anchors] == [
-        "../files/canary-1-py3-none-any.whl",
-        "../files/torch-1-py3-none-any.whl",
-    ]
 
 
 def test_the_root_page_lists_projects_and_is_read_back():
@@ -185,7 +171,7 @@ def test_the_root_page_lists_projects_and_is_read_back():
     ],
 )
 def test_what_is_not_ours_is_never_taken_for_an_empty_page(data):
-    readers = [pages.parse_page, html_of.generation_of, html_of.parse_links, html_of.parse_list]
+    readers = [pages.parse_page, html_of.generation_of, html_of.parse_list]
     for read in readers:
         with pytest.raises(InfrastructureError, match="not of this farm"):
             read(data, "key")

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
-from farm.index.keys import load_signer, new_key
+from farm.base.errors import PublishRefusedError, VerificationFailedError
 from farm.index.layout import record_key
 from farm.index.records import PREDICATE, parse_record
 from farm.plan.build import resolve
@@ -23,7 +22,7 @@ from farm.run.release import publish_wheel
 from farm.run.run import take_up
 from farm.run.smoke import passed_mark
 from farm.run.wheel import refusal
-from farm.run.workspace import Silent, Workspace, configured_signer, open_journal
+from farm.run.workspace import Silent, Workspace, open_journal
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
 from tests.indexes.wheels import build_wheel
@@ -48,6 +47,7 @@ PLAN = SimpleNamespace(
     build_requires=[],
     library_wheels=[SimpleNamespace(package="nvidia-cublas-cu11")],
     cuda_libraries="wheels",
+    without={"fbgemm": "needs AVX2"},
 )
 FINDING = Finding(check="members", where="canary/x_test.so", what="has no place", why="because", fix="leave it out")
 WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it")
@@ -125,31 +125,7 @@ def test_the_record_says_where_the_wheel_comes_from(publish):
     assert run["builder"]["id"] == "urn:torch-farm"
     assert run["metadata"] == {"invocationId": "r1"}
     assert [each["name"] for each in run["byproducts"]] == ["verify.json"]
-
-
-@pytest.mark.parametrize("where", ["file", "variable"])
-def test_the_configured_key(tmp_path, monkeypatch, where):
-    new_key(tmp_path / "farm.key")
-    monkeypatch.setenv("FARM_TEST_KEY", (tmp_path / "farm.key").read_text())
-    settings = Settings.model_construct(signing_key="farm.key" if where == "file" else "env:FARM_TEST_KEY")
-    assert configured_signer(tmp_path, settings).public_key == load_signer(tmp_path / "farm.key").public_key
-
-
-@pytest.mark.parametrize(
-    ("signing_key", "message"),
-    [("none.key", "cannot read the key"), ("env:FARM_TEST_KEY", "FARM_TEST_KEY, and it is not set")],
-)
-def test_a_key_that_is_not_there_is_said(tmp_path, monkeypatch, signing_key, message):
-    monkeypatch.delenv("FARM_TEST_KEY", raising=False)
-    with pytest.raises(UsageError, match=message):
-        configured_signer(tmp_path, Settings.model_construct(signing_key=signing_key))
-
-
-def test_a_variable_that_is_no_key_is_not_shown(tmp_path, monkeypatch):
-    monkeypatch.setenv("FARM_TEST_KEY", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----")
-    with pytest.raises(UsageError, match="FARM_TEST_KEY holds no ed25519 private key") as caught:
-        configured_signer(tmp_path, Settings.model_construct(signing_key="env:FARM_TEST_KEY"))
-    assert "c2VjcmV0" not in f"{caught.value}{caught.value.hint}"
+    assert provenance["without"] == "FBGEMM (needs AVX2)"
 
 
 def test_the_reasons_of_waivers_are_published(publish):

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,10 @@ from farm import catalog
 from farm.catalog import gpus, paste
 from farm.plan.compat import official
 from farm.plan.compat.official import Question
-from farm.site import pages
+from farm.plan.recommend import machine_of, own_builds
+from farm.site import answers, pages
 
+ROOT = Path(__file__).parents[3]
 QUESTIONS = 2000
 SEED = 20261126
 DRIVERS = (
@@ -33,11 +36,12 @@ DRIVERS += ("580.65.06", "590.48.01", "610.43.02", "R")
 RUN = """
 const [script, facts, asked] = process.argv.slice(1);
 const read = (path) => JSON.parse(require("fs").readFileSync(path));
-const answers = require(script)(read(facts)), { questions, texts, names } = read(asked);
+const answers = require(script)(read(facts)), { questions, texts, names, builds } = read(asked);
+const own = ([sm, platform, driver]) => answers.own({ sms: [sm], platform, driver, python: null });
 const rows = (q) => answers.others(q).map((row) => [row.maker, row.torch, row.install]);
 process.stdout.write(JSON.stringify({
   best: questions.map(answers.best), others: questions.map(rows), read: texts.map(answers.read),
-  find: names.map(answers.find), maker: names.map(answers.maker),
+  find: names.map(answers.find), maker: names.map(answers.maker), own: builds.map(own),
 }));
 """
 
@@ -67,6 +71,12 @@ TEXTS = [
     "Radeon RX 7900 XTX",
     "",
     "\x00|{}<script>",
+]
+BUILDS = [
+    (sm, place, driver)
+    for sm, drivers in ((35, ("470", "450.51", "535.54")), (61, (None, "550.54", "590.44")), (75, ("450.80.02", "570")))
+    for place in ("linux-x86_64", "windows-x86_64")
+    for driver in drivers
 ]
 
 
@@ -117,9 +127,9 @@ def names():
 
 
 def test_python_and_javascript_give_the_same_answers(node, tmp_path):
-    asked = {"questions": list(questions()), "texts": TEXTS, "names": list(names())}
+    asked = {"questions": list(questions()), "texts": TEXTS, "names": list(names()), "builds": BUILDS}
     document = {**asked, "questions": [vars(question) for question in asked["questions"]]}
-    (tmp_path / "facts.json").write_text(json.dumps(official.facts()))
+    (tmp_path / "facts.json").write_text(json.dumps(answers.data(ROOT, [])))
     (tmp_path / "asked.json").write_text(json.dumps(document))
     script = pages.TEMPLATES / "answers.js"
     command = [node, "-e", RUN, str(script), str(tmp_path / "facts.json"), str(tmp_path / "asked.json")]
@@ -131,10 +141,13 @@ def test_python_and_javascript_give_the_same_answers(node, tmp_path):
         assert ours == found, question
     for text, found in zip(TEXTS, theirs["read"], strict=True):
         ours = paste.read(text)
-        assert {"cards": list(ours.cards), "driver": ours.driver, "said": ours.said} == found, text
+        assert {"cards": list(ours.cards), "driver": ours.driver, "problem": ours.problem} == found, text
     for name, found, company in zip(asked["names"], theirs["find"], theirs["maker"], strict=True):
         assert sorted({(card.name, card.sm) for card in gpus.find(name)}) == [tuple(pair) for pair in found], name
         assert gpus.maker(name) == company, name
+    for (sm, place, driver), found in zip(BUILDS, theirs["own"], strict=True):
+        ours = [build.words for build in own_builds(ROOT, machine_of((sm,), place, driver=driver))]
+        assert ours == [row[3] for row in found], (sm, place, driver)
     runs = [official.best(question).runs for question in asked["questions"]]
     assert 200 < sum(runs) < QUESTIONS - 200  # both answers come
 
@@ -158,4 +171,4 @@ def test_pasted_text_names_cards_and_never_paths_or_prompts(text, cards, driver)
 def test_a_message_says_what_to_do():
     for place in (9, 10, 11, 12):
         found = paste.read(TEXTS[place])
-        assert (found.cards, bool(found.said)) == ((), True)
+        assert (found.cards, bool(found.problem)) == ((), True)

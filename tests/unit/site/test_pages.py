@@ -1,6 +1,7 @@
 """The pages: whole, escaped, within their size; what is there first, then what could be built."""
 
 import gzip
+import html
 import html.parser
 import json
 import re
@@ -14,6 +15,10 @@ from farm.base.errors import InfrastructureError
 from farm.cli.main import main
 from farm.cli.site import _to_folder
 from farm.index.lifecycle import record_event
+from farm.plan.build import resolve
+from farm.plan.features import absent
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from farm.site import build
 from farm.site.pages import embedded
 from farm.site.tested import Smoke
@@ -102,7 +107,22 @@ def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root,
     main(["--project", str(root), "why", "--official", "--gpu", card, "--json"])
     said = [each["words"] for each in json.loads(capsys.readouterr().out)["own"]]
     data = json.loads(read(offered["index.html"]).scripts[0])
-    assert [words for *_, words in data["own"]["linux-x86_64"][sm]] == said
+    assert [row[3] for row in data["own"]["linux-x86_64"][sm]][:3] == said
+
+
+def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(offered, root, store, put_verified):
+    data = json.loads(read(offered["index.html"]).scripts[0])
+    plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), channel="debian-2.6.0"))
+    lacking = absent(plan.without)
+    assert "FBGEMM (needs AVX2)" in lacking
+    assert lacking in [without for *_, without in data["own"]["linux-x86_64"]["35"]]
+    put_verified("torch-2.6.0+cpu.avx-cp311-cp311-linux_x86_64.whl", "cpu-avx", {"without": f"{lacking} {EVIL}"})
+    made = make(with_tests(wheels(store), {}))
+    (row,) = json.loads(read(made["index.html"]).scripts[0])["there"]
+    assert lacking in row[-1]
+    page = made["project/torch.html"].decode()
+    assert f"Without {html.escape(lacking, quote=False)}".replace("'", "&#39;") in page
+    assert "<img" not in page
 
 
 def test_hostile_text_stays_text(there):

@@ -1,22 +1,31 @@
 """Every hostile file is refused with a clear error, in bounded memory and time, and leaves nothing anywhere."""
 
-import json
-import os
+import contextlib
 import re
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from farm.base.errors import FarmError
+from farm.wheel.inspect import inspect
+from farm.wheel.policy import Policy
+from farm.wheel.repair import repair
+from farm.wheel.vendor import RepairOptions
+from farm.wheel.verify import verify
 from tests.unit.wheel import hostile_corpus as corpus
 from tests.unit.wheel import hostile_make as make
 
 if sys.platform != "linux":
     pytest.skip("memory is limited the Linux way", allow_module_level=True)
 
-HERE = Path(__file__).parent
+import resource
+
 REFUSED = "VerificationFailedError"
+MEMORY = 256 << 20
+SECONDS = 20  # of CPU
+POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=(35,), cpu="avx")
 
 
 @pytest.fixture(scope="session")
@@ -24,29 +33,50 @@ def kit(make_elf, make_container, make_entry, make_digest):
     return make.Kit(make_elf, make_container, make_entry, make_digest)
 
 
-@pytest.fixture(scope="session")
-def child(kit, tmp_path_factory):
-    environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
-    good = tmp_path_factory.mktemp("good") / f"canary-1.0-{make.TAG}.whl"
-    good.write_bytes(make.pack(kit.members()))
-    command = [sys.executable, str(HERE / "hostile_child.py"), str(good)]
-    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.stdin.close()
+@contextlib.contextmanager
+def limits():
+    """Little more memory than there is now, and little time.
+
+    Memory is what the process can write to (RLIMIT_DATA): files that are mapped to be read do not count.
+    """
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    handler = signal.signal(signal.SIGPROF, lambda *_: pytest.fail(f"more than {SECONDS} s of CPU time"))
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY, before[1]))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        signal.signal(signal.SIGPROF, handler)
 
 
 @pytest.fixture
-def attempt(child, tmp_path):
+def attempt(tmp_path, monkeypatch):
     """Give the bytes of a wheel to every operation: (outcomes, all files there are afterwards, by path)."""
 
     def run(content):
+        out = tmp_path / "case/out"
         for folder in ("in", "out", "tmp"):
             (tmp_path / "case" / folder).mkdir(parents=True)
         (tmp_path / "beside.py").write_bytes(b"untouched")
+        monkeypatch.chdir(tmp_path / "case")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "case/tmp"))
         wheel = tmp_path / "case" / "in" / f"canary-1.0-{make.TAG}.whl"
         wheel.write_bytes(content)
-        print(tmp_path / "case", file=child.stdin, flush=True)
-        outcomes = json.loads(child.stdout.readline())
+        with limits():
+            report = verify(wheel, POLICY)
+            found = "\n".join(finding.what for finding in report.findings)
+            outcomes = {"verify": ("passed" if report.passed else "failed", found)}
+            for name, operation in {
+                "inspect": lambda: str(inspect(wheel).to_json()),
+                "repair": lambda: repair(wheel, out, RepairOptions(into="canary/lib")).wheel.name,
+            }.items():
+                try:
+                    outcomes[name] = ("ok", operation())
+                except FarmError as error:
+                    outcomes[name] = (type(error).__name__, str(error))
         there = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*") if not path.is_dir()}
         assert there.pop("beside.py").read_bytes() == b"untouched"
         assert there.pop(str(wheel.relative_to(tmp_path))).read_bytes() == content
@@ -62,7 +92,7 @@ def test_there_are_enough():
 def test_the_good_wheel_passes(kit, attempt):
     """So that a case fails for what is hostile in it."""
     outcomes, there = attempt(make.pack(kit.members()))
-    assert [outcomes["verify"], outcomes["inspect"][0]] == [["passed", ""], "ok"]
+    assert [outcomes["verify"], outcomes["inspect"][0]] == [("passed", ""), "ok"]
     assert there == [f"case/out/{outcomes['repair'][1]}"]
 
 

@@ -9,12 +9,14 @@ from farm.base.errors import VerificationFailedError
 from farm.wheel.elf import read_elf
 from farm.wheel.initscan import scan_starts
 from tests.examples import examples
+from tests.unit.wheel.conftest import build_elf
 
 CODE = 352  # where build_elf puts the text
 RET = b"\xc3"
 VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
 JMP_RAX = b"\xff\xe0"
 LEA_RDX = b"\x48\x8d\x15"
+LEA_RDI = b"\x48\x8d\x3d"
 
 
 def call(at, to):
@@ -166,7 +168,6 @@ def test_an_extension_module_runs_its_init_function(scan, name):
     assert features(scan(code, symbols={f"my{name}": 64})) == {}
 
 
-LEA_RDI = b"\x48\x8d\x3d"
 MOV_RDI = b"\x48\x8b\x3d"
 
 
@@ -229,6 +230,30 @@ def test_mutated_libraries_give_one_error_only(make_elf, data):
     except VerificationFailedError:
         return
     assert found.instructions <= len(raw)
+
+
+def test_functions_of_other_libraries_are_named(scan):
+    """By the PLT, and by a pointer in the GOT; what is called in turn is followed from its name on."""
+    got = 0x5000
+    stub = b"\xff\x25" + struct.pack("<i", got - (CODE + 32 + 6))
+    direct = b"\xff\x15" + struct.pack("<i", got + 8 - (CODE + 64 + 6)) + RET
+    code = text(p0=call(0, 32) + call(5, 64) + RET, p32=stub, p64=direct, p80=VPADDD_YMM + RET)
+    rows = [(got, 3 << 32 | 7, 0), (got + 8, 4 << 32 | 6, 0)]
+    found = scan(code, init=[0], takes=["one", "two"], relocations=rows)
+    assert (found.calls, found.open_ends) == ({"one", "two"}, 0)
+    raw = build_elf(text=code, symbols={"kernel": 80})
+    for called, ends in (("kernel", 1), ("other", 0)):
+        found = scan_starts(raw, read_elf(raw), "avx", [called])
+        assert (features(found), found.open_ends) == ({}, ends), "a question to the CPU may stand before it"
+
+
+@pytest.mark.parametrize(("taker", "ends"), [("pthread_once", 1), ("__cxa_atexit", 0)])
+@pytest.mark.parametrize("leave", [call, jump])
+def test_a_function_that_another_one_gets_may_run(scan, taker, ends, leave):
+    stub = b"\xff\x25" + struct.pack("<i", 0x5000 - (CODE + 32 + 6))
+    code = text(p0=LEA_RDI + struct.pack("<i", 64 - 7) + leave(7, 32) + RET, p32=stub, p64=VPADDD_YMM + RET)
+    found = scan(code, init=[0], takes=[taker], relocations=[(0x5000, 3 << 32 | 7, 0)])
+    assert (features(found), found.open_ends) == ({}, ends)
 
 
 MOVABS = b"\x48\xb8" + bytes(8)  # ten bytes

@@ -150,20 +150,6 @@ def test_a_library_with_a_modules_name_that_takes_nothing_of_python_is_no_module
 
 
 @pytest.mark.parametrize(
-    ("tag", "member", "ok"),
-    [
-        ("cp311-cp311", "_C.cpython-311-x86_64-linux-musl.so", True),
-        ("cp311-cp311", "_C.cpython-311-x86_64-linux-gnu.so", False),
-        ("cp310-cp310", "_C.cpython-310-x86_64-linux-gnu.so", True),  # musl had no name of its own before 3.11
-    ],
-)
-def test_modules_for_musl(refused, make_elf, tag, member, ok):
-    module = make_elf(needed=["libc.musl-x86_64.so.1"], symbols={"PyInit__C": 0})
-    found = refused({f"canary/{member}": module}, tag=f"{tag}-musllinux_1_2_x86_64")
-    assert [check for check, _, _ in found] == ([] if ok else ["abi"])
-
-
-@pytest.mark.parametrize(
     ("tag", "member", "needed", "ok"),
     [
         ("cp311-cp311", "_C.cp311-win_amd64.pyd", "python311.dll", True),
@@ -206,7 +192,7 @@ def test_the_python_that_a_library_needs(refused, make_elf):
         ("graalpy311-graalpy240_311_native-manylinux_2_17_x86_64", "GraalPy"),
         ("cp313-cp313-android_21_arm64_v8a", "Android"),
         ("cp313-cp313-ios_13_0_arm64_iphoneos", "iOS"),
-        ("cp311-cp311-win32", "32-bit Windows"),
+        ("cp311-cp311-win32", "32-bit machines"),
     ],
 )
 def test_systems_that_are_not_supported_are_refused_in_a_line(make_wheel, tmp_path, tag, system):

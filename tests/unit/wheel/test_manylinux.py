@@ -1,9 +1,13 @@
+import contextlib
+
 import pytest
 
-from farm.base.errors import VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.tags import (
     SystemNeed,
+    check_supported,
     earned_policy,
+    for_musl,
     is_system_library,
     policies,
     policy_of_tag,
@@ -79,20 +83,31 @@ def test_levels_of_which_auditwheel_has_no_list():
         assert policy_of_tag(tag) is None
 
 
-MUSL = "canary/_C.cpython-312-x86_64-linux-musl.so"
+@pytest.mark.parametrize(
+    ("who", "libraries", "musl"),
+    [
+        ("_C.cpython-312-x86_64-linux-musl.so", ["libc.musl-x86_64.so.1"], True),
+        ("_C.cpython-312-x86_64-linux-musl.so", [], True),
+        ("_C.abi3.so", ["libc.so"], True),  # as tokenizers 0.23 is linked
+        ("_C.cpython-312-x86_64-linux-musl.so", ["libc.so.6"], False),  # what it needs counts for more than its name
+        ("_C.cpython-312-x86_64-linux-gnu.so", [], False),
+    ],
+)
+def test_musl_by_what_is_needed_or_by_the_name(who, libraries, musl):
+    assert for_musl(who, libraries) == musl
+    if musl:
+        with pytest.raises(VerificationFailedError, match=r"is for musl \(Alpine Linux\)"):
+            earned_policy([need(libraries=libraries, who=who)], "x86_64")
 
 
 @pytest.mark.parametrize(
-    ("who", "libraries", "level"),
+    ("tags", "ok"),
     [
-        (MUSL, ["libc.musl-x86_64.so.1"], "musllinux_1_2"),
-        (MUSL, [], "musllinux_1_2"),
-        ("canary/_C.abi3.so", ["libc.so"], "musllinux_1_2"),  # as tokenizers 0.23 is linked
-        ("_C.cpython-312-arm-linux-musleabihf.so", [], "musllinux_1_2"),
-        (MUSL, ["libc.so.6"], "manylinux_2_5"),  # what it needs counts for more than its name
-        ("_C.cpython-312-x86_64-linux-gnu.so", [], "manylinux_2_5"),
-        ("a.so", ["libc.musl-x86_64.so.1"], "musllinux_1_2"),
+        ("cp311-cp311-musllinux_1_2_x86_64", False),
+        ("cp311-cp311-manylinux_2_17_i686", False),
+        ("cp311-cp311-manylinux_2_17_x86_64.musllinux_1_1_x86_64", True),
     ],
 )
-def test_musl_by_what_is_needed_or_by_the_name(who, libraries, level):
-    assert earned_policy([need(libraries=libraries, who=who)], "x86_64").name == level
+def test_machines_that_no_variant_is_for(tags, ok):
+    with contextlib.nullcontext() if ok else pytest.raises(UsageError, match="are not supported"):
+        check_supported(f"x-1-{tags}.whl")

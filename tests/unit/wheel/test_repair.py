@@ -342,26 +342,6 @@ def test_a_wheel_for_every_machine_keeps_its_name(tmp_path, make_wheel):
         assert repair(wheel, tmp_path, options).wheel.name == wheel.name
 
 
-@pytest.mark.parametrize(
-    ("needs", "tags", "made"),
-    [
-        (["libc.musl-x86_64.so.1"], "linux", "musllinux_1_2_x86_64"),
-        (["libc.musl-x86_64.so.1", "libz.so.1"], "musllinux_1_1", "musllinux_1_1_x86_64"),
-        (["libc.so.6"], "linux", "manylinux_2_5_x86_64.manylinux1_x86_64"),
-    ],
-)
-def test_the_tag_is_that_of_the_c_library(tmp_path, make_wheel, make_elf, needs, tags, made):
-    files = {"canary/_C.so": make_elf(needed=needs)}
-    wheel = make_wheel(tmp_path / "in", files, tag=f"cp311-cp311-{tags}_x86_64")
-    assert run(wheel, tmp_path).wheel.name == f"canary-1.0-cp311-cp311-{made}.whl"
-
-
-def test_libstdcxx_is_no_part_of_musl_systems(tmp_path, make_wheel, make_elf):
-    module = make_elf(needed=["libc.musl-x86_64.so.1", "libstdc++.so.6"])
-    with pytest.raises(VerificationFailedError, match=r"libstdc\+\+\.so\.6, which is not in the wheel"):
-        run(make_wheel(tmp_path / "in", {"canary/_C.so": module}), tmp_path)
-
-
 def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(tmp_path, wheel, libs, make_elf):
     for name, needs in (("libbuiltins.so.11.8", ["libdeeper.so.1", "libc.so.6"]), ("libdeeper.so.1", ["libc.so.6"])):
         (libs[1] / name).write_bytes(make_elf(soname=name, needed=needs, runpath="$ORIGIN"))

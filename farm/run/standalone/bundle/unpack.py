@@ -1,9 +1,10 @@
-"""The parts of a bundle, verified and unpacked."""
+"""The parts of a bundle, verified and unpacked; what was unpacked before, verified again."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import lzma
 import os
 import shutil
@@ -11,7 +12,11 @@ import stat
 import tarfile
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 DAMAGED, FAILED, CANNOT, AGAIN, INTERRUPTED = 2, 5, 9, 10, 130
 EXIT_CODES = """exit codes:
@@ -86,6 +91,8 @@ def weakness(folder: Path) -> str | None:
 
 PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
 """Folders of a root file system beside files; nothing in them but /farm comes with the toolchain."""
+CHANGING = ("root/dev", "root/proc", "root/tmp", "root/run", "root/root", "root/farm-jobs", "root/farm-volumes")
+"""Folders that builds and their engine fill."""
 
 
 class Joined(io.RawIOBase):
@@ -135,15 +142,19 @@ def look_for(manifest: dict[str, Any], folders: list[Path]) -> tuple[list[tuple[
 
 def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
     """Join the parts into `state`: `root` is the toolchain, the others are the build's inputs."""
-    ready = state / "unpacked"
-    if ready.exists():  # in a folder that is the user's alone
-        return
+    ready, inputs = state / "unpacked", list(manifest["job"]["inputs"].values())
+    if ready.exists():
+        changed = difference(json.loads(ready.read_text(encoding="utf-8")), contents(state, inputs))
+        if changed is None:
+            return
+        say(f"{state / changed} is not as it was unpacked: unpacking again")
+        ready.unlink()
     found, missing = look_for(manifest, folders)
     if missing:
         leave(AGAIN, f"{len(found)} parts are here; missing: {', '.join(missing)}", "copy them here and call again")
     say(f"unpacking {len(found)} parts into {state}")
     start = time.monotonic()
-    for name in ("root", *manifest["job"]["inputs"].values()):
+    for name in ("root", *inputs):
         # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
     with tarfile.open(fileobj=io.BufferedReader(Joined(found), 1 << 20), mode="r|") as archive:
@@ -160,7 +171,9 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
-    ready.touch()  # last: a call that was killed in between starts the unpacking again
+    part = state / "unpacked.part"
+    part.write_text(json.dumps(contents(state, inputs)), encoding="utf-8")
+    part.replace(ready)  # last: a call that was killed in between starts the unpacking again
     say(f"unpacked in {time.monotonic() - start:.0f} s")
 
 
@@ -173,3 +186,33 @@ def extract(tree: tarfile.TarFile, root: Path) -> None:
     for name in PLACES:
         (root / name).mkdir(exist_ok=True)
     (root / "tmp").chmod(0o1777)
+
+
+def contents(state: Path, inputs: list[str]) -> dict[str, str]:
+    """Properties of each unpacked file that must not change: its hash and mode, or where a link leads."""
+    found = {}
+    for path in (each for name in ("root", *inputs) for each in walk(state, state / name)):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            found[path.relative_to(state).as_posix()] = f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
+        else:
+            what = digest(path) if stat.S_ISREG(status.st_mode) else "no plain file"
+            found[path.relative_to(state).as_posix()] = f"{stat.S_IMODE(status.st_mode):o} {what}"
+    return found
+
+
+def walk(state: Path, folder: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ():
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            if path.relative_to(state).as_posix() not in CHANGING:
+                yield from walk(state, path)
+        else:
+            yield path
+
+
+def difference(before: dict[str, str], now: dict[str, str]) -> str | None:
+    """The first file that is not as it was; builds add files below /farm, and nowhere else."""
+    changed = (name for name, value in before.items() if now.get(name) != value)
+    added = (name for name in now if name not in before and not name.startswith("root/farm/"))
+    return next(changed, None) or next(added, None)

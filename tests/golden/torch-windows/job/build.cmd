@@ -258,13 +258,13 @@ call :step
 set "FARM_HEAD="
 if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_SAID%\head.txt 2>nul
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_SAID%\head.txt") do set "FARM_HEAD=%%h"
-rem The tree of this plan and this compiler, patched: what is compiled in it is kept, and Ninja goes on.
+rem The tree of this plan and this compiler: what is compiled in it is kept, and Ninja goes on.
 set "FARM_TREE=C:\farm\src\.git\DIGEST-%VCToolsVersion%.tree"
 set "FARM_KEPT="
 if "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" if exist "%FARM_TREE%" set "FARM_KEPT=1"
 if defined FARM_KEPT if exist C:\farm\src\build\ set "FARM_TEXT=what is compiled in C:\farm\src\build is kept; remove that folder to compile all of it again"
 if defined FARM_KEPT if exist C:\farm\src\build\ call :say
-if defined FARM_KEPT goto :patched
+if defined FARM_KEPT goto :kept
 rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
 if "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" if exist C:\farm\src\.git\farm.ok goto :clean
 :clone
@@ -284,7 +284,7 @@ if not "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" goto :failed
 set "FARM_CODE=9"
 copy /y nul C:\farm\src\.git\farm.ok >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
-goto :patches
+goto :paths
 :clean
 rem A tree of another plan: CMake would not run again with what that left, and keep its settings. One that git cannot
 rem clean (a killed git leaves its lock) is cloned again.
@@ -301,21 +301,16 @@ rem A submodule that lost its files is none for foreach. Nothing is fetched wher
 if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq"
 if not "%ERRORLEVEL%"=="0" goto :clone
-:patches
+:paths
 set "FARM_CODE=5"
 set "FARM_NEXT=the last lines of the log name paths that cl.exe, nvcc and CMake cannot open: shorten them in the source"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" long_paths.py C:\farm\src
-if not "%ERRORLEVEL%"=="0" goto :failed
-set "FARM_STEP=patches"
-set "FARM_NEXT=the log says which patch does not fit the source"
-call :step
-"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe patches.py patches.json C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_CODE=9"
 set "FARM_NEXT=is C: writable and not full?"
 copy /y nul "%FARM_TREE%" >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
-:patched
+:kept
 set "FARM_CODE=5"
 
 rem --- build ------------------------------------------------------------------------------------------------------

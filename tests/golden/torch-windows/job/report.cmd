@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan DIGESTfdede7ef8ff57e7b83ed945ff2b6d94fa6237fd4caa3f13e3856
+> %FARM_REPORT% echo plan DIGEST
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311

@@ -122,8 +122,6 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/21.tar" --directory third_party/tensorpipe/third_party/libuv --strip-components=1
     mkdir -p third_party/XNNPACK
     tar --extract --no-same-owner --file "$FARM_ROOT/source/22.tar" --directory third_party/XNNPACK --strip-components=0
-    echo "farm: step patches"
-    python3 "$FARM_ROOT/job/patches.py" "$FARM_ROOT/job/patches.json" "$FARM_ROOT/src"
     echo "farm: step patches/0001-mkl-fft-strides.patch"
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0001-mkl-fft-strides.patch"
     echo "farm: step prepare.sh"

@@ -1,14 +1,23 @@
-"""Checks that hold on every system: memory, disk, cores, Python, Git, driver against GPU, nvcc against GPU."""
+"""The checks: memory, disk, cores, Python, Git, driver against GPU, what builds and what torch.compile needs.
 
-import re
+Visual Studio, the Windows SDK and the archives are checked by build.cmd itself, before it downloads anything.
+"""
+
 from collections.abc import Iterator
 
-from farm import catalog
+from farm.base.errors import NoRunnerError
+from farm.catalog import number
 from farm.machine.detect.hardware import driver_branch, driver_problem, judge_gpu, last_driver
 from farm.machine.detect.machine import NoReadingError
-from farm.machine.doctor.findings import GB, Finding, Patient, missing, needs, ok, warning
+from farm.machine.detect.readings import Readings
+from farm.machine.doctor.findings import GB, Finding, Patient, missing, needs, ok, run_checks, warning
+from farm.machine.doctor.site import Site
+from farm.plan.file import Plan
 from farm.plan.recipe import recipe
+from farm.platforms.facts import DEFAULT
 
+ENGLISH = "1033"
+"""The language id of English (United States): the folder that a compiler's English messages are in."""
 GIT = r"C:\Program Files\Git\cmd\git.exe"
 """Where Git for Windows lies, whatever it did to PATH."""
 
@@ -29,7 +38,7 @@ def memory(patient: Patient) -> Iterator[Finding]:
     cores = patient.site.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
-    if patient.large and commit < wanted.commit_gb * GB:
+    if patient.large and patient.platform.limits_paths and commit < wanted.commit_gb * GB:
         what = patient.platform.swap
         yield warning(
             what,
@@ -45,7 +54,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
     where = patient.platform.build_root
     wanted: float = needs().disk_gb
     what = "PyTorch"
-    if patient.plan is not None and not patient.large:
+    if patient.plan is not None and not (patient.large and patient.platform.limits_paths):
         what = patient.plan.package
         wanted = recipe(patient.plan.recipe).disk_gb + needs().image_gb
     free = patient.site.free(where)
@@ -125,39 +134,81 @@ def gpu(patient: Patient) -> Iterator[Finding]:
             yield ok("GPU driver", found)
 
 
-def nvcc(patient: Patient) -> Iterator[Finding]:
-    """The nvcc on PATH: which version, and whether it can make code for the GPU at all."""
+def engine(patient: Patient) -> Iterator[Finding]:
+    """The engine that Linux builds run in, Docker's or Podman's: asked as builds ask it."""
     try:
-        answer = patient.site.run("nvcc", "--version").text
-    except NoReadingError:
-        yield ok("nvcc", "none on PATH; the farm brings its own toolkit")
+        system, version, machine = patient.site.engine()
+    except NoRunnerError as error:
+        yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
-    match = re.search(r"release (\d+\.\d+)", answer)
-    toolkit = catalog.toolkits().get(match[1]) if match else None
-    if match is None or toolkit is None:
-        yield warning("nvcc", answer.strip()[:100], "the catalogue does not know this version; the farm brings its own")
-        return
-    wanted = sorted(patient.plan.parsed_variant.sms) if patient.plan else []
-    # Without a plan, the cards of this machine are what nvcc should compile for.
-    wanted = wanted or [_sm(card.capability) for card in patient.readings.gpus if card.capability]
-    cannot = [sm for sm in wanted if sm not in toolkit.sm]
-    if cannot:
-        can = [name for name, other in catalog.toolkits().items() if all(sm in other.sm for sm in wanted)]
-        names = ", ".join(f"sm_{sm}" for sm in cannot)
-        todo = f"CUDA {', '.join(can)} can; the farm brings its own" if can else "no CUDA can: one GPU a build"
-        yield warning("nvcc", f"CUDA {match[1]} cannot compile for {names}", todo)
+    if system == DEFAULT:
+        yield ok("Docker", f"{system} {version} {machine}")
     else:
-        yield ok(
-            "nvcc", f"CUDA {match[1]}" + (f" compiles for {', '.join(f'sm_{sm}' for sm in wanted)}" if wanted else "")
-        )
+        yield missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
 
 
-def _sm(capability: str) -> int:
-    major, minor = capability.split(".")
-    return int(major) * 10 + int(minor)
+def compiler(patient: Patient) -> Iterator[Finding]:
+    """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
+    found = patient.site.which("g++") or patient.site.which("clang++")
+    if found:
+        yield ok("torch.compile: C++ compiler", found)
+    else:
+        yield warning("torch.compile: C++ compiler", "neither g++ nor clang++", "apt-get install g++")
+
+
+def torch_compile(patient: Patient) -> Iterator[Finding]:
+    """Needs of torch.compile and notebooks: cl.exe on PATH, a triton-windows that fits the torch here."""
+    cl = patient.site.which("cl.exe")
+    unset = [name for name in ("INCLUDE", "LIB") if not patient.site.variable(name)]
+    prompt = "start Python, or the notebook server, from the x64 Native Tools Command Prompt, which sets all of it"
+    if not cl:
+        yield warning("torch.compile: cl.exe", "cl.exe is not on PATH", prompt)
+    elif unset:
+        yield warning("torch.compile: cl.exe", f"{cl}, but {' and '.join(unset)} is not set", prompt)
+    else:
+        yield ok("torch.compile: cl.exe", cl)
+    if cl:
+        messages = rf"{cl.rpartition(chr(92))[0]}\{ENGLISH}\clui.dll"
+        if patient.site.exists(messages):
+            yield ok("torch.compile: English", messages)
+        else:
+            todo = "add English under Language packs in the Visual Studio Installer"
+            yield missing(
+                "torch.compile: English", f"{messages} is not there: torch.compile reads what cl.exe says", todo
+            )
+    torch, triton, wanted = patient.site.package("torch"), patient.site.package("triton-windows"), needs()
+    if torch is None:
+        yield ok("torch.compile: triton", "no torch beside this Python")
+        return
+    # triton-windows goes by the minor version of torch.
+    release = ".".join(torch.split("+")[0].split(".")[:2])
+    below = wanted.triton_below.get(release)
+    sms = [int(card.capability.replace(".", "")) for card in patient.readings.gpus if card.capability]
+    if sms and max(sms) < wanted.triton_sm_min:
+        found = f"Triton starts at sm_{wanted.triton_sm_min}, this machine has sm_{max(sms)}"
+        yield warning("torch.compile: triton", found, "use torch.compile on the CPU alone, or do without")
+    elif below is None:
+        yield warning("torch.compile: triton", f"torch {torch}: no fitting triton-windows is known", "do without")
+    elif triton is None:
+        yield warning("torch.compile: triton", f"torch {torch} without triton", f'pip install "triton-windows<{below}"')
+    elif number(triton.split(".post")[0]) >= number(below):
+        found = f"triton-windows {triton} is too new for torch {torch}"
+        yield missing("torch.compile: triton", found, f'pip install "triton-windows<{below}"')
+    else:
+        yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 
 
 USE = (("Python", python), ("GPU", gpu))
-"""Checks of a machine that installs and uses wheels, whatever its system."""
-BUILD = (("memory", memory), ("disk", disk), ("Git", git), ("nvcc", nvcc))
-"""Checks of a machine that builds them."""
+BUILD = (("memory", memory), ("disk", disk), ("Git", git))
+
+
+def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = True) -> list[Finding]:
+    """Every finding about the machine; `plan` is the build that it shall be fit for, if one is known.
+
+    Without `build`, only what installing and using wheels needs is looked at.
+    """
+    patient = Patient(site, readings, plan)
+    checks = [*(BUILD if build else ()), *USE]
+    checks += [("Docker", engine)] if build and patient.platform.in_images else []
+    own = {"msvc": torch_compile, "gcc": compiler}.get(patient.platform.compiler)
+    return run_checks(patient, [*checks, ("torch.compile", own)] if own else checks)

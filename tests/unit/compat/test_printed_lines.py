@@ -1,0 +1,93 @@
+"""Every command that an answer prints is accepted by the farm, and every answer fits a terminal of 80 by 24."""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from farm.catalog import gpus
+from farm.cli.main import main
+from farm.site.answers import own
+from tests.unit.detect.conftest import FOLDER, RecordedMachine
+
+PROJECT = Path(__file__).parents[3]
+CARDS = [card.name for card in gpus.cards()[::11]]
+CARDS += ["Tesla K40", "Tesla K80", "GH200", "Jetson AGX Orin", "Radeon VII"]
+COMMAND = re.compile(r"^ *(?:why: )?.*?\bfarm (submit|plan|why) (--.*)$")
+COPIED = ("  pip ", "  conda ", "  farm ", "  spack ", "  next: ")
+
+
+@pytest.fixture
+def farm(capsys):
+    def run(*words):
+        code = main(["--project", str(PROJECT), *words])
+        return code, capsys.readouterr()
+
+    return run
+
+
+def accepted(farm, text):
+    """How many commands of the farm a text holds, each of which it takes."""
+    found = [match for line in text.splitlines() if (match := COMMAND.match(line))]
+    for command, words in (match.groups() for match in found):
+        ask = "plan" if command == "submit" else command
+        code, said = farm(ask, *words.split())
+        assert (code == 0 or (ask == "why" and code == 3), said.err) == (True, ""), (command, words)
+    return len(found)
+
+
+def fits(text):
+    lines = text.splitlines()
+    assert [line for line in lines if len(line) > 80 and not line.startswith(COPIED)] == []
+    return len(lines) <= 24
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_answers_about_upstreams_wheels(farm, platform):
+    printed = 0
+    for card in CARDS:
+        code, said = farm("why", "--official", "--gpu", card, "--platform", platform)
+        assert (code in (0, 2, 3), fits(said.out)) == (True, True), said.out
+        printed += accepted(farm, said.out)
+    assert printed > 10
+
+
+def test_answers_about_builds(farm):
+    """What is nearest can be built, and so can the builds that are named instead."""
+    printed = nearest = 0
+    for card in {card.sm: card.name for card in gpus.cards()}.values():
+        code, said = farm("why", "--gpu", card)
+        example = re.search(r"--variant (\S+)(?=;)", said.err)
+        assert (code, said.out) == (2, "")
+        if not example:
+            continue
+        asked = ["why", "--variant", example[1], "--torch", "2.7.1", "--cuda", "12.3"]
+        code, said = farm(*asked)
+        assert (code in (0, 3), said.err, fits(said.out)) == (True, "", True), said.out
+        if words := re.search(r"nearest that the rules allow: (.*)", said.out):
+            assert farm(*asked, *words[1].split())[0] == 0, (asked, words[1])
+            nearest += 1
+        printed += accepted(farm, said.out)
+    assert (printed > 10, nearest > 10) == (True, True)
+
+
+def test_recommendations_for_machines(farm, monkeypatch):
+    printed = 0
+    record = json.loads((FOLDER / "gtx1080ti-haswell.json").read_text())
+    for card in CARDS:
+        record["nvml"] = {"driver": "580.65.06", "devices": [[card, None, 8192]]}
+        monkeypatch.setattr("farm.cli.detect.Machine", partial(RecordedMachine, record))
+        code, said = farm("detect")
+        lines = [line for line in said.out.splitlines() if len(line) > 80 and not line.startswith(COPIED)]
+        assert (code, lines) == (0, []), said.out
+        printed += accepted(farm, said.out)
+    assert printed > 40  # a Jetson in such a machine has no build, nor has a card that driver 580 does not know
+
+
+def test_builds_on_the_page(farm):
+    rows = [row for builds in own(PROJECT).values() for rows in builds.values() for row in rows]
+    assert len(rows) > 50
+    lines = sorted({f"farm submit {row[3]}" for row in rows})[::3]
+    assert accepted(farm, "\n".join(lines)) > 10
