@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -106,7 +106,7 @@ def _there(folder: Path) -> Path:
 
 
 def write(dest: Path, files: Mapping[Path, bytes]) -> None:
-    """Write `files` below `dest`, each whole; where one has no room or no place, `dest` is as it was.
+    """Write `files` below `dest`, whole and all of them; where one cannot be written, `dest` is as it was.
 
     Raises:
         UsageError: `dest` cannot be a folder, or a folder is where a file goes.
@@ -117,19 +117,42 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
         make_folder(dest, made)
         with temporary_folder(".farm-", dest) as part:
             for file, data in files.items():
+                new = part / "new" / file
                 with naming(dest / file):
-                    (part / file).parent.mkdir(parents=True, exist_ok=True)
-                    (part / file).write_bytes(data)
-                make_folder((dest / file).parent, made)
-                if (dest / file).is_dir():
-                    raise UsageError(f"{dest / file} is a folder, and a file goes there", hint="name another folder")
-            for file in files:
-                if not os.path.lexists(dest / file):
-                    made.append(dest / file)
-                retry_while_open((part / file).replace, dest / file)
+                    new.parent.mkdir(parents=True, exist_ok=True)
+                    new.write_bytes(data)
+            _put(part / "new", files, dest, part / "old", made)
     except BaseException:
         remove(made)
         raise
+
+
+def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
+    """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
+
+    Meanwhile those whose places they take are below `old`, on the same file system.
+    """
+    added: list[Path] = []
+    kept: list[Path] = []
+    try:
+        for file in files:
+            target = dest / file
+            make_folder(target.parent, added)
+            if target.is_dir():
+                raise UsageError(f"{target} is a folder, and a file goes there", hint="name another folder")
+            if os.path.lexists(target):
+                (old / file).parent.mkdir(parents=True, exist_ok=True)
+                kept.append(file)
+                retry_while_open(target.replace, old / file)
+            added.append(target)
+            retry_while_open((new / file).replace, target)
+    except BaseException:
+        remove(added)
+        for file in kept:
+            with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
+                retry_while_open((old / file).replace, dest / file)
+        raise
+    made += added
 
 
 def remove(made: list[Path]) -> None:

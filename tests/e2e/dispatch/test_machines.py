@@ -18,6 +18,8 @@ def test_a_docker_machine_by_tls_and_one_by_ssh_build(farm, swarm, client, toolc
             other.images.load(io.BytesIO(image))
     programs = serve_ssh(swarm.folder / "ssh", 17023, f'DOCKER_HOST={swarm.url(3)} exec sh -c "$SSH_ORIGINAL_COMMAND"')
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # requests believes them more than DOCKER_CERT_PATH
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(swarm.certificates))
     runners = farm.project / "ci" / "runners.yaml"
