@@ -26,7 +26,7 @@ def test_a_docker_machine_by_tls_and_one_by_ssh_build(farm, swarm, client, toolc
     data = yaml.safe_load(runners.read_text())
     data["runners"] = {
         "secure": {"engine": "docker", "url": f"tcp://{swarm.address(TLS)}:2376", "memory_gb": 2},
-        "remote": {"engine": "docker", "url": "ssh://login", "memory_gb": 2},
+        "remote": {"engine": "docker", "url": "ssh://login:17023", "memory_gb": 2},
     }
     runners.write_text(yaml.safe_dump(data))
     select = ["--variant", "cpu-avx-py311", "--variant", "cpu-avx2-py311", "--package", "canary"]
