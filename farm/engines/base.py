@@ -150,8 +150,5 @@ class Engine(Protocol):
     def release(self, handle: str) -> None:
         """Remove what the engine keeps of an ended job; a handle that it does not know is fine."""
 
-    def volume_id(self, volume: str) -> str | None:
-        """Tells a volume from every other, also from a later one of its name; None where there is none now."""
-
     def discard(self, volume: str) -> None:
         """Remove a volume, unless a job uses it; a name that the engine does not know is fine."""

@@ -30,6 +30,7 @@ from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import transfer
 from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
+from farm.platforms.facts import DEFAULT, facts
 
 PIDS = 4096
 CAP_DROP = ["ALL"]
@@ -69,11 +70,10 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         by_ssh = address.startswith("ssh://")
         if by_ssh:
             _ssh_without_paramiko()
-        client = (
-            docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=by_ssh)
-            if url
-            else docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh)
-        )
+        environment = dict(os.environ)  # DOCKER_TLS_VERIFY and DOCKER_CERT_PATH count for every machine
+        if url or address == DEFAULT_SOCKET:  # a context says more than its address
+            environment["DOCKER_HOST"] = address
+        client = docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh, environment=environment)
         try:
             client.ping()
         except BaseException:
@@ -208,6 +208,12 @@ def guard(call: Callable[P, T]) -> Callable[P, T]:
             raise _engine_error(error) from error
 
     return guarded
+
+
+@guard
+def machine_of(client: docker.DockerClient) -> str:
+    """The machine that an engine runs on, by the farm's name."""
+    return facts(DEFAULT).machine(str(client.info().get("Architecture")))
 
 
 def _seconds(state: dict[str, Any]) -> float:
@@ -405,15 +411,6 @@ class DockerEngine:
         container = self._find(handle)
         if container is not None:
             _remove(container)
-
-    @guard
-    def volume_id(self, volume: str) -> str | None:
-        try:
-            # A volume that was removed and made again has the same name: the time tells them apart, the ID the engines.
-            made = self.client.volumes.get(volume).attrs["CreatedAt"]
-        except docker.errors.NotFound:
-            return None
-        return f"{self.client.info()['ID']} {volume} {made}"
 
     @guard
     def discard(self, volume: str) -> None:

@@ -22,12 +22,12 @@ from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.github_api import GithubApi, Listed, Run, RunJob, UncertainError
 from farm.engines.transfer import storing, too_large
 from farm.plan.file import Plan
-from farm.plan.settings import Github, JobKind
+from farm.plan.settings import Github
 from farm.platforms.facts import PLATFORMS
 
-WORKFLOWS: dict[JobKind, str] = {"build": "build-plan.yml", "smoke": "smoke.yml"}
+WORKFLOW = "build-plan.yml"
 WORK = "Do the job"
-"""The step of both workflows that does the work; any other step that fails is the runner's fault, not the build's."""
+"""The step of the workflow that does the work; any other step that fails is the runner's fault, not the build's."""
 OUTPUT = "farm-out"
 """The artifact with the job's output folder."""
 MAX_PLAN = 30_000
@@ -46,7 +46,7 @@ _EXIT = re.compile(rb"Process completed with exit code (\d{1,3})\.")
 
 
 class GithubEngine:
-    """See `farm.engines.base.Engine`. A job must bring its plan as /farm/job/plan.json: the runner carries that out."""
+    """See `farm.engines.base.Engine`. A job is a build: the runner carries out its plan, /farm/job/plan.json."""
 
     name = "github"
     # What its runners are, a build finds there: `farm build` takes the engine that can.
@@ -84,43 +84,41 @@ class GithubEngine:
         """
         if job.volumes:
             raise UsageError("GitHub Actions keeps no volumes of the farm")
-        plan, kind = _plan(job), _kind(job)
-        variant = plan.parsed_variant
-        labels = self._github.runs_on(kind, variant, plan.platform)
-        key = hashlib.sha256(json.dumps([job.name, kind, plan.digest, job.labels], sort_keys=True).encode())
+        plan = _plan(job)
+        labels = self._github.runs_on("build", plan.parsed_variant, plan.platform)
+        key = hashlib.sha256(json.dumps([job.name, plan.digest, job.labels], sort_keys=True).encode())
         # The stem names the attempt: by it a run of a controller that died is found. The random end names one dispatch:
         # by it a run is found whose answer was lost.
         stem = f"farm-{key.hexdigest()[:16]}-"
-        workflow = WORKFLOWS[kind]
         if job.labels:
-            for run in self._api.dispatched_runs(workflow, self._api.now() - ADOPT):
+            for run in self._api.dispatched_runs(WORKFLOW, self._api.now() - ADOPT):
                 if run.status != "completed" and any(word.startswith(stem) for word in run.display_title.split()):
                     return str(run.id)
         if not_now := self._no_runner(labels, self._api.runners()):
             raise NoRunnerError(
-                f"{kind} of {plan.package} for {plan.variant}: {not_now}",
+                f"{plan.package} for {plan.variant}: {not_now}",
                 hint="farm runners check; GitHub would keep the job queued for 24 hours and then drop it",
             )
         submission = stem + secrets.token_hex(4)
-        inputs = {"submission_id": submission, "labels": json.dumps(labels), **_inputs(kind, plan, job)}
+        inputs = {"submission_id": submission, "labels": json.dumps(labels), **_inputs(plan, job)}
         # By GitHub's clock, and with room: the list is cut at `created`, which has whole seconds.
         before = self._api.now() - timedelta(minutes=2)
         try:
-            run_id = self._api.dispatch(workflow, self._github.ref, inputs)
+            run_id = self._api.dispatch(WORKFLOW, self._github.ref, inputs)
         except UncertainError as error:
-            if (run_id := self._look_for(workflow, submission, before)) is None:
+            if (run_id := self._look_for(submission, before)) is None:
                 raise InfrastructureError(
                     f"{error}; no run {submission} has appeared since, but it still may",
                     hint="run the same command again in a few minutes: it continues with the run if it is there",
                 ) from error
-        if run_id is None and (run_id := self._look_for(workflow, submission, before)) is None:
+        if run_id is None and (run_id := self._look_for(submission, before)) is None:
             raise InfrastructureError(f"GitHub accepted {submission}, but its run has not appeared")
         return str(run_id)
 
-    def _look_for(self, workflow: str, submission: str, since: datetime) -> int | None:
+    def _look_for(self, submission: str, since: datetime) -> int | None:
         for wait in LOOK_FOR_S:
             self._sleep(wait)
-            for run in self._api.dispatched_runs(workflow, since):
+            for run in self._api.dispatched_runs(WORKFLOW, since):
                 if submission in run.display_title.split():
                     return run.id
         return None
@@ -287,9 +285,6 @@ class GithubEngine:
             if artifact.name == OUTPUT:
                 self._api.delete_artifact(artifact.id)
 
-    def volume_id(self, volume: str) -> None:
-        """None: it keeps none."""
-
     def discard(self, volume: str) -> None:
         """Nothing to do: it keeps none."""
 
@@ -299,14 +294,6 @@ def _carrying(runners: list[Listed], labels: Sequence[str]) -> list[Listed]:
     return [runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}]
 
 
-def _kind(job: Job) -> JobKind:
-    given = job.labels.get("farm.kind", "build")
-    for kind in WORKFLOWS:
-        if kind == given:
-            return kind
-    raise UsageError(f"the github engine has no workflow for {given!r} jobs")
-
-
 def _plan(job: Job) -> Plan:
     folder = job.inputs.get("/farm/job")
     if folder is None:
@@ -314,11 +301,7 @@ def _plan(job: Job) -> Plan:
     return Plan.read(folder / "plan.json")
 
 
-def _inputs(kind: JobKind, plan: Plan, job: Job) -> dict[str, str]:
-    if kind == "smoke":
-        given = {name: str(plan.options.get(name) or "") for name in ("cuda", "torch", "rebuild")}
-        own = {"variant": plan.variant, "package": plan.package, "platform": plan.platform, "channel": plan.channel}
-        return own | given
+def _inputs(plan: Plan, job: Job) -> dict[str, str]:
     # Without indentation: an input has a limit.
     text = json.dumps(json.loads(plan.to_json()), separators=(",", ":"))
     if len(text) > MAX_PLAN:

@@ -372,14 +372,6 @@ class HostEngine:
             retry_while_open((folder / JOB).replace, folder / "released.json")
         processes.remove(folder)
 
-    def volume_id(self, volume: str) -> str | None:
-        marks = self._farm.glob("*.volume")
-        placed = [mark.with_suffix("") for mark in marks if mark.read_text(encoding="utf-8") == volume]
-        for folder in (*placed, self._volumes / volume):
-            if folder.is_dir():  # moved from one place to the other it keeps its number
-                return f"{self.root} {volume} {folder.stat().st_ino}"
-        return None
-
     def discard(self, volume: str) -> None:
         for mark in self._farm.glob("*.volume"):
             if mark.read_text(encoding="utf-8") == volume:

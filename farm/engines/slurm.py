@@ -2,8 +2,8 @@
 
 Everything lies in a folder that the login node and the nodes share. The login node is this machine, or is reached by
 `ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs Python 3.6 and user namespaces, else
-bubblewrap: the job enters the toolchain's file system by the first of them that works, and runs there under the host
-engine's supervisor, which keeps its limits and notes its end.
+bubblewrap, else apptainer: the job enters the toolchain's file system by the first of them that works, and runs there
+under the host engine's supervisor, which keeps its limits and notes its end.
 
     toolchains/<image>/root, image.json, project unpacked once
     jobs/<handle>/                               job.sh and what the job cannot write
@@ -150,6 +150,7 @@ PATH=/usr/local/bin:/usr/bin:/bin; export PATH
 {driver}
 if python3 enter.py --check 2> refused; then rm refused; exec {enter} {command}; fi
 if {bwrap} /bin/true 2>> refused; then rm refused; exec {bwrap} {command}; fi
+if {apptainer} /bin/true 2>> refused; then rm refused; exec {apptainer} {command}; fi
 exit 125
 """
 COMMAND = ["/usr/bin/python3", "-I", "/run/run.py"]
@@ -407,10 +408,6 @@ class SlurmEngine:
         self.cancel(handle)
         self._run(RELEASE, self.folder, handle)
 
-    def volume_id(self, volume: str) -> str | None:
-        found = self._run('stat -c %i "$1/volumes/$2" 2>/dev/null || true', self.folder, _file_name(volume)).decode()
-        return f"{self.folder} {volume} {found.strip()}" if found.strip() else None
-
     def discard(self, volume: str) -> None:
         self._run(DISCARD, self.folder, _file_name(volume))
 
@@ -482,7 +479,9 @@ def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
     bwrap = ["bwrap", "--die-with-parent", "--unshare-user", "--unshare-net", "--uid", "0", "--gid", "0"]
     bwrap += ["--ro-bind", root, "/", "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     bwrap += [word for source, place in binds for word in ("--bind", source, f"/{place}")]
-    ways = {"enter": enter, "bwrap": bwrap, "command": COMMAND}
+    apptainer = ["apptainer", "exec", "--contain", "--no-home", "--net", "--network", "none", "--pwd", "/"]
+    apptainer += [word for source, place in binds for word in ("--bind", f"{source}:/{place}")]
+    ways = {"enter": enter, "bwrap": bwrap, "apptainer": [*apptainer, root], "command": COMMAND}
     return SCRIPT.format(driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()})
 
 

@@ -492,9 +492,6 @@ class SwarmEngine:
         self._drop_configs(name)
         self.exchange.drop(f"{name}/")
 
-    def volume_id(self, volume: str) -> None:
-        """None: it keeps none."""
-
     def discard(self, volume: str) -> None:
         """Nothing to do: it keeps none."""
 

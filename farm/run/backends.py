@@ -12,9 +12,8 @@ import docker.errors
 
 from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
-from farm.engines import machines
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import DockerEngine, connect
+from farm.engines.docker import DockerEngine, connect, machine_of
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
@@ -128,7 +127,7 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
         return [
             Worker(
                 name,
-                machine=machines.machine_of(client),
+                machine=machine_of(client),
                 emulates=True,
                 memory=engine.capacity().memory,
                 slots=runner.slots,

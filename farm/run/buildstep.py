@@ -237,8 +237,7 @@ class BuildStep:
                 volumes=build.kept(plan, context.workspace.id) if keeps else {},
                 holder=f"run {context.run.id}, log: {context.folder / 'build.log'}" if keeps else "",
             )
-            volume = build.cache_volume(plan, context.workspace.id) if keeps else None
-            cache = engine.volume_id(volume) if volume else None
+            cache = build.cache_volume(plan, context.workspace.id) if keeps else None
             # Before the submit: a later controller that takes the job up cannot find out what it was given.
             context.journal.event(context.run.id, EventKind.INPUTS, None, attempt.id, wheels=inputs.wheels, cache=cache)
             context.journal.set_state(attempt.id, "starting")

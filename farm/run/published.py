@@ -4,7 +4,6 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -21,13 +20,9 @@ from farm.plan.recipe import recipe
 from farm.run.backends import engine_kind
 from farm.run.journal import Request, Run
 from farm.run.release import pip_line, pip_request, public_url
-from farm.run.smoke import SmokeOptions, serves_plan, smoke
+from farm.run.smoke import SmokeOptions, passed_mark, serves_plan, smoke
 from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
-from farm.smoke.report import SmokeReport
 from farm.wheel.metadata import parse_wheel_name
-
-MAX_RUNS = 1000
-"""How far back the journal is searched for a smoke test."""
 
 
 def find_published(workspace: Workspace, plan: Plan) -> Record | None:
@@ -125,7 +120,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
     if not test:
         return outcomes
     folder = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}"
-    if was_tested(workspace, plan):
+    if passed_mark(workspace, plan).is_file():
         outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,35 +128,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
     failed = smoke(workspace, plan, folder, outcomes, requirement, source, options)
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
-    if any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps):
-        # The plan's digest, not a mere mark: another plan may give the same version.
-        (folder / "passed").write_text(plan.digest, encoding="utf-8")
     return outcomes
-
-
-def was_tested(workspace: Workspace, plan: Plan) -> bool:
-    """A run of this plan passed its smoke test on this machine, or `use_published` did."""
-    mark = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}" / "passed"
-    if mark.is_file() and mark.read_text(encoding="utf-8") == plan.digest:
-        return True
-    with open_journal(workspace.project, workspace.settings) as journal:
-        # The journal as well: a run that tested the wheel right after it was published leaves no file `passed`.
-        return any(
-            run.plan_digest == plan.digest
-            and of_same_form(plan)(run)
-            and run.result == "success"
-            and run.request.until == "smoke"
-            # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
-            and _passed(workspace.run_folder(run.id) / "smoke.json")
-            for run in journal.runs(MAX_RUNS)
-        )
-
-
-def _passed(report: Path) -> bool:
-    try:
-        return SmokeReport.model_validate_json(report.read_text(encoding="utf-8")).outcome == "passed"
-    except (OSError, ValueError):
-        return False
 
 
 ROOM = 1 << 30

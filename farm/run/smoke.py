@@ -122,7 +122,17 @@ def smoke(
                 step.outcome = "failed"
                 causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
                 failed.append(f"{name} failed: {report.reason}{causes}")
+    # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
+    if options.keep and not failed and any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps):
+        mark = passed_mark(workspace, plan)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
     return failed
+
+
+def passed_mark(workspace: Workspace, plan: Plan) -> Path:
+    """A file that is there once this plan's wheel, in this form, has passed its test."""
+    return workspace.artifacts / "smoke" / f"{plan.digest[:32]}-{plan.cuda_libraries}.passed"
 
 
 def _install(

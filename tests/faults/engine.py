@@ -115,9 +115,6 @@ class Engine:
     def release(self, handle):
         self.containers.pop(handle, None)
 
-    def volume_id(self, volume):
-        return f"engine {volume}"
-
     def discard(self, volume):
         pass
 

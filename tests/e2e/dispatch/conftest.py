@@ -32,7 +32,7 @@ from tests.e2e.dispatch.leftovers import STORE_PORT
 
 ROOT = Path(__file__).parents[3]
 HOST = "10.99.0.1"
-MANAGER = 1
+MANAGER, TLS = 1, 2
 PUSH_PORT, PULL_PORT = 5062, 5063
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
 REGISTRY = """version: 0.1
@@ -79,6 +79,21 @@ class Swarm:
     def address(self, number: int) -> str:
         return f"10.99.0.1{number}"
 
+    @property
+    def certificates(self) -> Path:
+        """As DOCKER_CERT_PATH: of a server and of its clients."""
+        return self.folder / "certificates"
+
+    def make_certificates(self) -> None:
+        self.certificates.mkdir()
+        new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        authority = {"-keyout": "ca-key.pem", "-out": "ca.pem"}
+        own = {"-CA": "ca.pem", "-CAkey": "ca-key.pem", "-keyout": "key.pem", "-out": "cert.pem"}
+        use = ["-addext", f"subjectAltName=IP:{self.address(TLS)}", "-addext", "extendedKeyUsage=serverAuth,clientAuth"]
+        for name, files, more in (("authority", authority, []), ("farm", own, use)):
+            paths = [word for option, file in files.items() for word in (option, str(self.certificates / file))]
+            run(*new, "-subj", f"/CN={name}", *more, *paths)
+
     def start_daemon(self, number: int) -> None:
         folder = self.folder / f"n{number}"
         folder.mkdir(exist_ok=True)
@@ -87,6 +102,10 @@ class Swarm:
         command += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/run", "-H", self.url(number)]
         command += ["--pidfile", f"{folder}/dockerd.pid", "--bip", f"10.97.{number}.1/24"]
         command += ["--storage-driver", "overlay2", "--insecure-registry", f"{HOST}:{PULL_PORT}"]
+        if number == TLS:
+            command += ["-H", f"tcp://{self.address(number)}:2376", "--tlsverify"]
+            names = {"tlscacert": "ca.pem", "tlscert": "cert.pem", "tlskey": "key.pem"}
+            command += [f"--{option}={self.certificates / name}" for option, name in names.items()]
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self.others[f"daemon {number}"] = process
@@ -206,6 +225,7 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
     made.folder.mkdir()
     try:
         _network()
+        made.make_certificates()
         made.start_store()
         made.start_registry()
         for number in leftovers.NUMBERS:

@@ -348,18 +348,14 @@ def test_a_volume_outlives_a_job_or_is_refused(engine, start):
     if not engine.traits.keeps_volumes:
         with pytest.raises(UsageError, match="keeps no volumes"):
             start(script, volumes=volumes)
-        assert engine.volume_id("farm-test-volume") is None
         return
-    assert engine.volume_id("farm-test-volume") is None
     try:
-        outputs, ids = [], set()
+        outputs = []
         for _ in range(2):
             handle = start(script, volumes=volumes)
             outputs.append(b"".join(engine.logs(handle)))
             end(engine, handle)
             engine.release(handle)
-            ids.add(engine.volume_id("farm-test-volume"))
-        assert len(ids - {None}) == 1
         assert b"No such file" in outputs[0]
         assert outputs[1] == b"old\n"
     finally:

@@ -13,7 +13,6 @@ import docker
 import pytest
 
 from farm import catalog
-from farm.engines import images
 from farm.engines.base_images import base_image
 from farm.engines.images import PROJECT_LABEL, Toolchain, ensure_image
 
@@ -113,25 +112,6 @@ def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monk
     assert f"{late.tag} was made by another run meanwhile; this one is removed" in said
 
 
-def test_an_image_with_another_name_stays(client, make, tmp_path, monkeypatch):
-    """The engine gives what was built before from the same files, and somebody may have named it."""
-    before = make("one")
-    client.images.get(before.id).tag("farm-test/kept", "1")
-    client.images.remove(before.tag)
-
-    def wheels():
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another-user"))
-        make("two")
-        return {}
-
-    try:
-        late = make("one", wheels)
-        assert late.reused
-        assert client.images.get("farm-test/kept:1").id == before.id
-    finally:
-        client.images.remove("farm-test/kept:1")
-
-
 def test_without_a_folder_for_locks_images_are_made(client, make, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -215,14 +195,3 @@ def test_ctrl_c_leaves_no_image_without_a_name(client, imported, debootstrap, mo
         base_image(client, "test-interrupted", ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None)
     assert len(imported) == 1
     assert there(client, imported) == []
-
-
-def test_an_image_that_a_container_uses_stays(client, imported):
-    client.api.import_image(empty_image())
-    with images.unnamed(client) as made:
-        made.extend(imported)
-        box = client.containers.create(made[0], "none")
-    try:
-        assert there(client, imported) == made
-    finally:
-        box.remove()

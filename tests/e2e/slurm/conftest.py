@@ -28,6 +28,7 @@ from farm.plan.variant import Variant
 from farm.run.toolchain import unpacked_toolchain
 from farm.run.workspace import Outcomes, Silent, Workspace
 from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
+from tests.servers.ssh import serve_ssh
 
 FOLDER = Path("/var/tmp/farm-e2e-slurm")
 """One place, so that what a killed run left is found."""
@@ -60,25 +61,8 @@ NodeName=d1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 CPUs=1 RealMemory=
 NodeName=d2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 CPUs=1 RealMemory=4000 Features=k80
 PartitionName=gpu Nodes=d1,d2 Default=YES MaxTime=INFINITE State=UP
 """
-SERVER = """Port 17022
-ListenAddress 127.0.0.1
-HostKey {folder}/ssh/host
-AuthorizedKeysFile {folder}/ssh/authorized
-PermitRootLogin forced-commands-only
-StrictModes no
-UsePAM no
-PidFile {folder}/ssh/pid
-"""
-CLIENT = """Host login
-    HostName 127.0.0.1
-    Port 17022
-    User root
-    IdentityFile {folder}/ssh/key
-    UserKnownHostsFile {folder}/ssh/known
-"""
-LOGIN = """#!/bin/sh
-cd / && exec env -i PATH=/usr/bin:/bin SLURM_CONF={folder}/slurm.conf HOME={folder}/shared \\
-    setpriv --reuid={user} --regid={user} --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"
+LOGIN = f"""cd / && exec env -i PATH=/usr/bin:/bin SLURM_CONF={FOLDER}/slurm.conf HOME={FOLDER}/shared \\
+    setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"
 """
 
 
@@ -145,22 +129,6 @@ def _stop() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-def _serve_ssh(made: Cluster) -> None:
-    """Starts the login node's server; `ssh` in the folder `bin` is the real one with a configuration of its own."""
-    place = FOLDER / "ssh"
-    for name in ("host", "key"):
-        made.command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name))
-    for name, text, mode in (("server", SERVER, 0o644), ("client", CLIENT, 0o644), ("login", LOGIN, 0o755)):
-        (place / name).write_text(text.format(folder=FOLDER, user=NOBODY))
-        (place / name).chmod(mode)
-    (place / "authorized").write_text(f'command="{place}/login" {(place / "key.pub").read_text()}')
-    (place / "known").write_text(f"[127.0.0.1]:17022 {(place / 'host.pub').read_text()}")
-    (FOLDER / "bin/ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {place}/client "$@"\n')
-    (FOLDER / "bin/ssh").chmod(0o755)
-    Path("/run/sshd").mkdir(exist_ok=True)
-    made.command("/usr/sbin/sshd", "-f", str(place / "server"))
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if os.geteuid() != 0:
@@ -168,7 +136,7 @@ def cluster() -> Iterator[Cluster]:
     if missing := [name for name in PROGRAMS if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")]:
         need(", ".join(missing), "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap, openssh-server")
     _stop()
-    for name in ("", "state", "log", "munge", "d1", "d2", "shared", "bin", "ssh"):
+    for name in ("", "state", "log", "munge", "d1", "d2", "shared"):
         (FOLDER / name).mkdir(mode=0o755)
     os.chown(FOLDER / "shared", NOBODY, NOBODY)
     host = socket.gethostname().partition(".")[0]
@@ -182,9 +150,9 @@ def cluster() -> Iterator[Cluster]:
         made.command("slurmctld", "-f", str(FOLDER / "slurm.conf"))
         for name in ("d1", "d2"):
             made.start_node(name)
-        _serve_ssh(made)
+        programs = serve_ssh(FOLDER / "ssh", 17022, LOGIN)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PATH", f"{FOLDER}/bin:{os.environ['PATH']}")
+            patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
             yield made
     finally:
         _stop()

@@ -99,9 +99,6 @@ class WindowsHost:
     def release(self, handle: str) -> None:
         self._ask("release", handle)
 
-    def volume_id(self, volume: str) -> str | None:
-        return self._ask("volume_id", volume)
-
     def discard(self, volume: str) -> None:
         self._ask("discard", volume)
 

@@ -74,7 +74,7 @@ def job(tmp_path, plan):
     folder.mkdir()
     (folder / "plan.json").write_text(plan.to_json())
 
-    def make(kind="build", run="20261121-1", **labels):
+    def make(run="20261121-1"):
         return Job(
             name="canary-sm35-avx-py311",
             image="unused",
@@ -84,7 +84,7 @@ def job(tmp_path, plan):
             environment={},
             limits=Capacity(8, 64 << 30),
             timeout_s=600,
-            labels={"farm.run": run, "farm.kind": kind, **labels},
+            labels={"farm.run": run, "farm.kind": "build"},
         )
 
     return make

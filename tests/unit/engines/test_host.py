@@ -215,19 +215,14 @@ def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(engine, start
 def test_a_volume_outlives_the_job_and_another_does_not_see_it(engine, start):
     tree = {"/farm/src": "tree-a"}
     look = 'cat "$FARM_ROOT/src/object" 2>/dev/null || echo none; echo made > "$FARM_ROOT/src/object"'
-    seen, ids = [], []
+    seen = []
     for volumes in (tree, tree, {"/farm/src": "tree-b"}, tree):
         handle = start(look, volumes=volumes)
         seen.append(b"".join(engine.logs(handle)))
         engine.release(handle)
-        ids.append((engine.volume_id("tree-a"), engine.volume_id("tree-b")))
     assert seen == [b"none\n", b"made\n", b"none\n", b"made\n"]
-    assert len({a for a, _ in ids}) == 1  # also while another stands in its place
-    assert [b for _, b in ids[:2]] == [None, None]
-    assert ids[2][1] == ids[3][1] not in (None, ids[0][0])
     engine.discard("tree-a")
     engine.discard("tree-a")
-    assert engine.volume_id("tree-a") is None
     handle = start(look, volumes=tree)
     assert b"".join(engine.logs(handle)) == b"none\n"
 

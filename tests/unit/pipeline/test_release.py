@@ -17,12 +17,12 @@ from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
 from farm.run.journal.model import Request
-from farm.run.published import find_published, use_published, was_tested
+from farm.run.published import find_published, use_published
 from farm.run.release import publish_wheel
 from farm.run.run import take_up
+from farm.run.smoke import passed_mark
 from farm.run.wheel import refusal
 from farm.run.workspace import Silent, Workspace, open_journal
-from farm.smoke.report import SmokeReport
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
 from tests.indexes.wheels import build_wheel
@@ -99,18 +99,7 @@ def test_a_wheel_that_this_machine_cannot_install_was_not_tested_here(publish, w
         steps = use_published(workspace, PLAN, record, test=True).steps
         assert [(step.name, step.outcome) for step in steps] == [("publish", "done"), ("install", "not run")]
         assert steps[1].result.startswith("the wheel is for manylinux_2_99_x86_64, this machine for ")
-    assert not was_tested(workspace, PLAN)
-    with open_journal(workspace.project, settings) as journal:  # the run that published it: a success, without a report
-        plan = {"library_wheels": [{"package": "nvidia-cublas-cu11"}]}
-        run = journal.create_run(PLAN.digest, Request(until="smoke"), plan)
-        journal.finish_run(run.id, "success", 0)
-    assert not was_tested(workspace, PLAN)
-    folder = workspace.run_folder(run.id)
-    folder.mkdir(parents=True)
-    for outcome in ("not_run", "passed"):
-        report = SmokeReport(outcome=outcome, module="canary", emulated=None)
-        (folder / "smoke.json").write_text(report.to_json())
-        assert was_tested(workspace, PLAN) is (outcome == "passed")
+    assert not passed_mark(workspace, PLAN).exists()
 
 
 def test_a_passing_report_is_published_without_waivers(publish, wheel):

@@ -56,9 +56,6 @@ class Controller:
     def release(self, handle):
         self.engine.release(handle)
 
-    def volume_id(self, volume):
-        return self.engine.volume_id(volume)
-
     def discard(self, volume):
         self.engine.discard(volume)
 
