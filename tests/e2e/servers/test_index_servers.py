@@ -82,7 +82,7 @@ def test_wrong_credentials_and_buckets(ceph, monkeypatch):
     for name, value in {"AWS_SECRET_ACCESS_KEY": "wrong-secret", "AWS_ACCESS_KEY_ID": "nobody"}.items():
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            with pytest.raises(UsageError, match="403 (SignatureDoesNotMatch|InvalidAccessKeyId)") as caught:
+            with pytest.raises(UsageError, match=r"403 (SignatureDoesNotMatch|InvalidAccessKeyId)") as caught:
                 check_store(open_store(url))
             assert value not in f"{caught.value}{caught.value.hint}"
 
