@@ -92,7 +92,7 @@ def find(name: str) -> tuple[Card, ...]:
     (GT 730), or when words were left out that tell cards apart. A line of `lspci` names the chip, which
     decides between them.
     """
-    if "/" in name and (several := _PCI.search(name[:200].lower())):
+    if (several := _PCI.search(name[:200].lower())) and "/" in several[1]:
         # "GF117M [GeForce 610M/710M / GT 620M]": one chip under many names; the first that is known stands for them.
         head = name[: several.start()]
         return next((cards for each in several[1].split("/") if (cards := find(f"{head}[{each.strip()}]"))), ())

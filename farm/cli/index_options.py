@@ -1,7 +1,6 @@
 """Common parts of the subcommands of `farm index`: the index, the key that signs, what is printed."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,28 +63,3 @@ def signer_of(args: argparse.Namespace) -> "CryptoSigner":
     if where is None:
         raise UsageError("no key to sign with", hint="--signing-key FILE, or signing_key in ci/farm.yaml")
     return load_signer(where if where.startswith("env:") else project / where)
-
-
-def print_changed(args: argparse.Namespace, pages: Sequence[str]) -> int:
-    """Prints the pages that a command changed."""
-    from farm.cli import show
-
-    if args.json:
-        show.json_document({"pages": list(pages)})
-    else:
-        for key in pages:
-            show.say(f"changed: {key}")
-    return 0
-
-
-def print_wheels(args: argparse.Namespace, wheels: Sequence[str], done: str) -> int:
-    """Prints the names of wheels, and how many of them are `done`."""
-    from farm.cli import show
-
-    if args.json:
-        show.json_document({"wheels": list(wheels)})
-    else:
-        for wheel in wheels:
-            show.say(wheel)
-        show.say(f"{len(wheels)} {done}")
-    return 0

@@ -2,12 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, print_changed, print_wheels, store_of
-
-if TYPE_CHECKING:
-    from farm.index.records import Kind
+from farm.cli.index_options import add_index, store_of
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
@@ -27,22 +23,23 @@ def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Add an event to wheels; print the pages that show it, with those of their labelled copies."""
     if args.index_command == "variant":
         return _variant(args)
-    wheels, pages = _recorded(args, args.index_command)
-    if args.index_command == "promote":
-        return print_wheels(args, wheels, f"listed in {args.to}")
-    return print_wheels(args, wheels, "removed") if args.index_command == "remove" else print_changed(args, pages)
-
-
-def _recorded(args: argparse.Namespace, kind: "Kind") -> tuple[list[str], list[str]]:
-    """Adds an event to wheels; gives them and the pages that show it, with those of their labelled copies."""
+    from farm.cli import show
     from farm.index.lifecycle import record_event
     from farm.index.variants import follow
 
-    store = store_of(args)
-    files, pages = record_event(store, args.wheels, kind, getattr(args, "reason", ""), group=getattr(args, "to", None))
-    return files, sorted({*pages, *follow(store)})
+    store, group = store_of(args), getattr(args, "to", None)
+    wheels, changed = record_event(store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group)
+    pages = sorted({*changed, *follow(store)})
+    if args.json:
+        show.json_document({"wheels": wheels, "pages": pages})
+    else:
+        for key in pages:
+            show.say(f"changed: {key}")
+        show.say(f"{len(wheels)} wheels, {len(pages)} pages changed")
+    return 0
 
 
 def _variant(args: argparse.Namespace) -> int:

@@ -220,15 +220,14 @@ def _fetched(source: Store, record: Record, folder: Path) -> Path:
     return path
 
 
-def made_from(build_type: str, record: Record, source: Record | None = None) -> dict[str, Any]:
+def made_from(build_type: str, record: Record) -> dict[str, Any]:
     """The provenance of a wheel that was not built here: a SLSA predicate that says what it was taken from."""
-    origin = source or record
     return {
         PREDICATE: {
             "buildDefinition": {
                 "buildType": build_type,
                 "externalParameters": {"wheel": record.filename},
-                "resolvedDependencies": [{"uri": origin.filename, "digest": {"sha256": origin.sha256}}],
+                "resolvedDependencies": [{"uri": record.filename, "digest": {"sha256": record.sha256}}],
             },
             "runDetails": {"builder": {"id": "urn:torch-farm"}},
         }

@@ -77,12 +77,12 @@ def test_the_authority_is_not_trusted_by_itself(ceph, monkeypatch):
 
 def test_wrong_credentials_and_buckets(ceph, monkeypatch):
     url = make_bucket(ceph.http, "credentials")
-    with pytest.raises(UsageError, match="no bucket 'absent'"):
+    with pytest.raises(UsageError, match="404 NoSuchBucket"):
         check_store(open_store(f"s3://absent?endpoint_url={ceph.http}"))
     for name, value in {"AWS_SECRET_ACCESS_KEY": "wrong-secret", "AWS_ACCESS_KEY_ID": "nobody"}.items():
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            with pytest.raises(UsageError, match="does not accept these credentials") as caught:
+            with pytest.raises(UsageError, match=r"403 (SignatureDoesNotMatch|InvalidAccessKeyId)") as caught:
                 check_store(open_store(url))
             assert value not in f"{caught.value}{caught.value.hint}"
 
@@ -91,9 +91,9 @@ def test_a_wrong_clock(ceph, monkeypatch):
     store = open_store(make_bucket(ceph.http, "clock"))
     wrong = datetime.now(UTC) + timedelta(hours=3)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: wrong.replace(tzinfo=None))
-    with pytest.raises(InfrastructureError, match="this machine's clock is wrong") as caught:
+    with pytest.raises(InfrastructureError, match="RequestTimeTooSkewed") as caught:
         check_store(store)
-    assert "timedatectl" in caught.value.hint
+    assert "this machine's clock is wrong" in caught.value.hint
 
 
 def test_a_strict_emulator(credentials, tmp_path, require):
