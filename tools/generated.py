@@ -1,4 +1,4 @@
-"""What the tools share that write a file which follows from the code (`make generate`)."""
+"""Helpers of the tools that write files which follow from the code (`make generate`)."""
 
 import argparse
 import json

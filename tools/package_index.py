@@ -65,7 +65,7 @@ def wheels(index: str, package: str) -> Iterator[Wheel]:
 
 
 def _wheel(file: dict[str, Any]) -> Wheel | None:
-    """What a listing says of a file; None: no wheel for CPython of a final release, or yanked."""
+    """A file as a listing describes it; None: no wheel for CPython of a final release, or yanked."""
     match = _WHEEL.fullmatch(file["filename"])
     final = match and not file.get("yanked") and re.fullmatch(r"\d+(\.\d+)*", match[2])
     if match is None or not final or not re.fullmatch(r"cp3\d*|py[23.py]*", match[3]):

@@ -38,7 +38,7 @@ Proposal = tuple[str, str, str]
 
 
 class Notes:
-    """What a person must add."""
+    """Facts that a person must add."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -87,7 +87,7 @@ def probe(found: Sequence[Wheel], platform: str) -> Wheel | None:
 
 
 def version_facts(wheel: RemoteWheel, package: str) -> dict[str, str]:
-    """What `<package>/version.py` assigns: `git_version`, `cuda`."""
+    """Values that `<package>/version.py` assigns: `git_version`, `cuda`."""
     name = wheel.find(f"{package}/version.py")
     return dict(re.findall(r"^(\w+)(?::[^=]*)? = '([^']*)'", wheel.text(name), re.MULTILINE)) if name else {}
 
@@ -332,7 +332,7 @@ def refresh_cudnn(index: str, notes: Notes) -> Iterator[Proposal]:
 
 
 def arch_flags(remote: RemoteWheel) -> list[str]:
-    """What `torch.cuda.get_arch_list()` will say of a wheel: `sm_75`, `compute_120`."""
+    """The answer of `torch.cuda.get_arch_list()` for a wheel: `sm_75`, `compute_120`."""
     name = remote.find("torch/lib/libtorch_python.so")
     # The list stands as one text in the library: the longest run of such words is it.
     flags = re.findall(rb"(?:(?:sm|compute)_\d{2,3}[af]?[ ;]?){2,}", remote.read(name)) if name else []

@@ -20,7 +20,7 @@ BUILD = ("build", "1.2.2")  # Windows has a post-release of it
 COMPILED = ("markupsafe", "numpy", "pillow", "pyyaml")
 """For one Python each."""
 GLIBC = (2, 28)
-"""What their wheels may need at most: every base image has more."""
+"""The newest glibc that their wheels may need: every base image has a newer one."""
 HEAD = """\
 # Written by tools/refresh-catalogue pythons; do not edit. `pythons`: for builds whose base image has another Python.
 # `wheels`: what a build with one of these imports; setuptools and the other pure ones are those of Windows builds.

@@ -106,7 +106,7 @@ class Task(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What came of one file, or of one share of it."""
+    """Result of one test file, or of one share of it."""
 
     results: "dict[str, dict[str, Any]]"  # of each test that was begun
     collected: int

@@ -70,7 +70,7 @@ def _age(wheel: Wheel) -> tuple[int, ...]:
 
 
 def _unlike(wheel: Wheel, like: WheelToolkit) -> str | None:
-    """What in a wheel does not lie as its layout says; None: all does."""
+    """Paths of a wheel that differ from its layout; None: no path does."""
     names = [name for name in RemoteWheel(wheel).names if ".dist-info/" not in name and name != "nvidia/__init__.py"]
     outside = next((name for name in names if not name.startswith(f"{like.folder}/")), None)
     if outside:

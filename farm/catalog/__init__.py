@@ -69,7 +69,7 @@ def cpu_levels() -> dict[str, models.CpuLevel]:
 
 
 def features() -> dict[str, models.Feature]:
-    """What PyTorch may have or lack, by name."""
+    """Features that PyTorch may have or lack, by name."""
     return _read("features", models.Features).features
 
 

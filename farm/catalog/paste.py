@@ -30,7 +30,7 @@ class Grammar(Model):
 
 
 class Pasted(NamedTuple):
-    """What a text names: cards as they are written, a driver, and what is wrong on that machine."""
+    """Cards as a text writes them, a driver, and what is wrong on that machine."""
 
     cards: tuple[str, ...]
     driver: str | None

@@ -11,7 +11,7 @@ from farm.platforms.facts import DEFAULT, PLATFORMS
 def add_selectors(
     parser: argparse.ArgumentParser, *, required: bool = True, of_wheel: bool = False, several: bool = False
 ) -> None:
-    """What to build: the same everywhere. `of_wheel`: the command has `args.wheel`, whose name says the package.
+    """Options that select builds. `of_wheel`: the command has `args.wheel`, whose name says the package.
 
     `several`: `--variant` may be given several times and be a pattern.
     """

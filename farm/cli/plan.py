@@ -83,7 +83,7 @@ def values(plan: "Plan") -> list[Row]:
 
 
 def first(project: "Path", settings: "Settings", plan: "Plan") -> Iterator[tuple[str, str]]:
-    """What must be built before, and the hours that it takes; or that the index has it, or PyTorch's own is fetched."""
+    """Builds needed before, and their hours; or that the index has them, or PyTorch's own is fetched."""
     yield from (
         ("torch", f"PyTorch's own: {wheel.file}, from {wheel.url or 'the Python index'}")
         for wheel in plan.build_requires

@@ -36,7 +36,7 @@ GLIBC = 36
 CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".pyx", ".pxd", ".pxi")
 MAX_FILE, MAX_READ, MAX_FILES = 1 << 20, 64 << 20, 50_000
 TORCH_IMPORTS = ("filelock", "typing-extensions")
-"""What `import torch` needs in a build."""
+"""Packages that `import torch` needs in a build."""
 OTHER_SYSTEMS = re.compile(r"(?:^|/)(?:win(?:32|64|dows)?|msvc[^/]*|mac(?:os)?|osx)/", re.IGNORECASE)
 """Folders with a copy of a header that is not for Linux: pyFFTW has `include/win/fftw3.h`."""
 NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks", "tools", "scripts", "third_party")
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass
 class Proposal:
-    """What the sources of a package say of its build."""
+    """Facts of a build that a package's sources state."""
 
     folder: str
     package: str
@@ -242,7 +242,7 @@ def _unpacked(packed: Path) -> Iterator[Tree]:
 
 
 def _read(tree: Tree, package: str, version: str, source: str, metadata: "Message") -> Proposal:
-    """What the sources say: requirements, libraries, CUDA, modules, licence."""
+    """Requirements, libraries, CUDA, modules and licence, as the sources state them."""
     from packaging.utils import canonicalize_name
 
     from farm.base.text import short
@@ -300,7 +300,7 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
 
 
 def _fetched(tree: Tree) -> str:
-    """What the package's own CMake files declare as fetched from elsewhere."""
+    """Downloads that the package's own CMake files declare."""
     files = [name for name in tree.names if name.endswith(("CMakeLists.txt", ".cmake")) and name.count("/") < 3]
     code = re.sub("#.*", "", "\n".join(map(tree.text, files)))
     names = re.findall(r"(?i)\b(?:FetchContent_Declare|ExternalProject_Add|CPMAddPackage)\s*\(\s*([\w.-]{1,60})", code)
@@ -317,7 +317,7 @@ def _code(tree: Tree) -> Iterator[str]:
 
 
 def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[str]]:
-    """What the build requires, as requirements; without [build-system] what setup.py imports."""
+    """Requirements of the build; without [build-system] those that setup.py imports."""
     import tomllib
 
     from packaging.requirements import InvalidRequirement

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> RepairOptions:
-    """What the options say, or the plan."""
+    """Options of the command line, or of the plan."""
     if args.plan is None:
         return RepairOptions(
             lib_dirs=args.lib_dir,

@@ -1,4 +1,4 @@
-"""What a command is about: the builds that its options select, and the runs that it names."""
+"""Selection: the builds that a command's options select, and the runs that it names."""
 
 import argparse
 import os

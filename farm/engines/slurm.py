@@ -61,7 +61,7 @@ ENDS: dict[str, Observation] = {
     "LAUNCH_FAILED": Observation("lost", why="its node could not start it"),
     "CANCELLED": Observation("cancelled", why="cancelled in Slurm's queue"),
 }
-"""What Slurm's own ends mean (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the supervisor says more."""
+"""Meanings of Slurm's final states (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the supervisor says more."""
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 REFUSED = 125
 
@@ -168,7 +168,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Options:
-    """What `sbatch` is asked for beside a job's limits; None: Slurm's own default."""
+    """Options of `sbatch` beside a job's limits; None: Slurm's own default."""
 
     partition: str | None = None
     account: str | None = None
@@ -412,7 +412,7 @@ class SlurmEngine:
         self._run(DISCARD, self.folder, _file_name(volume))
 
     def folders(self) -> list[Folder]:
-        """What is in the shared folder: jobs, toolchains, volumes."""
+        """Contents of the shared folder: jobs, toolchains, volumes."""
         rows = [line.split("|") for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines()]
         return [
             Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, own) for path, time, kib, own in rows
@@ -424,7 +424,7 @@ class SlurmEngine:
 
 
 def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
-    """What a job's line of squeue and its own files say together.
+    """State of a job by its line of squeue and its own files.
 
     Args:
         listed: `number|STATE|nodes|reason`; empty where Slurm has forgotten the job, as it does after minutes.
@@ -461,7 +461,7 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
 
 
 def _report(text: str) -> Observation | None:
-    """What the supervisor wrote; None where it wrote nothing, or a job something else in its place."""
+    """Result that the supervisor wrote; None where it wrote nothing, or a job something else in its place."""
     try:
         data = json.loads(text)
         code, cause = data["code"], Cause[data["cause"]] if data["cause"] else None

@@ -73,7 +73,7 @@ class Rebuild:
         return {wheel_key(name), metadata_key(name)} & self.present
 
     def taken_back(self) -> Iterator[str]:
-        """What pages show of wheels, and no record or event says."""
+        """Statements of pages about wheels that no record or event backs."""
         for group, project in self.places:
             page = self.pages.page(group, project)
             for file in page.ever if page else ():

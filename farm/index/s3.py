@@ -82,7 +82,7 @@ _TODO = {
     **dict.fromkeys((401, 403), _POLICY),
     413: "a proxy before the store bounds what is sent: client_max_body_size 0; (nginx), for one",
 }
-"""What to do about other answers, by status."""
+"""Hints for other answers, by status."""
 # What a policy calls the operations that have another name there; reads of what is absent need a right of their own.
 _RIGHTS = {"ListObjectsV2": "ListBucket"}
 _RIGHTS |= dict.fromkeys(("GetObject", "HeadObject"), "GetObject, and s3:ListBucket for what is absent")

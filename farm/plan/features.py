@@ -15,7 +15,7 @@ from farm.plan.selectors import Candidate
 
 
 class Setting(NamedTuple):
-    """Whether a feature is on, who says so, and, of one that is off, why."""
+    """State of a feature: on or off, who says so, and why it is off."""
 
     on: bool
     origin: str
@@ -87,7 +87,7 @@ def _no_wheel(wanted: Candidate, name: str) -> str | None:
 
 
 def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool) -> bool:
-    """Whether the official wheels of this release have the feature, those for the CPU or those with CUDA."""
+    """True if the official wheels of this release have the feature, those for the CPU or those with CUDA."""
     since = feature.official.get(platform)
     return since is not None and torch is not None and number(torch) >= number(since) and (gpu or not feature.gpu)
 
@@ -109,7 +109,7 @@ def _title(name: str) -> str:
 
 
 def description(present: Iterable[str], lacking: Mapping[str, str]) -> str:
-    """The same as a paragraph of METADATA's description."""
+    """Features that are off as a paragraph of METADATA's description."""
     return "\n".join(f"This build is {what}: {text}." for what, text in rows(present, lacking))
 
 

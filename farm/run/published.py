@@ -43,7 +43,7 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
 
 
 def record_of(workspace: Workspace, plan: Plan) -> Record | None:
-    """The same, whatever runs there are.
+    """A published wheel of the plan, whatever runs there are.
 
     Raises:
         PublishRefusedError: As `find_published`.
@@ -157,7 +157,7 @@ def check_index(workspace: Workspace, request: Request) -> None:
 
 
 def check_plan(workspace: Workspace, plan: Plan, request: Request) -> None:
-    """Whether there is room for a build, and its wheel's name is free in the index.
+    """Check that there is room for a build, and that its wheel's name is free in the index.
 
     Raises:
         InfrastructureError: This machine's disk has no room.

@@ -15,7 +15,7 @@ LIMIT = 6
 
 
 def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
-    """What answers.js and page.js read."""
+    """Data that answers.js and page.js read."""
     newest: dict[tuple[str, str], list[Wheel]] = {}
     for wheel in there:
         for group in wheel.groups if wheel.withdrawn is None else ():

@@ -79,7 +79,7 @@ def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
 def index_page(
     data: Mapping[str, Any], there: Sequence[Wheel], channels: Iterable[Channel], evidence: Evidence, root: str
 ) -> str:
-    """What is there, by project and by group; then what could be built."""
+    """Published wheels by project and by group; then what could be built."""
     projects = [
         {
             "name": name,

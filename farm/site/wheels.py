@@ -34,7 +34,7 @@ Arch = Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}[af]?$")]
 
 
 class Report(BaseModel):
-    """What a wheel's record has of verify's report: its sha256, and the promises about code that it found kept."""
+    """The part of verify's report in a wheel's record: its sha256, and the promises about code that hold."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -116,7 +116,7 @@ class Wheel:
 
     @property
     def checked(self) -> str:
-        """What was verified of it, and by which report."""
+        """Verified properties, and the report that says so."""
         if self.report:
             return f"verified: report {self.report.sha256[:12]}"
         return "published without a report: not verified" if self.channel else "adopted and not verified"

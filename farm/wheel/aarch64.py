@@ -47,7 +47,7 @@ def scan_aarch64(data: Buffer, elf: Elf, level: str) -> IsaResult:
 
 
 def scan_arm_starts(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()) -> InitScan:
-    """As `farm.wheel.initscan.scan_starts`."""
+    """Instructions that run when AArch64 code is loaded; see `farm.wheel.initscan.scan_starts`."""
     words, finds = _Words(level), Finds()
     return follow_starts(data, elf, finds, lambda image: _Code(data, image, words, finds), called)
 

@@ -104,7 +104,7 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
 
 
 class Finds:
-    """What was found beyond a level: how often, and the first places."""
+    """Instructions beyond a level: how often, and the first places."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}

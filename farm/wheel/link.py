@@ -224,7 +224,7 @@ def _paths(library: Library) -> list[Finding]:
 
 
 def _refused(library: Library) -> Iterator[Finding]:
-    """What the file asks for and loaders refuse."""
+    """Requests of the file that loaders refuse."""
     if library.executable_stack:
         yield Finding(
             check="link",

@@ -108,7 +108,7 @@ def _first(row: Row, texts: Sequence[str], module: str) -> re.Match[str] | None:
 def words(
     texts: Iterable[str], module: str, seen: Mapping[str, str] | None = None, cpu: str | None = None
 ) -> dict[str, str]:
-    """What stands for the placeholders of the table's texts; `seen`: what the checks of a smoke test saw, by name."""
+    """Values for the placeholders of the table's texts; `seen`: what the checks of a smoke test saw, by name."""
     seen = seen or {}
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
     missing = next((found[1] for text in texts if (found := re.search(r"No module named '([\w.]{1,100})'", text))), "")

@@ -56,7 +56,7 @@ class Check(Frozen):
 
     @property
     def seen(self) -> str:
-        """What was seen, in one line."""
+        """The observation in one line."""
         left = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})" if self.undecided else ""
         return "; ".join(filter(None, [self.note, left, self.emulated]))
 

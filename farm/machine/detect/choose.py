@@ -98,7 +98,7 @@ def _channels(own: Sequence[Own], best: str) -> Iterator[str]:
 
 
 def machine_of(readings: Readings) -> Machine:
-    """What a build must be for; the card with the most memory first."""
+    """The machine that a build is for; the card with the most memory first."""
     judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
     sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
     known = cpu_levels(readings.cpu, readings.os.system)

@@ -174,7 +174,7 @@ class _Rows(RootModel[dict[str, _Row]]):
 
 @cache
 def rows() -> dict[str, _Row]:
-    """What each rule says (`reasons.yaml`)."""
+    """Texts of the rules (`reasons.yaml`)."""
     return load(Path(__file__).with_name("reasons.yaml"), _Rows).root
 
 

@@ -1,4 +1,4 @@
-"""What an installed torchaudio can do: operators, also on a card where there is one; files, where a backend is."""
+"""Smoke test of an installed torchaudio: operators, also on a card where there is one; files, where a backend is."""
 
 import math
 import tempfile

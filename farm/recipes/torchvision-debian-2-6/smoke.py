@@ -1,4 +1,4 @@
-"""What an installed torchvision can do: operators, also on a card where one is there; image codecs; transforms."""
+"""Smoke test of an installed torchvision: operators, also on a card where one is there; image codecs; transforms."""
 
 import base64
 

@@ -234,7 +234,7 @@ class Journal(Database):
         return frozenset(row["id"] for row in self._rows("SELECT id FROM runs WHERE finished IS NOT NULL"))
 
     def handles(self) -> frozenset[str]:
-        """What engines called the attempts of the runs that have ended."""
+        """Engines' names for the attempts of the runs that have ended."""
         query = """SELECT a.handle FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN runs r ON r.id = j.run_id
             WHERE a.handle IS NOT NULL AND r.finished IS NOT NULL"""
         return frozenset(row[0] for row in self._rows(query))

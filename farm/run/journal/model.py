@@ -99,7 +99,7 @@ class EventKind(StrEnum):
     STATE = "state"
     """An attempt moved on."""
     INPUTS = "inputs"
-    """What a build had beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
+    """Inputs of a build beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
     RESUMED = "resumed"
     """The wheel was taken over from an earlier `run` of the same plan."""
     STEP = "step"

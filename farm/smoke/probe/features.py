@@ -170,7 +170,7 @@ def check_mkl(torch: Any) -> str:
 
 
 def mkl_code(printed: str) -> str:
-    """The same from what both print."""
+    """The code path that MKL took, from the output of MKL_VERBOSE and ONEDNN_VERBOSE."""
     line = next((line for line in printed.splitlines() if line.startswith("MKL_VERBOSE") and " for " in line), None)
     if line is None or "GEMM" not in printed:
         raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
@@ -199,7 +199,7 @@ def check_openblas(torch: Any) -> str:
 
 
 def openblas_code(core: str, capability: str) -> str:
-    """The same from its name of the kernels and torch's word for the CPU."""
+    """The code path of OpenBLAS, from its name of the kernels and torch's word for the CPU."""
     if core.lower() in OLD_KERNELS and capability.startswith("AVX"):
         return Warned(core, f"OpenBLAS does not know this CPU, which has {capability}: products are much slower")
     return core

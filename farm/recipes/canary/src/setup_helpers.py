@@ -1,4 +1,4 @@
-"""What setup.py makes of the environment; pure functions, no CMake and no setuptools.
+"""The environment as setup.py reads it; pure functions, no CMake and no setuptools.
 
 The variables and their meaning are those of PyTorch's setup.py, so that one build environment drives both.
 """

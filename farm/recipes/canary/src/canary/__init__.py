@@ -71,7 +71,7 @@ class Tensor:
         return f"canary.Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device!r})"
 
     def to(self, device: str) -> Tensor:
-        """The same matrix on `cpu` or on `cuda` (the current device)."""
+        """A copy of the matrix on `cpu` or on `cuda` (the current device)."""
         return Tensor(_C.to_device(self._handle, device))
 
     def cpu(self) -> Tensor:

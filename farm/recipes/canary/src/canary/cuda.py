@@ -1,4 +1,4 @@
-"""What the CUDA part was built for and what this machine has. Nothing here needs a GPU driver to be there."""
+"""The CUDA part: what it was built for, and what this machine has. Nothing here needs a GPU driver to be there."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def get_device_capability(device: int = 0) -> tuple[int, int]:
 
 
 def get_arch_list() -> list[str]:
-    """What the device code was compiled for: `sm_35` is SASS, `compute_35` is PTX. Empty without CUDA."""
+    """Targets of the device code: `sm_35` is SASS, `compute_35` is PTX. Empty without CUDA."""
     return _C.build_info()[2]
