@@ -68,7 +68,6 @@ lock: $(VENV)/.dev  ## renew the locked versions
 generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and of policies, docs/options.md, docs/features.md, docs/reference.md, README's table of channels
 	$(BIN)/python -m tools.matrix_schema
 	$(BIN)/python -m tools.runners_schema
-	$(BIN)/python -m tools.policy_schema
 	$(BIN)/python -m tools.options_page
 	$(BIN)/python -m tools.features_page
 	$(BIN)/python -m tools.channel_table

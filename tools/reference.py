@@ -19,8 +19,7 @@ from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
 from farm.plan.matrix.shape import ChannelText
 from farm.plan.options import OPTIONS
-from farm.plan.recipe import Recipe
-from farm.plan.settings import Runner, Settings
+from farm.plan.settings import Settings
 
 OUT = Path(__file__).parent.parent / "docs" / "reference.md"
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -135,8 +134,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cpus": _cpus,
     "channel": lambda: keys(ChannelText),
     "settings": lambda: keys(Settings, shipped.EXAMPLE / "ci" / "farm.yaml"),
-    "recipe": lambda: keys(Recipe),
-    "runner": lambda: keys(Runner),
     "environment": _environment,
     "exit-codes": lambda: table("| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]),
     "commands": commands,

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=age,
         default=timedelta(0),
         metavar="AGE",
-        help="only what is older, such as 30d, 12h or 4w (default: all)",
+        help="remove only what is older than this: 30d, 12h, 4w (default: all)",
     )
     for option, text in {
         "--unpublished": "remove wheels that are in no index, and logs of runs that failed, as well",

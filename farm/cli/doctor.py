@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build",
         action="store_true",
-        help="check what building wheels needs as well (default in a project, and with --variant, --package, --cuda or "
-        "--channel)",
+        help="check what is needed to build wheels, too (default in a project, and with --variant, --package, --cuda "
+        "or --channel)",
     )
     parser.add_argument(
         "--variant", metavar="GPU-CPU-PYTHON", help="check for this build (default: for this machine's own wheels)"

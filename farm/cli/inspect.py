@@ -14,7 +14,7 @@ from farm.wheel.inspect import DECODED, WheelContents, inspect
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path, help="a file; with --explain an installed package's folder too")
     parser.add_argument(
-        "--cpu", action="store_true", help="CPU features of libraries above 16 MiB too: seconds for each"
+        "--cpu", action="store_true", help="decode libraries above 16 MiB too, which takes seconds for each"
     )
     parser.add_argument(
         "--explain",
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="WinError 126",
         dest="explain",
-        help="short for --explain 'WinError 126': which DLL is missing, who needs it, where to get it",
+        help="the same as --explain 'WinError 126': which DLL is missing, who needs it, where to get it",
     )
 
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_runs(parser, failed=True)
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="print new lines until the run has ended; exit as it did"
+        "-f", "--follow", action="store_true", help="print new lines until the run ends, and exit with its code"
     )
 
 

@@ -17,10 +17,10 @@ from farm.platforms.facts import PLATFORMS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--channel", help="this channel alone")
-    parser.add_argument("--package", metavar="PATTERN", help="packages that fit, such as torch*")
+    parser.add_argument("--channel", help="list only this channel")
+    parser.add_argument("--package", metavar="PATTERN", help="list only matching packages, such as torch*")
     parser.add_argument("--platform", choices=list(PLATFORMS))
-    parser.add_argument("--variant", metavar="PATTERN", help="variants that fit, such as sm35-*-py311")
+    parser.add_argument("--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311")
     parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
 
 

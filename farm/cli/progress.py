@@ -133,7 +133,7 @@ class LogWatcher:
         # Of the probe's checks those that failed: the step's result counts the others.
         if text.startswith(("not run ", "passed ")) and not self._verbose:
             return
-        self._pulse.line(f"    {text}" if self._verbose else _cut(f"    {text}"))
+        self._pulse.line(f"    {text}" if self._verbose or text.startswith("farm: ") else _cut(f"    {text}"))
 
     def progress(self, done: int, total: int) -> None:
         self._at.progress(done, total)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.base.project import JOURNAL, find_project, journal_path
+from farm.base.project import JOURNAL, find_project
 
 if TYPE_CHECKING:
     from farm.plan.settings import Settings
@@ -35,10 +35,8 @@ def workspace_of(args: argparse.Namespace) -> "Workspace":
 @contextmanager
 def journal_of(args: argparse.Namespace) -> "Iterator[Journal | None]":
     """The project's journal; None where no run was made yet: reading creates nothing."""
-    path = journal_path(find_project(args.project or Path.cwd()))
-    if path is None:
-        project, settings = project_of(args)
-        path = project / settings.artifacts / JOURNAL
+    project, settings = project_of(args)
+    path = project / settings.artifacts / JOURNAL
     if not path.is_file():
         yield None
         return

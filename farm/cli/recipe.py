@@ -45,7 +45,7 @@ NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["new"], help="write a recipe and its line in a channel")
     parser.add_argument("source", metavar="NAME[==VERSION]", help="a project of the Python index, or a folder (./mine)")
-    parser.add_argument("--channel", help="whose packages get it (default: the project's own, where it has one)")
+    parser.add_argument("--channel", help="the channel to add it to (default: the project's only one)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,38 +63,38 @@ def run(args: argparse.Namespace) -> int:
     channel = channels.channels[_channel_name(project, args.channel)]
     python = channel.builds[0].variant.python
     if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
-        found = _of_folder(Path(args.source).expanduser(), project)
+        proposal = _of_folder(Path(args.source).expanduser(), project)
     else:
-        found = _of_index(args.source, _version(python), project / settings.artifacts / "sources", show.note)
-    target = project / "recipes" / found.folder / "recipe.yaml"
+        proposal = _of_index(args.source, _version(python), project / settings.artifacts / "sources", show.note)
+    target = project / "recipes" / proposal.folder / "recipe.yaml"
     if target.parent.exists():
         raise UsageError(f"{target.parent} is already there: nothing was written", hint="change it, or remove it first")
-    text = found.recipe(_resolved(sorted(found.requires - {"torch"}), python))
+    text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python))
     outputs.write(project, {target.relative_to(project): text.encode()})
     load(target, Recipe)  # a name that no recipe can have is said now
     matrix = project / "ci" / "matrix.yaml"
-    torch = _torch_for(channels, channel) if found.torch else None
-    if found.torch and not channel.text.official:
+    torch = _torch_for(channels, channel) if proposal.torch else None
+    if proposal.torch and not channel.text.official:
         release = torch or channel.text.options["torch"]
-        found.notes.append(
+        proposal.notes.append(
             f"it is built against torch {release} of this farm, which takes hours; against PyTorch's own wheel with "
             "`official:` in the channel (docs/your-package.md)"
         )
-    changed = _with_package(matrix.read_text(encoding="utf-8"), channel.name, found.folder, torch)
+    changed = _with_package(matrix.read_text(encoding="utf-8"), channel.name, proposal.folder, torch)
     if changed is None:
-        found.notes.append(f"add {found.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml")
+        proposal.notes.append(f"add {proposal.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml")
     else:
         outputs.write(project, {Path("ci", "matrix.yaml"): changed.encode()})
     show.say(target)
-    for note in found.notes:
+    for note in proposal.notes:
         show.say(f"note: {note}")
-    variant = _variant(channel, found.cuda and not found.torch)
-    show.say(f"next: farm submit --variant {variant} --package {found.folder}")
+    variant = _variant(channel, proposal.cuda and not proposal.torch)
+    show.say(f"next: farm submit --variant {variant} --package {proposal.folder}")
     return 0
 
 
 @dataclass
-class Found:
+class Proposal:
     """What the sources of a package say of its build."""
 
     folder: str
@@ -165,7 +165,7 @@ def _version(python: str) -> str:
     return f"{python[2]}.{python[3:].rstrip('t')}"
 
 
-def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]) -> Found:
+def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]) -> Proposal:
     from packaging.requirements import InvalidRequirement
     from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
@@ -176,19 +176,19 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
         need = read_requirement(wanted)
     except InvalidRequirement as error:
         raise UsageError(f"{wanted!r} is no project of an index", hint="NAME, NAME==VERSION, or ./FOLDER") from error
-    known = {}
+    sdists = {}
     for file, sha256 in index_files(need.name, python).items():
         try:
             version = parse_sdist_filename(file)[1]
         except InvalidSdistFilename:
             continue
         if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
-            known[version] = (file, sha256)
-    if not known:
+            sdists[version] = (file, sha256)
+    if not sdists:
         raise UsageError(
             f"the Python index has no sdist of {wanted} for Python {python}", hint="name a version that has one"
         )
-    version, (file, sha256) = max(known.items())
+    version, (file, sha256) = max(sdists.items())
     cache.mkdir(parents=True, exist_ok=True)
     plan = SourcePlan(kind="sdist", package=need.name, file=file, sha256=sha256)
     packed = fetch(plan, cache, mirror=None, line=line)
@@ -201,7 +201,7 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
         return _read(tree, package, str(version), source, metadata)
 
 
-def _of_folder(folder: Path, project: Path) -> Found:
+def _of_folder(folder: Path, project: Path) -> Proposal:
     import os
 
     from farm.base.source_tree import tree_files
@@ -223,10 +223,10 @@ def _of_folder(folder: Path, project: Path) -> Found:
     for need in about.get("dependencies", []):
         metadata["Requires-Dist"] = str(need)
     source = f"{{kind: path, path: {json.dumps(relative)}}}"
-    found = _read(tree, package, str(about.get("version", "0.1.0")), source, metadata)
+    proposal = _read(tree, package, str(about.get("version", "0.1.0")), source, metadata)
     if "version" not in about:
-        found.notes.append("pyproject.toml has no version: correct the recipe's")
-    return found
+        proposal.notes.append("pyproject.toml has no version: correct the recipe's")
+    return proposal
 
 
 @contextmanager
@@ -241,7 +241,7 @@ def _unpacked(packed: Path) -> Iterator[Tree]:
         raise UsageError(f"{packed.name} cannot be read: {error}") from error
 
 
-def _read(tree: Tree, package: str, version: str, source: str, metadata: "Message") -> Found:
+def _read(tree: Tree, package: str, version: str, source: str, metadata: "Message") -> Proposal:
     """What the sources say: requirements, libraries, CUDA, modules, licence."""
     from packaging.utils import canonicalize_name
 
@@ -279,7 +279,7 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: "Messag
     apt = {hints["headers"][name] for name in outside if name in hints["headers"]}
     if any(need.startswith("meson-python") for need in requires):
         apt.add("patchelf")
-    return Found(
+    return Proposal(
         folder=canonicalize_name(package),
         package=package,
         version=version,
@@ -328,7 +328,7 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"pyproject.toml of the source cannot be read: {error}") from error
     system = data.get("build-system", {})
-    found: set[str] = set()
+    names: set[str] = set()
     for text in system.get("requires", ["setuptools", "wheel"]):
         try:
             need = read_requirement(text)
@@ -337,19 +337,19 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
         if need.url:  # pip would fetch what it names, and run it
             notes.append(f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand")
         elif need.marker is None or need.marker.evaluate():
-            found.add("torch" if need.name == "torch" else str(need).partition(";")[0].strip())
+            names.add("torch" if need.name == "torch" else str(need).partition(";")[0].strip())
     if "requires" not in system:
         setup = tree.text("setup.py")
-        found |= {imports[name] for name in imports if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)}
-    if any(need.startswith("setuptools") for need in found):
-        found.add("packaging>=24.2")  # a newer setuptools takes the image's else, which is too old for it
+        names |= {imports[name] for name in imports if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)}
+    if any(need.startswith("setuptools") for need in names):
+        names.add("packaging>=24.2")  # a newer setuptools takes the image's else, which is too old for it
     minimum = re.findall(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+\.\d+)", tree.text("CMakeLists.txt"), re.I)
     scikit = json.dumps(data.get("tool", {}).get("scikit-build", {}))
     minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d+\.\d+)', scikit)
     newest = max((tuple(map(int, version.split("."))) for version in minimum), default=(0, 0))
     if newest > DEBIAN_CMAKE:
-        found.add(f"cmake>={newest[0]}.{newest[1]}")
-    return found, notes
+        names.add(f"cmake>={newest[0]}.{newest[1]}")
+    return names, notes
 
 
 def _modules(tree: Tree, package: str) -> list[str]:
@@ -374,14 +374,14 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     command += [f"--python-version={_version(python)}", *(f"--platform={tag}" for tag in tags)]
     if not requirements:
         return []
-    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
-    if done.returncode:
-        text = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-5:])
+    answer = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        text = "\n".join(f"    {line}" for line in answer.stderr.strip().splitlines()[-5:])
         raise InfrastructureError(
             f"pip finds no wheels for {', '.join(requirements)}:\n{text}", hint="is the index reachable, has it wheels?"
         )
     wheels = []
-    for item in json.loads(done.stdout)["install"]:
+    for item in json.loads(answer.stdout)["install"]:
         file = unquote(urlsplit(item["download_info"]["url"]).path.rpartition("/")[2])
         sha256 = item["download_info"]["archive_info"]["hashes"]["sha256"]
         wheels.append({"package": item["metadata"]["name"], "file": file, "sha256": sha256})

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="libraries to leave out",
+        help="libraries not to add",
     )
     parser.add_argument(
         "--opens", action="append", default=[], metavar="PATTERN", help="add libraries that others open by name"

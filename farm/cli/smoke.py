@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-url",
         metavar="URL",
-        help="index to install from: as pip takes it, a folder or s3://… (default: the project's own)",
+        help="index to install from: a URL as for pip, a folder or s3://… (default: the project's own)",
     )
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="install this file; the report is also written beside it"

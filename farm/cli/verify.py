@@ -13,7 +13,7 @@ from farm.wheel.verify import verify
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
     parser.add_argument(
-        "--policy", type=Path, metavar="FILE", help="what the wheel must keep, as YAML, instead of a variant"
+        "--policy", type=Path, metavar="FILE", help="check against the rules of this YAML file instead of a variant's"
     )
     add_selectors(parser, required=False, of_wheel=True)
     parser.add_argument(

@@ -18,7 +18,7 @@ SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser, required=False)
     parser.add_argument(
-        "--official", action="store_true", help="does PyTorch's own wheel run on --gpu? no --variant is needed"
+        "--official", action="store_true", help="ask whether PyTorch's own wheel runs on --gpu; needs no --variant"
     )
     group = parser.add_argument_group("what else to ask")
     group.add_argument(
@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0; with --official several, or - for what "
         "nvidia-smi prints",
     )
-    group.add_argument("--python", metavar="NAME", help="with --official, the Python that installs it: py312, py313t")
-    group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
+    group.add_argument("--python", metavar="NAME", help="with --official, the Python to install it for: py312, py313t")
+    group.add_argument("--driver", metavar="VERSION", help="the installed driver: 470 or 470.82.01")
     group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
     group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
     group.add_argument("--gcc", metavar="MAJOR", help="the host compiler on Linux")
-    group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
-    group.add_argument("-v", "--verbose", action="store_true", help="facts and sources too")
+    group.add_argument("--numpy", metavar="VERSION", help="the numpy that is installed beside the wheel")
+    group.add_argument("-v", "--verbose", action="store_true", help="print facts and sources too")
     for name in SWITCHES:
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
 

@@ -97,7 +97,7 @@ class DirectoryStore:
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        path = self._own_path(key)
+        path = self._path(key)
         with _failures(path):
             if path.exists():  # spares the copy; the link below decides
                 return False
@@ -115,7 +115,7 @@ class DirectoryStore:
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         if etag is None:
             return self.create(key, data, content_type=content_type)
-        path = self._own_path(key)
+        path = self._path(key)
         with _failures(path), self._written(data, None, None) as temporary, self._locked():
             # Under the lock: between this look and the rename no other writer can come.
             current = self.get(key)
@@ -142,25 +142,23 @@ class DirectoryStore:
         return f"{self.root.as_uri()}/{quote(key)}"
 
     def discard(self, key: str) -> None:
-        path = self._own_path(check_discardable(key))
+        path = self._path(check_discardable(key))
         with _failures(path):
             retry_while_open(path.unlink, missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        return self.root / check_key(key)
-
-    def _own_path(self, key: str) -> Path:
-        """Where to write a key: below `root` and nowhere else, so no part of the way may be a symbolic link.
+        """Where a key is: below `root` and nowhere else, so no part of the way may be a symbolic link.
 
         `root` itself may be one: whoever configures the index chooses it.
         """
         path = self.root
         for part in check_key(key).split("/"):
             path /= part
-            # A link that somebody planted in a shared folder would lead the write elsewhere.
+            # A link in a shared folder would lead a write elsewhere; one in the index of a job, a file of this user
+            # into the index that takes its wheels.
             if path.is_symlink():
                 raise InfrastructureError(
-                    f"{path} is a symbolic link; the farm does not write through links inside an index",
+                    f"{path} is a symbolic link; the farm follows none inside an index",
                     hint="remove it and run the command again, or make the index's own folder the link",
                 )
         return path

@@ -71,6 +71,12 @@ class Record(Model):
         return hashlib.sha256(self.render()).hexdigest()
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():  # pip shows the reason of a yank as it is: no escape sequences, no other direction
+        raise ValueError("not one line of printable text")
+    return text
+
+
 class Event(Model):
     """One thing that happened to a wheel. `group` is a promotion's."""
 
@@ -78,7 +84,7 @@ class Event(Model):
     number: int = Field(ge=1, le=MAX_EVENTS)
     kind: Kind
     target: WheelName
-    reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    reason: Annotated[str, StringConstraints(max_length=500), AfterValidator(_printable)]
     time: str
     group: Annotated[str, AfterValidator(check_group)] | None = None
 
@@ -245,7 +251,7 @@ def add_event(
         try:
             event = Event(number=number, kind=kind, target=target, reason=reason, time=at, group=group)
         except ValidationError as error:
-            raise UsageError("the reason must be one line of at most 500 characters") from error
+            raise UsageError("the reason must be one line of at most 500 printable characters") from error
         now, after = fold(events), fold([*events, event])
         # The event would change nothing but the count; nothing comes after `remove`.
         if after == now._replace(number=number) or now.removed is not None:

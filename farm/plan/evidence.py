@@ -19,7 +19,7 @@ from farm.platforms.shape import PlatformName
 
 FILE = "ci/evidence.yaml"
 _MATRIX = "ci/matrix.yaml"
-_CARD: dict[str, str] = {"native": "natively", "jit": "by JIT of its PTX"}
+_CARD: dict[str, str] = {"native": "natively", "jit": "by JIT of its PTX, not its machine code"}
 
 Date = Annotated[str, Field(pattern=r"^20\d\d-\d\d-\d\d$")]
 Line = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]*$")]

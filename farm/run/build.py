@@ -30,8 +30,8 @@ ADVICE = {
     Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
 }
 """What to do about an end that the engine itself explains."""
-NOTED = ("+ ", "farm: step")
-"""How build.sh marks what it does: the shell's trace of its commands, and its own steps."""
+NOTED = ("+ ", "farm: step", "farm: waits")
+"""How build.sh marks what it does: the shell's trace of its commands, its own steps, and the run that it waits for."""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 TREE, CACHE = "/farm/src", "/farm/ccache"

@@ -29,7 +29,7 @@ from farm.index.pages import File, parse_page
 from farm.index.stores import Store
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
-from farm.plan.recipe import names, recipe
+from farm.plan.recipe import Recipe, names, recipe
 from farm.platforms.facts import facts
 from farm.platforms.registry import platform
 from farm.run import sources
@@ -95,10 +95,8 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
             _find(store, plan, need, project)
             text = None
         except UsageError:
-            package, how = _how(plan, need, project)
-            channel = load_matrix(project).channels.get(plan.channel)
-            made_by = recipe(channel.text.recipes.get(package, package) if channel else package)
-            hours = made_by.cost_for(plan.parsed_variant.sms)
+            hours = _recipe_of(plan, need, project).cost_for(plan.parsed_variant.sms)
+            how = _how(plan, need, project)[1]
             text = f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: farm submit {how}"
         found.append((str(need), text))
     return found
@@ -132,6 +130,15 @@ def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
         return package, f"{chosen} --channel {plan.channel}"
     torch = plan.options.get("torch")
     return package, f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
+
+
+def _recipe_of(plan: Plan, need: Requirement, project: Path) -> Recipe:
+    """The recipe of the channel that would build it: the plan's own, else the first that offers this release."""
+    matrix, package = load_matrix(project), _how(plan, need, project)[0]
+    for channel in [c for c in (matrix.channels.get(plan.channel), *matrix.channels.values()) if c]:
+        if package in channel.packages and plan.options.get("torch") == channel.text.options["torch"]:
+            return recipe(channel.text.recipes.get(package, package))
+    return recipe(package)
 
 
 def _serves(filename: str, plan: Plan, need: Requirement) -> bool:

@@ -15,6 +15,7 @@ from packaging.version import Version
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.base.tags import serves
+from farm.base.text import plain_lines
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Job
 from farm.index.backends import open_store
@@ -31,7 +32,7 @@ from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
 from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
-from farm.smoke.runner import GRACE_S, PROBE, TAIL_BYTES, Expectation, arguments, judge, run_probe
+from farm.smoke.runner import GRACE_S, PROBE, TAIL_BYTES, Ended, Expectation, arguments, judge, run_probe
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -324,14 +325,11 @@ def probe_job(
         files = engine.collect(handle, out, MAX_OUTPUT)
     document = next((read_document(file) for file in files if file.name == "report.json"), "the probe left no report")
     code = observed.exit_code or 0
-    return judge(
-        plan.package,
-        expect,
-        document,
-        emulate=emulate,
+    ended = Ended(
         # A shell's number for a signal, which Popen gives as a negative one.
-        code=128 - code if code > 128 else code,
-        late=f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
-        tail=log[-TAIL_BYTES:],
-        seconds=time.monotonic() - begun,
+        128 - code if code > 128 else code,
+        f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
+        plain_lines(log[-TAIL_BYTES:].decode("utf-8", "replace")),
+        time.monotonic() - begun,
     )
+    return judge(plan.package, emulate, ended, document, expect)

@@ -69,8 +69,10 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class _Ended:
-    returncode: int | None  # None: it could not even be killed
+class Ended:
+    """The end of a probe: `returncode` is negative for a signal, None where it could not even be killed."""
+
+    returncode: int | None
     late: str | None  # what did not end in its time
     tail: str
     seconds: float
@@ -127,23 +129,7 @@ def run_probe(
             environment[EMULATOR] = " ".join(prefix)
         ended = _run(command, environment, folder, timeout_s, line)
         document = read_document(file)
-    return _judge(module, emulate, ended, document, expect)
-
-
-def judge(
-    module: str,
-    expect: Expectation,
-    document: ProbeDocument | str,
-    *,
-    emulate: str | None = None,
-    code: int,
-    late: str | None,
-    tail: bytes,
-    seconds: float,
-) -> SmokeReport:
-    """The report of a probe that ran elsewhere: `document` is its file, `code` negative for a signal."""
-    ended = _Ended(code, late, clean(tail.decode("utf-8", "replace")), seconds)
-    return _judge(module, emulate, ended, document, expect)
+    return judge(module, emulate, ended, document, expect)
 
 
 def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False) -> list[str]:
@@ -169,7 +155,7 @@ def _run(
     folder: Path,
     timeout_s: float,
     line: Callable[[str], None] | None,
-) -> _Ended:
+) -> Ended:
     started = time.monotonic()
     mark = uuid.uuid4().hex
     try:
@@ -208,7 +194,7 @@ def _run(
     # A grandchild that could not be ended may hold the pipe open for ever: the reader is not waited for then.
     reader.join(KILL_WAIT_S)
     text = bytes(tail[-TAIL_BYTES:]).decode("utf-8", "replace")
-    return _Ended(returncode, late, clean(text), time.monotonic() - started)
+    return Ended(returncode, late, plain_lines(text), time.monotonic() - started)
 
 
 def _kill_group(group: int) -> None:
@@ -234,17 +220,13 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
             begun = bytearray(rest[-TAIL_BYTES:])
             for one in whole:
                 if one.startswith(_CHECK_LINES):  # not what the module, or qemu, has to say
-                    line(clean(one.decode("utf-8", "replace")))
+                    line(plain_lines(one.decode("utf-8", "replace")))
 
 
-def clean(text: str) -> str:
-    """Output of a program without terminal escapes and control characters; of a progress line the last state."""
-    return plain_lines(text)
-
-
-def _judge(
-    module: str, emulate: str | None, ended: _Ended, document: ProbeDocument | str, expect: Expectation
+def judge(
+    module: str, emulate: str | None, ended: Ended, document: ProbeDocument | str, expect: Expectation
 ) -> SmokeReport:
+    """The report of a probe that has ended, here or elsewhere; `document` is its file, or what is wrong with that."""
     name, code = None, ended.returncode
     # The same code may come as a signed or an unsigned number.
     if code is not None and code & 0xFFFFFFFF in _NTSTATUS:
@@ -302,7 +284,7 @@ def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:
 def _outcome(
     module: str,
     emulate: str | None,
-    ended: _Ended,
+    ended: Ended,
     signal_name: str | None,
     document: ProbeDocument | str,
     expect: Expectation,

@@ -68,8 +68,7 @@ def _checked(value: int | str) -> int | str:
     return value
 
 
-_DESCRIBED = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_SPECIFIC}$"}]}
-Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=lambda schema: schema.update(_DESCRIBED))]
+Arch = Annotated[int | str, AfterValidator(_checked)]
 """See `farm.wheel.fatbin`."""
 
 
@@ -133,12 +132,6 @@ def _or_default(value: object, what: str) -> object:
     return defaults(what) if value is None else value
 
 
-def _describe_levels(schema: dict[str, Any]) -> None:
-    names = [*level_names(), *arm_level_names()]
-    levels = {"anyOf": [{"enum": names}, {"type": "string", "pattern": "^arm"}, {"type": "null"}]}
-    schema.update(levels)
-
-
 class Policy(Rules):
     """The promises of one wheel.
 
@@ -162,7 +155,7 @@ class Policy(Rules):
     platform: str | None = Field(default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$")
     sass: tuple[Arch, ...] | None = None
     ptx: tuple[Arch, ...] = ()
-    cpu: str | None = Field(default=None, json_schema_extra=_describe_levels)
+    cpu: str | None = None
     numpy: str | None = None
     exclude: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -203,9 +196,9 @@ class Waiver(Frozen):
         reason: Why it does no harm; kept in the report and in the index.
     """
 
-    check: CheckId = Field(json_schema_extra={"not": {"const": "archive"}})
+    check: CheckId
     member: str = Field(min_length=1, max_length=1024)
-    reason: Printable = Field(max_length=1000, json_schema_extra={"pattern": r"\S"})
+    reason: Printable = Field(max_length=1000)
 
     @field_validator("check")
     @classmethod

@@ -182,7 +182,7 @@ def install_smoke(patch):
         )  # another process writes it: no fault of this one's
         os.write(number, json.dumps(REPORT).encode())
         os.close(number)
-        return runner._Ended(0, None, "", 0.1)
+        return runner.Ended(0, None, "", 0.1)
 
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")

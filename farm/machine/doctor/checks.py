@@ -38,7 +38,7 @@ def memory(patient: Patient) -> Iterator[Finding]:
     cores = patient.site.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
-    if patient.large and commit < wanted.commit_gb * GB:
+    if patient.large and patient.platform.limits_paths and commit < wanted.commit_gb * GB:
         what = patient.platform.swap
         yield warning(
             what,
@@ -54,7 +54,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
     where = patient.platform.build_root
     wanted: float = needs().disk_gb
     what = "PyTorch"
-    if patient.plan is not None and not patient.large:
+    if patient.plan is not None and not (patient.large and patient.platform.limits_paths):
         what = patient.plan.package
         wanted = recipe(patient.plan.recipe).disk_gb + needs().image_gb
     free = patient.site.free(where)

@@ -193,9 +193,11 @@ def _check_complete(text: ChannelText) -> None:
             fault = f"{name} is built from sources of torch {built.torch_release}, not {torch}"
             raise RuleError(fault, "torch")
     # A channel of packages that do not need PyTorch pins no release of it.
-    if any(OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(package, package))) for package in text.packages):
-        needed.append("torch")
+    with_torch = [p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(p, p)))]
+    needed += ["torch"] if with_torch else []
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""
-        what = '; a package of it needs PyTorch: add `torch: "2.6.0"`, or another release' if "torch" in missing else ""
+        what = (
+            f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another release' if "torch" in missing else ""
+        )
         raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{what}")

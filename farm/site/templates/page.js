@@ -30,6 +30,22 @@
     return data.there.filter(([, , , codes]) => sms.every((sm) => codes.some((code) => answers.sassRuns(code, sm))));
   }
 
+  function inIndex(there) {
+    const list = make("ul");
+    for (const [project, group, version, , tags, code, without] of there) {
+      const item = make("li");
+      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}${without ? `. Without ${without}` : ""}`);
+      list.append(item);
+    }
+    return [make("h3", "In this index"), there.length ? list : make("p", "No wheel here is in a group for it.")];
+  }
+
+  // `cpu`, `cpu-avx`: no card.
+  function withoutCard(word) {
+    const text = "Not examined by this farm. `farm detect` names the CPU level of a machine, `farm plan --variant cpu-avx2-py311` what a wheel of your own costs.";
+    return [...inIndex(data.there.filter(([, group]) => group.startsWith(word))), make("h3", "PyTorch's own wheels"), command(`pip install torch --index-url ${data.index}/cpu`), make("p", text, { className: "note" })];
+  }
+
   function projects(text) {
     const word = text.trim().toLowerCase();
     const rows = [...document.querySelectorAll("#table tbody tr")];
@@ -45,6 +61,8 @@
     const typed = /^\s*(?:sm_?)?(\d{2,3}|\d{1,2}\.\d)\s*$/i.exec(text);
     let [cards, problems] = typed ? [[{ name: text.trim(), sm: Number(typed[1].replace(".", "")), arm: false }], []] : cardsOf(read);
     if (read.problem) problems = [read.problem];
+    const cpu = !named.length && /^\s*(cpu(?:-\w*)?)\s*$/i.exec(text);
+    if (cpu) { [cards, problems] = [[], []]; out.push(...withoutCard(cpu[1].toLowerCase())); }
     if (named.length) { problems = []; cards = cards.filter(() => false); }
     for (const line of problems) out.push(make("p", line, { className: "note" }));
     if (named.length) {
@@ -63,14 +81,7 @@
     const platform = byId("platform").value, tegra = new Set(data.tegra);
     const place = `${platform}-${cards.some((card) => card.arm || tegra.has(card.sm) || card.sm === 121) ? "aarch64" : "x86_64"}`;
     out.push(make("p", shown + (driver ? `, driver ${driver}` : ""), { className: "note" }));
-    out.push(make("h3", "In this index"));
-    const there = here(sms), list = make("ul");
-    for (const [project, group, version, , tags, code, without] of there) {
-      const item = make("li");
-      item.append(make("a", `${project} ${version}`, { href: `project/${encodeURIComponent(project)}.html#${encodeURIComponent(version)}` }), ` in ${group}, ${tags.join(", ")}: ${code ? `verified: ${code}` : "by the name of its group alone, not verified"}${without ? `. Without ${without}` : ""}`);
-      list.append(item);
-    }
-    out.push(there.length ? list : make("p", "No wheel here is in a group for it."));
+    out.push(...inIndex(here(sms)));
     out.push(make("h3", "PyTorch's own wheels"));
     const q = { sms, platform: place, driver, python: byId("python").value || null, torch: null, cuda: null };
     const answer = answers.best(q);

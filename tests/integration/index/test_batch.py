@@ -113,6 +113,20 @@ def test_indexes_of_several_jobs_are_joined(tmp_path, put, make_wheel, store, ca
     assert read_record(open_store(str(tmp_path / "joined")), NAMES[0]).groups == ("all",)
 
 
+def test_a_link_in_another_index_leads_nowhere(tmp_path, put, make_wheel):
+    """A job that made `smoke/<wheel>/x.json` a link to a key had it published."""
+    source = open_store(str(tmp_path / "job"))
+    put(source, make_wheel(NAMES[0]))
+    (tmp_path / "farm.key").write_text("secret")
+    report = tmp_path / f"job/smoke/{NAMES[0]}/x.json"
+    report.parent.mkdir(parents=True)
+    report.symlink_to(tmp_path / "farm.key")
+    store = open_store(str(tmp_path / "index"))
+    with pytest.raises(InfrastructureError, match="is a symbolic link"):
+        publish_all(store, in_index(source)[0])
+    assert not any(b"secret" in data for data in content(store).values())
+
+
 def test_a_wheel_that_its_source_holds_otherwise_is_left_out(tmp_path, put, make_wheel):
     source = open_store(str(tmp_path / "job"))
     put(source, make_wheel(NAMES[0]))

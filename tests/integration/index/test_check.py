@@ -44,13 +44,6 @@ def test_changed_and_missing_files(index, key):
     assert broken(store) == {JSON}
 
 
-@pytest.mark.parametrize("key", [HTML, JSON])
-def test_a_page_that_shows_something_else(index, key):
-    store, root = index
-    edit(root / key, "../files/canary-1.0%2Bcu118.sm35.avx.1", "../files/none")
-    assert key in broken(store)
-
-
 def test_a_wheel_without_a_record(index):
     store, root = index
     (root / f"records/{FIRST}.json").unlink()

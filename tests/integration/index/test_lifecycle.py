@@ -97,8 +97,9 @@ def test_an_event_that_no_page_shows_yet_is_shown_by_saying_it_again_or_by_recon
 )
 def test_mistakes_change_nothing(index, target, kind, message):
     before = sorted(index.list(""))
-    with pytest.raises(UsageError, match=message):
-        record_event(index, [target], kind, "two\nlines")
+    for reason in ("two\nlines", "\x9b2J", "\u202eevil"):
+        with pytest.raises(UsageError, match=message):
+            record_event(index, [target], kind, reason)
     assert sorted(index.list("")) == before
 
 

@@ -148,23 +148,8 @@ def test_a_zip_bomb(case, make_zip):
     assert "unpacks to more than" in case.refused(6)
 
 
-def test_a_zip_whose_directory_lies_about_the_size(case, make_zip):
-    content = bytearray(make_zip("a", {"zeros": b"\0" * 100_000}))
-    for at in range(len(content) - 4):  # both the local header and the directory say 10 bytes
-        if content[at : at + 4] == (100_000).to_bytes(4, "little"):
-            content[at : at + 4] = (10).to_bytes(4, "little")
-    case.add("liba", bytes(content), "zip")
-    assert "damaged" in case.refused(6)
-
-
 def test_a_tar_bomb(case, make_tar):
     case.add("liba", make_tar("a", {"zeros": b"\0" * BOMB}))
-    assert "unpacks to more than" in case.refused(6)
-
-
-def test_a_tar_bomb_of_hard_links(case, make_tar):
-    links = [entry(f"a/l{number}", tarfile.LNKTYPE, "a/zeros") for number in range(9)]
-    case.add("liba", make_tar("a", {"zeros": b"\0" * (8 << 20)}, extra=links))
     assert "unpacks to more than" in case.refused(6)
 
 
@@ -176,12 +161,6 @@ def test_a_tar_with_a_header_that_would_fill_the_memory(case):
         tar.addfile(info)
     case.add("liba", buffer.getvalue())
     assert "has a header of" in case.refused(6)
-
-
-def test_too_many_members(case, make_tar):
-    folders = [entry(f"a/d{number}", tarfile.DIRTYPE) for number in range(50_001)]
-    case.add("liba", make_tar("a", FILES, extra=folders))
-    assert "has more than 50000 members" in case.refused(6)
 
 
 @pytest.mark.parametrize("kind", ["tar.xz", "zip"])

@@ -38,6 +38,29 @@ def aligned(raw):
 
 
 @pytest.fixture
+def library(tmp_path):
+    """`library(path, needs, …)`: one with the function of its name, that calls those of the libraries that it needs."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or os.uname().machine != "x86_64":
+        pytest.skip("a C compiler for x86-64 is needed")
+
+    def make(path, *needs, soname=None, options=()):
+        target = tmp_path / path
+        target.parent.mkdir(exist_ok=True)
+        name, *others = (Path(each).name.partition(".")[0].removeprefix("lib").strip("_") for each in (path, *needs))
+        calls = " + ".join(f"{other}()" for other in others) or "1"
+        code = "".join(f"int {other}(void); " for other in others) + f"int {name}(void) {{ return {calls}; }}"
+        named = [f"-Wl,-soname,{soname}"] if soname else []
+        command = [compiler, "-shared", "-fPIC", "-nostdlib", *named, *options, "-x", "c", "-", "-x", "none"]
+        # By name, so that no folder of this machine is in it.
+        folders = [word for each in needs for word in (f"-L{(tmp_path / each).parent}", f"-l:{Path(each).name}")]
+        subprocess.run([*command, *folders, "-o", str(target)], input=code.encode(), check=True)
+        return target
+
+    return make
+
+
+@pytest.fixture
 def windows(tmp_path, make_pe, make_wheel):
     """A package with an extension module that needs a DLL, and the folder that has it."""
     libs = tmp_path / "libs"
@@ -104,22 +127,12 @@ def test_a_tool_that_fails_leaves_nothing(tmp_path, windows):
     assert list(out.iterdir()) == []
 
 
-def test_linux(tmp_path, make_wheel):
-    """A real extension module that needs a library without a RUNPATH: needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    libs = tmp_path / "libs"
-    libs.mkdir()
-    (tmp_path / "deep.c").write_text("int deep(void) { return 1; }\n")
-    (tmp_path / "module.c").write_text("int deep(void); int module(void) { return deep(); }\n")
-    shared = [compiler, "-shared", "-fPIC", "-nostdlib"]
-    subprocess.run(
-        [*shared, "-Wl,-soname,libdeep.so.1", "-o", str(libs / "libdeep.so.1"), "deep.c"], cwd=tmp_path, check=True
-    )
-    subprocess.run([*shared, "-o", "_C.so", "module.c", str(libs / "libdeep.so.1")], cwd=tmp_path, check=True)
+def test_linux(tmp_path, make_wheel, library):
+    """A real extension module that needs a library without a RUNPATH."""
+    libs = library("libs/libdeep.so.1", soname="libdeep.so.1").parent
     name = "canary/_C.cpython-311-x86_64-linux-gnu.so"
-    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", name: (tmp_path / "_C.so").read_bytes()})
+    module = library("_C.so", "libs/libdeep.so.1").read_bytes()
+    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", name: module})
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(VerificationFailedError, match=r"(?s)libdeep\.so\.1"):
@@ -135,20 +148,12 @@ def test_linux(tmp_path, make_wheel):
     assert any("canary.libs" in folder for folder in libraries[name].search_path)
 
 
-def test_libraries_of_another_glibc_do_not_break_the_tools_own_python(tmp_path, make_wheel):
-    """As in the folder of a build on Debian 13, repaired on Debian 12. Needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    libs = tmp_path / "libs"
-    libs.mkdir()
+def test_libraries_of_another_glibc_do_not_break_the_tools_own_python(tmp_path, make_wheel, library):
+    """As in the folder of a build on Debian 13, repaired on Debian 12."""
+    libs = library("libs/libdeep.so.1", soname="libdeep.so.1").parent
+    library("_C.so", "libs/libdeep.so.1")
     for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"):
         (libs / name).write_bytes(b"not for this machine")
-    shared = [compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-"]
-    command = [*shared, "-Wl,-soname,libdeep.so.1", "-o", str(libs / "libdeep.so.1")]
-    subprocess.run(command, input=b"int deep(void) { return 1; }", check=True)
-    command = [*shared, "-x", "none", str(libs / "libdeep.so.1"), "-o", str(tmp_path / "_C.so")]
-    subprocess.run(command, input=b"int deep(void); int module(void) { return deep(); }", check=True)
     module = {"canary/_C.cpython-311-x86_64-linux-gnu.so": (tmp_path / "_C.so").read_bytes()}
     wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", **module})
     out = tmp_path / "out"
@@ -157,23 +162,13 @@ def test_libraries_of_another_glibc_do_not_break_the_tools_own_python(tmp_path, 
     assert [path.path.rpartition("/")[2].partition("-")[0] for path in result.vendored] == ["libdeep"]
 
 
-def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path, make_wheel):
-    """As cuDNN's parts: they need cuBLAS, which is renamed, and one another, which is not. Needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
+def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path, make_wheel, library):
+    """As cuDNN's parts: they need cuBLAS, which is renamed, and one another, which is not."""
     libs = tmp_path / "libs"
-    libs.mkdir()
-    for name, needs in (("blas", ()), ("ops", ("blas",)), ("cnn", ("blas", "ops")), ("module", ("blas",))):
-        calls = " + ".join(f"{other}()" for other in needs) or "1"
-        code = "".join(f"int {other}(void); " for other in needs) + f"int {name}(void) {{ return {calls}; }}"
-        command = [compiler, "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,lib{name}.so.8", "-x", "c", "-"]
-        command += ["-x", "none", "-o", str(libs / f"lib{name}.so.8")]
-        subprocess.run(
-            [*command, *(str(libs / f"lib{other}.so.8") for other in needs)], input=code.encode(), check=True
-        )
-    module = (libs / "libmodule.so.8").rename(tmp_path / "_C.so").read_bytes()
+    for part, needs in (("blas", ()), ("ops", ("blas",)), ("cnn", ("blas", "ops"))):
+        library(f"libs/lib{part}.so.8", *(f"libs/lib{each}.so.8" for each in needs), soname=f"lib{part}.so.8")
     name = "canary/_C.cpython-311-x86_64-linux-gnu.so"
+    module = library("_C.so", "libs/libblas.so.8").read_bytes()
     wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", name: module})
     opens = ["libcnn.so.8", "libops.so.8"]
     for each in opens:
@@ -200,23 +195,15 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
     )
 
 
-def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tmp_path, make_wheel):
-    """As torchaudio's libctc_prefix_decoder.so, which the package loads before its module. Needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    shared = [compiler, "-shared", "-fPIC", "-x", "c", "-"]
+def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tmp_path, make_wheel, library):
+    """As torchaudio's libctc_prefix_decoder.so, which the package loads before its module."""
     files = {"canary/__init__.py": b""}
-    for name, needs in (("lib/libown.so", ()), ("lib/libfar.so", ()), ("ext/_C.so", ("libown.so", "libfar.so"))):
-        target = tmp_path / Path(name).name
-        word = target.stem.removeprefix("lib")
-        others = [Path(each).stem.removeprefix("lib") for each in needs]
-        calls = " + ".join(f"{each}()" for each in others) or "1"
-        code = "".join(f"int {each}(void); " for each in others) + f"int {word}(void) {{ return {calls}; }}"
-        linked = [f"-l{each}" for each in others]
-        command = [*shared, "-x", "none", f"-L{tmp_path}", *linked, "-o", str(target)]
-        subprocess.run(command, input=code.encode(), check=True)
-        files[f"canary/{name}"] = target.read_bytes()
+    for name, needs in (
+        ("lib/libown.so", ()),
+        ("lib/libfar.so", ()),
+        ("ext/_C.so", ("lib/libown.so", "lib/libfar.so")),
+    ):
+        files[f"canary/{name}"] = library(name, *needs).read_bytes()
     wheel = make_wheel(tmp_path / "in", files)
     out = tmp_path / "out"
     out.mkdir()
@@ -224,9 +211,9 @@ def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tm
     assert result.vendored == ()
     with zipfile.ZipFile(result.wheel) as archive:
         archive.extractall(tmp_path / "site")
-    library = tmp_path / "site" / "canary" / "ext" / "_C.so"
+    module = tmp_path / "site" / "canary" / "ext" / "_C.so"
     # In a process of its own: another test may have loaded a library of this name.
-    code = f"import ctypes; print(ctypes.CDLL({str(library)!r})._C())"
+    code = f"import ctypes; print(ctypes.CDLL({str(module)!r}).C())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("2\n", "")
     with Archive(result.wheel) as archive:
@@ -235,18 +222,10 @@ def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tm
 
 
 @pytest.fixture
-def module_and_library(tmp_path):
-    """A folder with libown.so, and the bytes of a module that needs it. Needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    libs = tmp_path / "libs"
-    libs.mkdir()
-    shared = [compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-"]
-    subprocess.run([*shared, "-o", str(libs / "libown.so")], input=b"int own(void) { return 1; }", check=True)
-    command = [*shared, "-x", "none", f"-L{libs}", "-lown", "-o", str(tmp_path / "_C.so")]
-    subprocess.run(command, input=b"int own(void); int module(void) { return own(); }", check=True)
-    return libs, (tmp_path / "_C.so").read_bytes()
+def module_and_library(library):
+    """A folder with libown.so, and the bytes of a module that needs it."""
+    libs = library("libs/libown.so").parent
+    return libs, library("_C.so", "libs/libown.so").read_bytes()
 
 
 def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tmp_path, make_wheel, module_and_library):
@@ -274,45 +253,29 @@ def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendore
     assert [re.sub("-[0-9a-f]{8}", "", each.path) for each in result.vendored] == ["canary.libs/libown.so"]
 
 
-@pytest.fixture
-def alone(tmp_path):
-    """`alone(c)`: the bytes of a module that needs no library. Needs a C compiler for x86-64."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or os.uname().machine != "x86_64":
-        pytest.skip("a C compiler for x86-64 is needed")
-
-    def make(code, *options):
-        (tmp_path / "c.c").write_text(f"{code}\n")
-        command = [compiler, "-shared", "-fPIC", "-nostdlib", *options, "-o", "c.so", "c.c"]
-        subprocess.run(command, cwd=tmp_path, check=True)
-        return (tmp_path / "c.so").read_bytes()
-
-    return make
-
-
-def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel, alone):
+def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel, library):
     """Engines that hand over files alone, such as the host's, leave an empty folder out."""
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py311"), package="canary"))
-    files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": alone("int f(void) { return 1; }")}
+    files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": library("f.so").read_bytes()}
     tag = "cp311-cp311-linux_x86_64"
     built = make_wheel(tmp_path / "built" / "wheel", files, version="0.1.0", tag=tag).parents[1]
     plan = plan.model_copy(update={"repair": "tools"})
     assert repair_built(plan, built, tmp_path / "out").vendored == ()
 
 
-def test_a_module_of_the_stable_abi_that_needs_no_library(tmp_path, make_wheel, alone):
+def test_a_module_of_the_stable_abi_that_needs_no_library(tmp_path, make_wheel, library):
     """Its name does not say which libc it is for, and auditwheel guesses none: "couldn't detect libc"."""
-    files = {"canary/_C.abi3.so": alone("void *PyInit__C(void) { return 0; }")}
+    files = {"canary/_C.abi3.so": library("PyInit__C.so").read_bytes()}
     wheel = make_wheel(tmp_path / "in", files, tag="cp38-abi3-linux_x86_64")
     result = repair(wheel, tmp_path, RepairOptions())
     assert result.vendored == ()
     assert result.wheel.name == "canary-1.0-cp38-abi3-manylinux_2_5_x86_64.manylinux1_x86_64.whl"
 
 
-def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_it(tmp_path, make_wheel, alone):
+def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_it(tmp_path, make_wheel, library):
     """Pythons that were built from source link every module with the folder of their own libpython."""
-    member = "canary/_C.cpython-311-x86_64-linux-gnu.so"
-    files = {member: alone("void *PyInit__C(void) { return 0; }", "-Wl,-rpath,/home/user/python/lib:$ORIGIN/more")}
+    member, way = "canary/_C.cpython-311-x86_64-linux-gnu.so", "-Wl,-rpath,/home/user/python/lib:$ORIGIN/more"
+    files = {member: library("PyInit__C.so", options=[way]).read_bytes()}
     wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-linux_x86_64")
     with Archive(repair(wheel, tmp_path, RepairOptions()).wheel) as archive:
         (library,) = read_needs(archive).libraries

@@ -222,7 +222,9 @@ def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
     watcher.line("cc -c x.c")
     watcher.note(f"+ git clone {HOSTILE}")
     watcher.note("passed   import  0.02 s")
-    assert capsys.readouterr().err.splitlines() == ["==> build", "    + git clone red2J"]
+    waits = f"farm: waits for another build in the same tree: run 20261127-013611, log: /{'x' * 100}/build.log"
+    watcher.note(waits)  # whole: the log's path is at its end
+    assert capsys.readouterr().err.splitlines() == ["==> build", "    + git clone red2J", f"    {waits}"]
 
 
 def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeypatch):

@@ -34,7 +34,7 @@ def test_links_lead_to_a_file_and_a_heading(page):
         ([ROOT / "README.md"], 1_200),
         ([ROOT / "docs" / "k40-in-ten-minutes.md"], 900),
         ([ROOT / "CHANGELOG.md"], 400),
-        (DOCS, 26_000),
+        (DOCS, 25_000),
     ],
     ids=["README", "K40", "CHANGELOG", "docs"],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.base.text import MAX_LINE, json_lines, log_line, plain
+from farm.base.text import MAX_LINE, json_lines, log_line, plain, plain_lines
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,10 @@ def test_what_a_terminal_would_obey_is_left_out(hostile, shown):
 def test_a_long_line_is_cut_with_a_mark():
     assert plain("x" * MAX_LINE) == "x" * MAX_LINE
     assert plain("x" * (MAX_LINE + 1)) == "x" * MAX_LINE + " […]"
+
+
+def test_lines_stay_lines():
+    assert plain_lines("[1/9]\r[9/9] done\r\n\x1b[31mred\x1b[0m\nhalf \x1b") == "[9/9] done\nred\nhalf "
 
 
 def test_a_progress_line_of_a_log_is_shown_as_a_terminal_shows_it():

@@ -19,9 +19,6 @@ QUOTED = [
     "a program holds a file in ",
     "another build runs on this machine",
     "make room: less than 256 MB are free",
-    "copy the folder to a shorter one",
-    "(the Microsoft Store's stub is none)",
-    "copy the whole folder job",
     "can this machine reach ",
     "FARM_ARCHIVES",
 ]

@@ -103,6 +103,21 @@ def test_linux_and_macos_say_what_applies_there(machine, findings):
     assert not {"Docker", "GPU", "GPU driver"} & set(found)
 
 
+def test_disk_and_swap_on_linux_are_what_the_plan_says(machine, findings):
+    """80 GB and a page file of 32 are Visual Studio's; the plan and the K40 page said 20 GB."""
+    linux = machine("linux", gpu=None)
+    linux.disk, linux.total, linux.commit = 25 * 10**9, 25 * 10**9, 25 * 10**9
+    plan = resolve(Path.cwd(), Selectors(Variant.parse("sm35-avx-py311")))
+    found = findings(linux, plan)
+    assert (found["disk"][0], found["swap"][0]) == ("ok", "ok")
+    linux.disk = 23 * 10**9
+    assert findings(linux, plan)["disk"] == (
+        "missing",
+        "23 GB free on .",
+        "24 GB are needed for a build of torch: make room",
+    )
+
+
 def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findings):
     linux = machine("linux", gpu=None)
     assert findings(linux, None)["Docker"] == ("missing", "no Docker engine answers", "set DOCKER_HOST")

@@ -183,7 +183,7 @@ def test_a_web_server_can_read_what_is_stored_whatever_the_umask(tmp_path, umask
 
 
 @pytest.mark.parametrize("link", ["whl", "whl/files", "whl/files/x.whl"])
-def test_nothing_is_written_through_a_symbolic_link(tmp_path, link):
+def test_nothing_is_written_or_read_through_a_symbolic_link(tmp_path, link):
     outside = tmp_path / "outside"
     outside.mkdir()
     store = DirectoryStore(tmp_path / "index")
@@ -199,6 +199,9 @@ def test_nothing_is_written_through_a_symbolic_link(tmp_path, link):
     assert "remove it" in caught.value.hint
     with pytest.raises(InfrastructureError, match="is a symbolic link"):
         store.replace("whl/files/x.whl", b"ours", hashlib.sha256(b"theirs").hexdigest(), content_type=TEXT)
+    for read in (store.get, store.stat, lambda key: list(store.chunks(key))):
+        with pytest.raises(InfrastructureError, match="is a symbolic link"):
+            read("whl/files/x.whl")
     assert [path.read_bytes() for path in outside.iterdir()] == ([b"theirs"] if target.suffix else [])
 
 

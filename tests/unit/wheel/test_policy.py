@@ -1,12 +1,13 @@
 """Requirements, forbidden members, cuDNN, libraries that dispatch, and waivers."""
 
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from farm.base.errors import UsageError
-from farm.wheel.policy import Policy, Waiver, parse_waiver
+from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.report import Check, Finding, Report
 from farm.wheel.verify import verify
 
@@ -211,3 +212,32 @@ def test_a_check_agrees_with_its_findings():
         Finding(**{**waived.model_dump(), "waivable": False})
     with pytest.raises(ValidationError):
         Policy.model_validate({**POLICY, "numpy": "two"})
+
+
+WAIVERS = "waivers:\n- {check: link, member: 'a/*', reason: known}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("cpus: avx\n", "cpus"),
+        ("cpu: avx3\n", "cpu"),
+        ("python: py3\n", "python"),
+        ("platform: beos_x86_64\n", "platform"),
+        ("sass: [90x]\n", "sass"),
+        ("exclude: libnuma.so.1\n", "exclude"),
+        ("forbidden: none\n", "forbidden"),
+        (WAIVERS.replace("link", "archive"), "check"),
+        (WAIVERS.replace("known", "'  '"), "reason"),
+        (WAIVERS.replace("'a/*'", "''"), "member"),
+    ],
+)
+def test_a_policy_file(tmp_path, text, key):
+    """The documentation's example is one; an error in a file names the key."""
+    path = tmp_path / "policy.yaml"
+    page = (Path(__file__).parents[3] / "docs/verify.md").read_text(encoding="utf-8")
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+    assert [waiver.check for waiver in load_policy(path).waivers] == ["link"]
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=key):
+        load_policy(path)
