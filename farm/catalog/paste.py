@@ -9,6 +9,8 @@ from farm.catalog import FOLDER, gpus
 
 MAX_LINES = 2000
 MAX_LINE = 300
+MAX_TYPED = 3
+"""Lines of a text that somebody typed: names of cards, and a driver."""
 
 
 class Message(Model):
@@ -55,8 +57,8 @@ def read(text: str) -> Pasted:
     if driver is None and windows:
         driver = f"{windows[1]}{windows[2]}.{windows[3]}"
     filled = [line.strip() for line in lines if line.strip()]
-    if not cards and len(filled) == 1 and re.search(known.typed, filled[0]):
-        cards = filled
+    if not cards and len(filled) <= MAX_TYPED:  # a name alone may be one that no one knows
+        cards = [line for line in filled if re.search(known.typed, line) and (len(filled) == 1 or gpus.find(line))]
     problem = next((message.text for message in known.messages if re.search(message.pattern, text)), None)
     return Pasted(() if problem else tuple(cards), driver, problem)
 

@@ -167,7 +167,7 @@ const Answers = (() => {
       const windows = new RegExp(paste.windows).exec(text);
       if (driver === null && windows) driver = `${windows[1]}${windows[2]}.${windows[3]}`;
       const filled = lines.map((line) => line.trim()).filter(Boolean);
-      if (!cards.length && filled.length === 1 && new RegExp(paste.typed).test(filled[0])) cards = filled;
+      if (!cards.length && filled.length <= 3) cards = filled.filter((line) => new RegExp(paste.typed).test(line) && (filled.length === 1 || find(line).length));
       const message = paste.messages.find((each) => new RegExp(each.pattern).test(text));
       return { cards: message ? [] : cards, driver, problem: message ? message.text : null };
     }

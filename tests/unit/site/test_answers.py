@@ -160,6 +160,12 @@ def test_python_and_javascript_give_the_same_answers(node, tmp_path):
         (TEXTS[3], ("Tesla K40m",), "470.256.02"),
         (TEXTS[6], ("Tesla T4",), "535.104.05"),
         (TEXTS[7], ("NVIDIA A100-SXM4-40GB",), "535.104.05"),
+        (TEXTS[8], ("NVIDIA GeForce RTX 4090",), "560.94"),
+        (
+            "Name          : NVIDIA GeForce GTX 1080\nDriverVersion : 31.0.15.3623",
+            ("NVIDIA GeForce GTX 1080",),
+            "536.23",
+        ),
         (TEXTS[13], (), None),
         (TEXTS[14], ("RTX 4090",), None),
     ],
