@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -58,11 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="remove only what is older than this: 30d, 12h, 4w (default: all)",
     )
     for option, text in {
-        "--unpublished": "remove wheels that are in no index, and logs of runs that failed, as well",
+        "--unpublished": "remove wheels that are in no index as well",
+        "--logs": "remove logs and reports of runs that failed as well",
         "--compiler-caches": "remove the compiler caches of packages as well: their next builds take longer",
         "--dry-run": "only list what would be removed",
     }.items():
         parser.add_argument(option, action="store_true", help=text)
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask in a terminal")
 
 
 def age(text: str) -> timedelta:
@@ -80,31 +83,43 @@ def run(args: argparse.Namespace) -> int:
     workspace, before = workspace_of(args), datetime.now(UTC) - args.older_than
     with journal_of(args) as journal:
         paths = sorted(leftovers(workspace, journal, before, args))
-        rows = [(str(path), size_of(path)) for path in paths]
-        for name, client in engines_of(workspace):
-            found = in_docker(name, client, before, workspace, journal, caches=args.compiler_caches)
-            rows += [(str(each), each.size) for each in found]
-            if not args.dry_run:
-                remove_from_docker(client, found)
+        engines = [
+            (client, in_docker(name, client, before, workspace, journal, caches=args.compiler_caches))
+            for name, client in engines_of(workspace)
+        ]
         shared = in_slurm(before, workspace, journal, caches=args.compiler_caches)
-        rows += [(str(each), each.size) for each in shared]
-    if shared and not args.dry_run:
-        _slurm(workspace).remove(each.name for each in shared)
-    for path in () if args.dry_run else paths:
-        # Of a link the link itself, not what it leads to.
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    rows = [(str(path), size_of(path)) for path in paths]
+    rows += [(str(each), each.size) for found in (*(found for _, found in engines), shared) for each in found]
+    if not args.json:
+        for what, size in rows:
+            show.say(f"{size / 1e6:10.1f} MB  {what}")
+    asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
+    removes = not args.dry_run and (not asks or _agreed(len(rows)))
+    if removes:
+        for client, found in engines:
+            remove_from_docker(client, found)
+        if shared:
+            _slurm(workspace).remove(each.name for each in shared)
+        for path in paths:
+            # Of a link the link itself, not what it leads to.
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if args.json:
-        show.json_document(
-            {"removed": not args.dry_run, "found": [{"what": what, "bytes": size} for what, size in rows]}
-        )
+        show.json_document({"removed": removes, "found": [{"what": what, "bytes": size} for what, size in rows]})
         return 0
-    for what, size in rows:
-        show.say(f"{size / 1e6:10.1f} MB  {what}")
-    kept = ["the index", *([] if args.unpublished else ["unpublished wheels and logs of failures (--unpublished)"])]
-    kept += [] if args.compiler_caches else ["compiler caches (--compiler-caches)"]
-    verb = "would be removed" if args.dry_run else "removed"
-    show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {', '.join(kept)}")
+    kept = {
+        "unpublished wheels (--unpublished)": args.unpublished,
+        "logs of failures (--logs)": args.logs,
+        "compiler caches (--compiler-caches)": args.compiler_caches,
+    }
+    names = ", ".join(["the index", *(name for name, goes in kept.items() if not goes)])
+    verb = "removed" if removes else "would be removed"
+    show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {names}")
     return 0
+
+
+def _agreed(count: int) -> bool:
+    """The answer of whoever sits at the terminal."""
+    return input(f"remove these {count}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def leftovers(
@@ -115,7 +130,7 @@ def leftovers(
     kept = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
         if folder.name not in kept and changed(folder) <= before:
-            yield from [folder] if args.unpublished else _of_run(folder, journal)
+            yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
     # A run that is under way uses the caches.
     for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
         stays = _is_compiler_cache(entry) and not args.compiler_caches
@@ -131,7 +146,7 @@ def _is_compiler_cache(entry: Path) -> bool:
     return entry.name.startswith(COMPILER_CACHES) or entry.name.removesuffix(".volume") == Path(CACHE).name
 
 
-def _of_run(folder: Path, journal: "Journal | None") -> Iterator[Path]:
+def _of_run(folder: Path, journal: "Journal | None", *, unpublished: bool, logs: bool) -> Iterator[Path]:
     """The folder of an ended run, or the parts of it that can go."""
     from farm.base.errors import UsageError
     from farm.run.journal import EventKind
@@ -143,8 +158,8 @@ def _of_run(folder: Path, journal: "Journal | None") -> Iterator[Path]:
             steps = [event.data for event in journal.events(run.id) if event.kind == EventKind.STEP]
             failed = run.result != "success"
             published = any(step["name"] == "publish" and step["outcome"] == "done" for step in steps)
-    kept = {path for path in folder.glob("*") if failed and path.suffix in LOGS and path.is_file()}
-    if not published:
+    kept = {path for path in folder.glob("*") if failed and not logs and path.suffix in LOGS and path.is_file()}
+    if not (published or unpublished):
         wheels = [folder / name for name in ("repaired", "built") if any((folder / name).rglob("*.whl"))]
         kept |= {*wheels} if failed else {*wheels[:1]}  # `farm retry` goes on from the one that was built
     yield from (path for path in folder.glob("*") if path not in kept) if kept else (folder,)

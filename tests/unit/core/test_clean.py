@@ -2,6 +2,9 @@
 
 import json
 import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
@@ -123,7 +126,24 @@ def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(p
     assert of(untested) == ["build.log"]
     assert of(half) == ["build.log", "built/wheel/a.whl"]
     clean(project, capsys, "--unpublished")
-    assert not any(folder.exists() for folder in (unpublished, failed, half, untested))
+    assert not unpublished.exists()
+    assert [of(folder) for folder in (failed, untested, half)] == [["build.log"]] * 3
+    clean(project, capsys, "--logs")
+    assert not any(folder.exists() for folder in (failed, half, untested))
+
+
+@pytest.mark.parametrize(("answer", "removes"), [("n", False), ("", False), ("y", True)])
+def test_in_a_terminal_it_asks(project, answer, removes):
+    before = files(project)
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "clean"]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE) as process:
+        os.close(terminal)
+        os.write(controller, f"{answer}\n".encode())
+        process.communicate()
+    os.close(controller)
+    assert process.returncode == 0
+    assert (files(project) != before) is removes
 
 
 def test_a_hosts_compiler_cache_stays_unless_told(project, capsys):
