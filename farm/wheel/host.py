@@ -14,7 +14,7 @@ from farm.wheel.needs import TWO_OPENMP, Answer, Need, resolve, system_needs, tw
 from farm.wheel.pe import DllSymbols
 from farm.wheel.policy import CheckId, Policy, defaults
 from farm.wheel.report import Check, Finding
-from farm.wheel.tags import SystemNeed, earned_policy, for_musl, policy_of_tag, unmet_needs
+from farm.wheel.tags import SystemNeed, earned_level, for_musl, level_of_tag, unmet_needs
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
@@ -50,7 +50,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
             findings.append(_not_built())
         else:
             findings += _unearned(tag, machine, needs, loadable)
-    note = "" if findings else f"earned: {earned_policy(needs, machine).name}"
+    note = "" if findings else f"earned: {earned_level(needs, machine).name}"
     return _check("platform", findings, note)
 
 
@@ -67,7 +67,7 @@ def _not_built() -> Finding:
 
 def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
     """Promises of a platform tag that the libraries do not keep."""
-    known = policy_of_tag(tag)
+    known = level_of_tag(tag)
     musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
     if known is None or known[1] != machine:
         yield Finding(

@@ -13,7 +13,7 @@ from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.needs import Need, resolve, system_needs
 from farm.wheel.policy import Frozen
-from farm.wheel.tags import check_supported, earned_policy, platform_machine
+from farm.wheel.tags import check_supported, earned_level, platform_machine
 
 DECODED = 16 << 20
 """Libraries up to this many bytes have their machine code decoded: large ones may take half a minute."""
@@ -113,6 +113,6 @@ def _manylinux(
         return None, "its tags are not Linux tags of one machine"
     system = system_needs(libraries, needs)
     try:
-        return earned_policy(system, machine).name, None
+        return earned_level(system, machine).name, None
     except VerificationFailedError as error:
         return None, str(error)

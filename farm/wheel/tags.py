@@ -34,7 +34,7 @@ _MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension 
 _LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
 
 
-class Policy(NamedTuple):
+class Level(NamedTuple):
     """One manylinux level: `glibc` is its (major, minor)."""
 
     name: str
@@ -63,17 +63,17 @@ class SystemNeed(NamedTuple):
 
 
 @cache
-def policies() -> tuple[Policy, ...]:
+def levels() -> tuple[Level, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
     file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
     # auditwheel also lists `linux`, which promises nothing.
-    found = [_policy(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
-    return tuple(sorted(found, key=lambda policy: policy.glibc))
+    found = [_level(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
+    return tuple(sorted(found, key=lambda level: level.glibc))
 
 
-def _policy(raw: dict[str, Any]) -> Policy:
+def _level(raw: dict[str, Any]) -> Level:
     _, major, minor = raw["name"].split("_")
-    return Policy(
+    return Level(
         name=raw["name"],
         glibc=(int(major), int(minor)),
         aliases=tuple(raw["aliases"]),
@@ -87,10 +87,10 @@ def _policy(raw: dict[str, Any]) -> Policy:
 
 def is_system_library(name: str) -> bool:
     """True if some level lets a wheel expect this library on the system, or it is musl, which `platform` refuses."""
-    return bool(re.fullmatch(rf"{LOADER}|{_MUSL}", name)) or name in policies()[-1].libraries
+    return bool(re.fullmatch(rf"{LOADER}|{_MUSL}", name)) or name in levels()[-1].libraries
 
 
-def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
+def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
     """The lowest level that gives every library what it asks of the system.
 
     Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
@@ -101,13 +101,13 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
             f"{musl} is for musl (Alpine Linux), for which there are no wheels here",
             hint="build it on a system with glibc, or leave it out",
         )
-    candidates = [policy for policy in policies() if machine in policy.versions]
+    candidates = [level for level in levels() if machine in level.versions]
     if not candidates:
         raise VerificationFailedError(f"no manylinux level exists for {machine}")
     # Oldest glibc first: the first that fits is the widest promise.
-    for policy in candidates:
-        if not any(unmet_needs(policy, need, machine) for need in wanted):
-            return policy
+    for level in candidates:
+        if not any(unmet_needs(level, need, machine) for need in wanted):
+            return level
     newest = candidates[-1]
     who, what = next((need.who, unmet[0]) for need in wanted if (unmet := unmet_needs(newest, need, machine)))
     raise VerificationFailedError(
@@ -116,17 +116,17 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
     )
 
 
-def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
+def level_of_tag(tag: str) -> tuple[Level, str] | None:
     """(level, machine) of a platform tag; None for any other tag and for levels that are not known."""
-    for policy in policies():
-        for name in (policy.name, *policy.aliases):
+    for level in levels():
+        for name in (level.name, *level.aliases):
             if tag.startswith(f"{name}_"):
-                return policy, tag.removeprefix(f"{name}_")
+                return level, tag.removeprefix(f"{name}_")
     return _between(tag)
 
 
-def _between(tag: str) -> tuple[Policy, str] | None:
-    """`policy_of_tag` for a glibc that auditwheel has no level for: PEP 600 and pip know them all.
+def _between(tag: str) -> tuple[Level, str] | None:
+    """`level_of_tag` for a glibc that auditwheel has no level for: PEP 600 and pip know them all.
 
     It has the symbols of glibc up to its own version, and of other libraries what the level below has.
     """
@@ -134,7 +134,7 @@ def _between(tag: str) -> tuple[Policy, str] | None:
     if match is None:
         return None
     minor = int(match[1])
-    below = [policy for policy in policies() if policy.glibc < (2, minor)]
+    below = [level for level in levels() if level.glibc < (2, minor)]
     if not below:
         return None
     level = below[-1]
@@ -146,9 +146,9 @@ def _between(tag: str) -> tuple[Policy, str] | None:
     return level._replace(name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions), match[2]
 
 
-def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
+def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
     """Needs that the level does not promise, sorted."""
-    families = policy.versions.get(machine, {})
+    families = level.versions.get(machine, {})
     missing = []
     for version in need.versions:
         family, _, number = version.partition("_")
@@ -156,8 +156,8 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
         if family in families and number not in families[family]:
             missing.append(version)
     # Only what some level lists is held against this one; other libraries are drivers or were excluded.
-    known = policies()[-1].libraries
-    missing += [name for name in need.libraries if name in known and name not in policy.libraries]
+    known = levels()[-1].libraries
+    missing += [name for name in need.libraries if name in known and name not in level.libraries]
     return sorted(missing)
 
 

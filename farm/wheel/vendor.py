@@ -327,13 +327,13 @@ def _platforms(
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
     if machine is None or platform_machine(info.tags) is None:
         return ()
-    from farm.wheel.tags import earned_policy  # noqa: PLC0415 (wheels for Windows do without)
+    from farm.wheel.tags import earned_level  # noqa: PLC0415 (wheels for Windows do without)
 
     libraries = [*contents.libraries, *(item.library for item in found)]
     # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)
-    return earned_policy(system_needs(libraries, needs), machine).tags(machine)
+    return earned_level(system_needs(libraries, needs), machine).tags(machine)
 
 
 def _write(

@@ -27,7 +27,7 @@ from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist
 from farm.wheel.policy import CheckId, Policy, Waiver
 from farm.wheel.record import compare_record, read_record
 from farm.wheel.report import Check, Dependency, Finding, Report, waive
-from farm.wheel.tags import check_supported, platform_of, policy_of_tag
+from farm.wheel.tags import check_supported, level_of_tag, platform_of
 
 _EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 _MAX_FINDINGS = 50  # of one check: a report is read by people
@@ -193,7 +193,7 @@ def _by_level(tags: frozenset[str]) -> set[str]:
     found = set()
     for tag in tags:
         start, _, platform = tag.rpartition("-")
-        known = policy_of_tag(platform)
+        known = level_of_tag(platform)
         found.add(f"{start}-{known[0].name}_{known[1]}" if known else tag)
     return found
 

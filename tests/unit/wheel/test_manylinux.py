@@ -6,11 +6,11 @@ from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.tags import (
     SystemNeed,
     check_supported,
-    earned_policy,
+    earned_level,
     for_musl,
     is_system_library,
-    policies,
-    policy_of_tag,
+    level_of_tag,
+    levels,
     unmet_needs,
 )
 
@@ -34,28 +34,28 @@ def need(*versions, libraries=("libc.so.6",), who="a.so"):
     ],
 )
 def test_the_lowest_level_that_fits(versions, machine, tags):
-    assert earned_policy([need(), need(*versions)], machine).tags(machine) == tags
+    assert earned_level([need(), need(*versions)], machine).tags(machine) == tags
 
 
 def test_libraries_raise_the_level():
     """libexpat is promised from 2.12 on only; the driver by none, which is not this function's affair."""
-    assert earned_policy([need(libraries=["libexpat.so.1"])], "x86_64").name == "manylinux_2_12"
-    assert earned_policy([need(libraries=["libcuda.so.1"])], "x86_64").name == "manylinux_2_5"
+    assert earned_level([need(libraries=["libexpat.so.1"])], "x86_64").name == "manylinux_2_12"
+    assert earned_level([need(libraries=["libcuda.so.1"])], "x86_64").name == "manylinux_2_5"
 
 
 def test_a_newer_glibc_than_any_level():
     with pytest.raises(VerificationFailedError, match=r"b\.so needs GLIBC_2\.99") as caught:
-        earned_policy([need(), need("GLIBC_2.99", who="b.so")], "x86_64")
+        earned_level([need(), need("GLIBC_2.99", who="b.so")], "x86_64")
     assert "older distribution" in caught.value.hint
 
 
 def test_an_unknown_machine():
     with pytest.raises(VerificationFailedError, match="pdp11"):
-        earned_policy([need()], "pdp11")
+        earned_level([need()], "pdp11")
 
 
 def test_levels_are_ordered():
-    order = [policy.glibc for policy in policies()]
+    order = [policy.glibc for policy in levels()]
     assert order == sorted(order)
     assert order[0] == (2, 5)
 
@@ -67,20 +67,20 @@ def test_system_libraries():
 
 
 def test_tags_are_read_back():
-    policy, machine = policy_of_tag("manylinux2014_x86_64")
+    policy, machine = level_of_tag("manylinux2014_x86_64")
     assert (policy.name, machine) == ("manylinux_2_17", "x86_64")
-    assert policy_of_tag("linux_x86_64") is None
+    assert level_of_tag("linux_x86_64") is None
     assert unmet_needs(policy, need("GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.18"), machine) == ["GLIBC_2.18", "GLIBC_2.34"]
 
 
 def test_levels_of_which_auditwheel_has_no_list():
     """NVIDIA's wheels have manylinux_2_25, which pip takes (PEP 600)."""
-    policy, machine = policy_of_tag("manylinux_2_25_x86_64")
+    policy, machine = level_of_tag("manylinux_2_25_x86_64")
     assert (policy.glibc, machine) == ((2, 25), "x86_64")
     assert unmet_needs(policy, need("GLIBC_2.25", "GLIBC_2.2.5", "GLIBC_2.26"), machine) == ["GLIBC_2.26"]
     assert unmet_needs(policy, need("GLIBCXX_3.4.22", "GLIBCXX_3.4.29"), machine) == ["GLIBCXX_3.4.29"]
     for tag in ("manylinux_2_4_x86_64", "manylinux_3_25_x86_64", "manylinux_2_x_x86_64", "manylinux_2_25_"):
-        assert policy_of_tag(tag) is None
+        assert level_of_tag(tag) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_musl_by_what_is_needed_or_by_the_name(who, libraries, musl):
     assert for_musl(who, libraries) == musl
     if musl:
         with pytest.raises(VerificationFailedError, match=r"is for musl \(Alpine Linux\)"):
-            earned_policy([need(libraries=libraries, who=who)], "x86_64")
+            earned_level([need(libraries=libraries, who=who)], "x86_64")
 
 
 @pytest.mark.parametrize(
