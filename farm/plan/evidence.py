@@ -34,12 +34,16 @@ class Built(Model):
 
 
 class Ran(Model):
-    """One run. `card`: the GPU part ran, with the wheel's machine code or by JIT of its PTX; None: no GPU part ran."""
+    """One run. `card`: the GPU part ran, with the wheel's machine code or by JIT of its PTX; None: no GPU part ran.
+
+    `part`: it was stopped before its end, as by a time limit.
+    """
 
     date: Date
     where: Line
     what: Line
     card: Literal["native", "jit"] | None = None
+    part: bool = False
 
     @property
     def text(self) -> str:
@@ -76,9 +80,10 @@ class ProvedWheel(Model):
         """How far the proof goes, in a few words."""
         if self.built.emulated:
             return f"built{' and run' if self.runs else ''} on an emulated machine alone"
-        on_card = [run for run in self.runs if run.card]
+        on_card = sorted((run for run in self.runs if run.card), key=lambda run: run.part)
         if on_card:
-            return f"built and run on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"
+            run = "run in part" if on_card[0].part else "run"
+            return f"built and {run} on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"
         return "built and run without a card" if self.runs else "built, not run"
 
     @property
