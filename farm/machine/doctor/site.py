@@ -1,12 +1,29 @@
 """Readings of a machine beyond what `farm detect` takes: files, memory, disk, cores, variables, Python packages."""
 
+import ctypes
 import importlib.metadata
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from farm.machine.detect.machine import Machine, NoReadingError
-from farm.platforms.facts import here
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes. psutil asks performance counters, which can be off."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total", ctypes.c_uint64),
+        ("free", ctypes.c_uint64),
+        ("commit_total", ctypes.c_uint64),
+        ("commit_free", ctypes.c_uint64),
+        ("virtual", ctypes.c_uint64),
+        ("virtual_free", ctypes.c_uint64),
+        ("extended", ctypes.c_uint64),
+    )
 
 
 class Site(Machine):
@@ -20,15 +37,23 @@ class Site(Machine):
 
     def memory(self) -> tuple[int, int]:
         """Physical memory and the commit limit (memory and page file or swap together), in bytes."""
-        platform = here()
-        if platform is None or platform.hardware_from == "proc":
-            lines = (line.split() for line in self.read("/proc/meminfo").splitlines())
-            size = {words[0]: int(words[1]) << 10 for words in lines if words[-1] == "kB"}
-            return size["MemTotal:"], size["MemTotal:"] + size["SwapTotal:"]
-        import psutil  # noqa: PLC0415 there alone
+        if sys.platform == "win32":
+            # Windows tells by the length which version of the structure it is given.
+            status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+            if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+                raise NoReadingError("GlobalMemoryStatusEx failed")
+            return int(status.total), int(status.commit_total)
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total + self._swap()
 
-        total = int(psutil.virtual_memory().total)
-        return total, total + int(psutil.swap_memory().total)
+    def _swap(self) -> int:
+        try:
+            lines = self.read("/proc/meminfo").splitlines()
+        except NoReadingError:
+            return 0  # macOS makes swap files as it needs them
+        sizes = [int(line.split()[1]) for line in lines if line.startswith("SwapTotal:")]
+        # The kB of /proc/meminfo are 1024 bytes.
+        return sizes[0] << 10 if sizes else 0
 
     def free(self, path: str) -> int:
         """Free bytes on the disk of a path, or of what will hold it."""

@@ -21,4 +21,4 @@ def test_all_inputs_of_the_properties():
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert int(done.stdout.split(" passed")[0].split()[-1]) > 50, done.stdout[-500:]
+    assert int(done.stdout.split(" passed")[0].split()[-1]) > 40, done.stdout[-500:]
