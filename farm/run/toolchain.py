@@ -14,9 +14,9 @@ from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
 from farm.base.retries import retry_while_open
 from farm.base.temporary import temporary_folder
-from farm.engines import base_images, images
+from farm.engines import base_images, images, machines
 from farm.engines.base import Engine, Job
-from farm.engines.docker import ERRORS, DockerEngine, machine_of
+from farm.engines.docker import ERRORS, DockerEngine
 from farm.engines.slurm import SlurmEngine
 from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
@@ -169,12 +169,12 @@ def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outc
 
 
 def emulates(backend: Backend, plan: Plan) -> bool:
-    """True if the engine must emulate the plan's machine; False if it is its own, or no Docker engine is asked.
+    """True if the engine emulates the plan's machine; False if it is its own, or no Docker engine is asked.
 
     Raises:
-        NoRunnerError: It makes images for a swarm.
+        NoRunnerError: It does not run its programs, or makes images for a swarm.
     """
-    if backend.builder is None or machine_of(backend.builder) == plan.machine:
+    if backend.builder is None or not machines.emulates(backend.builder, plan.machine):
         return False
     if backend.swarm is not None:
         raise NoRunnerError(

@@ -3,11 +3,13 @@
 import json
 import subprocess
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from farm import catalog
 from farm.base.errors import NoRunnerError, UsageError
+from farm.engines.machines import emulates
 from farm.plan.build import judge, resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
@@ -149,6 +151,11 @@ def test_submit_refuses_what_it_cannot_do(project, every, alias, error, text):
     workspace = Workspace(project, load_settings(project), Silent())
     with pytest.raises(error, match=text):
         submit(workspace, named(every, "main", alias))
+
+
+@pytest.mark.parametrize(("spelling", "machine"), [("x86_64", "x86_64"), ("arm64", "aarch64")])
+def test_an_engine_of_the_same_machine_emulates_nothing(spelling, machine):
+    assert not emulates(SimpleNamespace(info=lambda: {"Architecture": spelling}), machine)
 
 
 SOURCES = """\

@@ -1,8 +1,6 @@
 """The farm command in a process of its own, as a user starts it."""
 
 import json
-import subprocess
-import sys
 
 from tests.answers import CANARY, HOSTILE, failed
 
@@ -34,12 +32,6 @@ def test_no_engine(farm, farm_process, project):
     image = project / "artifacts" / "runs" / run["id"] / "image.log"
     image.touch()
     assert str(image) in failed(farm("--project", project, "logs"), 2)
-
-
-def test_the_package_is_the_command(root):
-    command = [sys.executable, "-m", "farm", "plan", "--variant", "x"]
-    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
-    assert "'x' is not a variant" in failed(answer, 2)
 
 
 def test_traceback_is_there_for_bug_reports(farm_process):

@@ -92,7 +92,7 @@ def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys,
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("k40-470-sandybridge", "channel debian-2.6.0: torch 2.6.0, CUDA 11.8; tested: built and run in part on NVIDIA H200"),
+        ("k40-470-sandybridge", "torch 2.6.0, CUDA 11.8; tested: built and run in part on NVIDIA H200"),
         ("gtx1080ti-haswell", "channel legacy-2.14.1: torch 2.14.1, CUDA 12.6; never built; cost not measured"),
         ("rtx5070-windows", "never built; cost not measured"),
     ],

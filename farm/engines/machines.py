@@ -1,0 +1,83 @@
+"""Machines other than its own whose programs a Docker engine runs: those that qemu emulates there."""
+
+import io
+import json
+import tarfile
+from contextlib import ExitStack
+from itertools import starmap
+
+import docker
+import docker.errors
+import requests
+
+from farm.base.errors import NoRunnerError
+from farm.base.interrupts import held
+from farm.engines import images
+from farm.engines.docker import guard, machine_of
+
+CODE = {
+    "x86_64": (62, "31ff b83c000000 0f05"),  # xor edi, edi; mov eax, 60; syscall
+    "aarch64": (183, "000080d2 a80b80d2 010000d4"),  # mov x0, #0; mov x8, #93; svc #0
+}
+"""ELF's number of a machine, and its code for exit(0)."""
+TRY_S = 60
+
+
+@guard
+def emulates(client: docker.DockerClient, machine: str) -> bool:
+    """True if an engine runs `machine` by emulation; False if that is its own.
+
+    Raises:
+        NoRunnerError: It does not run its programs; the hint says how to get an emulator.
+    """
+    found = machine_of(client)
+    if found == machine:
+        return False
+    problem = _try(client, machine)
+    if problem is None:
+        return True
+    raise NoRunnerError(
+        f"the plan is for {machine}, the Docker engine runs on {found}, which has no emulator registered: {problem}",
+        hint=f"register qemu on the engine's machine (Debian: apt-get install qemu-user-static; docs/runners.md), "
+        f"or give a runner in ci/runners.yaml the URL of a Docker engine on {machine}",
+    )
+
+
+def _try(client: docker.DockerClient, machine: str) -> str | None:
+    """Why the smallest program of a machine does not run in a container; None: it does."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        program = exit_program(machine)
+        member = tarfile.TarInfo("run")
+        member.size, member.mode = len(program), 0o755
+        tar.addfile(member, io.BytesIO(program))
+    with images.unnamed(client) as made, ExitStack() as stack:
+        with held():
+            answer = client.api.import_image(archive.getvalue())
+            made.append(str(json.loads(answer.splitlines()[-1])["status"]))
+            container = client.containers.create(
+                made[-1], ["/run"], network_mode="none", labels={"farm.kind": "emulator"}
+            )
+            stack.callback(container.remove, force=True)
+        try:
+            container.start()
+            code = container.wait(timeout=TRY_S)["StatusCode"]
+        except (docker.errors.APIError, requests.exceptions.RequestException) as error:
+            return str(getattr(error, "explanation", None) or error)
+        # The program has no other end: another code is that of runc, which could not start it.
+        words = container.logs().decode("utf-8", "replace").strip().splitlines()
+        return None if code == 0 else words[-1] if words else f"exit code {code}"
+
+
+def exit_program(machine: str) -> bytes:
+    """A Linux program of a machine that ends with exit code 0: an ELF header, one segment and three instructions."""
+    number, words = CODE[machine]
+    code = bytes.fromhex(words)
+    start, size = 0x400000, 64 + 56 + len(code)
+    fields = (
+        *((2, 2), (number, 2), (1, 4), (start + 64 + 56, 8), (64, 8), (0, 8), (0, 4)),
+        *((64, 2), (56, 2), (1, 2), (0, 2), (0, 2), (0, 2)),
+        *((1, 4), (5, 4), (0, 8), (start, 8), (start, 8), (size, 8), (size, 8), (0x10000, 8)),
+    )
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    return ident + b"".join(starmap(lambda value, width: value.to_bytes(width, "little"), fields)) + code
