@@ -14,7 +14,6 @@ from tests.indexes.clients import (  # noqa: F401
     test_a_yanked_wheel_is_skipped_unless_it_is_asked_for,
     test_an_absent_project,
     test_install_by_variant,
-    test_install_from_the_flat_page,
     test_requirements_with_hashes,
     test_the_json_tree_serves_clients_that_read_json,
     test_uv_locks_and_syncs,
