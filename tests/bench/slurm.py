@@ -1,12 +1,11 @@
 """How much longer a canary takes through Slurm than its script by hand: `python tests/bench/slurm.py`, as root."""
 
 import json
+import os
 import shutil
 import sys
 import time
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -49,4 +48,4 @@ def test_overhead(cluster: Cluster, tree: str, tmp_path: Path) -> None:  # noqa:
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(["-s", "-q", "-p", "no:cacheprovider", __file__]))
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", __file__])
