@@ -1,9 +1,12 @@
 """README, CHANGELOG and docs/: links lead somewhere, pages stay short, and what they install is there."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from farm.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -47,3 +50,12 @@ def test_no_page_installs_a_name_that_no_index_has():
     for path in [*PAGES, *(ROOT / "farm" / "cli" / "example").rglob("*.md")]:
         found = re.search(r"(?:uv tool|pipx?|uv pip) install (?:-\S+ )*'?torch-farm", path.read_text(encoding="utf-8"))
         assert found is None, (path, found)
+
+
+def test_the_sample_of_why_is_what_it_prints(capsys):
+    [(command, lines)] = re.findall(
+        r"^\$ farm (why --variant .*)\n((?:.*\n)*?)```", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert main(["--project", str(ROOT), *shlex.split(command)]) == 3
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in lines.splitlines() if line != "…" and line not in printed] == []
