@@ -1,7 +1,23 @@
+from pathlib import Path
+
 import pytest
 
+from farm.cli.main import main
 from farm.plan.compat import Reason, Stack, reasons
 from farm.plan.variant import Variant
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def farm(capsys):
+    """Exit code and output of a command in this repository."""
+
+    def run(*words):
+        code = main(["--project", str(PROJECT), *words])
+        return code, capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -20,15 +20,6 @@ def words(option):
     return [option.flag] if option.kind is bool else [option.flag, str(value)]
 
 
-@pytest.fixture
-def farm(capsys):
-    def run(*given):
-        code = main(["--project", str(PROJECT), *given])
-        return code, capsys.readouterr()
-
-    return run
-
-
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
 def test_a_plan_takes_an_option_or_refuses_it(farm, option):
     for variant in ("sm35-avx-py311", "cpu-avx-py311"):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from farm.catalog import gpus
-from farm.cli.main import main
 from farm.site.answers import own
 from tests.unit.detect.conftest import FOLDER, RecordedMachine
 
@@ -17,15 +16,6 @@ CARDS = [card.name for card in gpus.cards()[::11]]
 CARDS += ["Tesla K40", "Tesla K80", "GH200", "Jetson AGX Orin", "Radeon VII"]
 COMMAND = re.compile(r"^ *(?:why: )?.*?\bfarm (submit|plan|why) (--.*)$")
 COPIED = ("  pip ", "  conda ", "  farm ", "  spack ", "  next: ")
-
-
-@pytest.fixture
-def farm(capsys):
-    def run(*words):
-        code = main(["--project", str(PROJECT), *words])
-        return code, capsys.readouterr()
-
-    return run
 
 
 def accepted(farm, text):
