@@ -103,8 +103,6 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
 MAX_PAGE = 64 << 20
-DEBIAN = "http://deb.debian.org/debian"
-"""Where Debian's packages are, unless the project names a mirror; each has its sha256."""
 _AR, _AR_HEADER = b"!<arch>\n", 60
 
 
@@ -115,7 +113,7 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
         plan: Whose sources.
         cache: Where fetched sources are kept.
         dest: An empty or absent folder.
-        mirror: Where Debian's packages are; None: at Debian.
+        mirror: Where Debian's packages are; None: where apt gets them here.
         line: Gets a line for each thing that is fetched.
 
     Raises:
@@ -303,8 +301,29 @@ def _address(source: SourcePlan, mirror: str | None) -> str:
     if source.kind.startswith("debian-"):
         name = str(source.package)
         initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
-        return f"{(mirror or DEBIAN).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
+        return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
     return index_address(str(source.package), str(source.file), source.url)
+
+
+def apt_mirror() -> str:
+    """Where apt gets Debian's packages on this machine.
+
+    Raises:
+        InfrastructureError: There is no apt, or it is not set to a mirror of Debian over HTTP.
+    """
+    # apt itself says what its lists of sources come to, in whichever of their two formats they are written.
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        text = ""
+    for word in text.split("\n"):
+        site, _, origin = word.partition(" ")
+        if origin == "Debian" and site.startswith("http"):
+            return site
+    raise InfrastructureError(
+        "no mirror of Debian is known here", hint="name one as debian_mirror in ci/farm.yaml: http://…/debian"
+    )
 
 
 def index_address(package: str, file: str, index: str | None = None) -> str:

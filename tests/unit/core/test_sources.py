@@ -21,7 +21,7 @@ from farm.plan.file import PartPlan, SourcePlan
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run import sources
-from farm.run.sources import fetch, gather, index_files
+from farm.run.sources import apt_mirror, fetch, gather, index_files
 from tests.servers.threads import answered_by
 
 
@@ -511,3 +511,15 @@ def test_an_index_may_be_a_folder(tmp_path):
     assert address == f"{index}/torch/torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
     with pytest.raises(InfrastructureError, match="No such file"):
         sources.index_address("vision", file, index)
+
+
+def test_debians_packages_come_from_where_apt_gets_them(tmp_path, monkeypatch):
+    """The program here stands in for apt: what it prints is in the form of `apt-get indextargets --format`."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InfrastructureError, match="no mirror of Debian is known here") as caught:
+        apt_mirror()
+    assert "debian_mirror in ci/farm.yaml" in caught.value.hint
+    program = tmp_path / "apt-get"
+    program.write_text("#!/bin/sh\necho http://a.example/ubuntu Ubuntu; echo http://b.example/debian Debian\n")
+    program.chmod(0o755)
+    assert apt_mirror() == "http://b.example/debian"
