@@ -276,11 +276,15 @@ class SwarmEngine:
 
     def slots(self) -> int:
         """How many jobs fit on the nodes at a time, each with the limits of one job."""
-        one = self.capacity()
-        return sum(min(int(node.cpus // one.cpus), int(node.memory // one.memory)) for node in self._ready())
+        ready = self._ready()
+        one = self._limits(ready)
+        return sum(min(int(node.cpus // one.cpus), int(node.memory // one.memory)) for node in ready)
 
     def capacity(self) -> Capacity:
-        ready = self._ready()
+        return self._limits(self._ready())
+
+    def _limits(self, ready: list[Node]) -> Capacity:
+        """The limits of one job, which fits on the largest of these nodes."""
         cpus, memory = max(node.cpus for node in ready), max(node.memory for node in ready)
         return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
 

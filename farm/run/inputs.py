@@ -95,8 +95,8 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
             _find(store, plan, need, project)
             text = None
         except UsageError:
-            hours = _recipe_of(plan, need, project).cost_for(plan.parsed_variant.sms)
-            how = _how(plan, need, project)[1]
+            package, how = _how(plan, need, project)
+            hours = _recipe_of(plan, package, project).cost_for(plan.parsed_variant.sms)
             text = f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: farm submit {how}"
         found.append((str(need), text))
     return found
@@ -132,9 +132,9 @@ def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
     return package, f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
 
 
-def _recipe_of(plan: Plan, need: Requirement, project: Path) -> Recipe:
+def _recipe_of(plan: Plan, package: str, project: Path) -> Recipe:
     """The recipe of the channel that would build it: the plan's own, else the first that offers this release."""
-    matrix, package = load_matrix(project), _how(plan, need, project)[0]
+    matrix = load_matrix(project)
     for channel in [c for c in (matrix.channels.get(plan.channel), *matrix.channels.values()) if c]:
         if package in channel.packages and plan.options.get("torch") == channel.text.options["torch"]:
             return recipe(channel.text.recipes.get(package, package))
