@@ -24,7 +24,6 @@ from farm.run import buildstep, dispatch, run, smoke
 from farm.run.queue import Worker
 from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
-from farm.smoke.emulation import Emulator
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,5 +183,5 @@ def install_smoke(patch):
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
     patch(environment, "subprocess", SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
-    patch(runner, "find_emulator", lambda: Emulator("qemu-x86_64"))
+    patch(runner, "find_emulator", lambda: "qemu-x86_64")
     patch(runner, "_run", probed)

@@ -266,12 +266,3 @@ def test_without_an_engine_it_says_what_to_do(farm):
     result = farm.submit(DOCKER_HOST=f"unix://{farm.project}/nothing.sock")
     assert result.returncode == 4
     assert "apt-get install docker.io" in result.stderr
-
-
-def test_the_engine_script_tells_everybody_else_exactly_what_to_do(tmp_path):
-    script = HERE.parents[2] / "tools" / "docker-engine"
-    environ = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}
-    result = subprocess.run([script, "ensure", tmp_path], env=environ, capture_output=True, text=True, check=False)
-    assert result.returncode == 4
-    assert "apt-get install docker.io" in result.stderr
-    assert "DOCKER_HOST" in result.stderr
