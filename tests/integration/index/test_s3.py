@@ -293,6 +293,18 @@ def test_what_no_store_says_is_said_as_such(store, status, body, said, hint):
         assert hint in caught.value.hint
 
 
+def test_a_refusal_of_what_is_not_there_is_an_error(store):
+    """A proxy that answers 412 by itself must not pass for another publisher's object."""
+    lie = "before-send.s3.PutObject", lambda request, **_: AWSResponse(request.url, 412, {}, _Raw(b""))
+    store.client.meta.events.register(*lie)
+    with pytest.raises(InfrastructureError, match=r"refused as existing \(412\) and is not there"):
+        store.create("whl/a", b"x", content_type=TEXT)
+    store.client.meta.events.unregister(*lie)
+    assert store.create("whl/a", b"x", content_type=TEXT)
+    store.client.meta.events.register(*lie)
+    assert not store.create("whl/a", b"x", content_type=TEXT)
+
+
 def test_objects_say_what_they_are(store):
     store.create("a.whl", b"x", content_type="application/octet-stream")
     store.replace("index.html", b"x", None, content_type="text/html; charset=utf-8")
