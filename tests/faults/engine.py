@@ -15,22 +15,20 @@ from types import SimpleNamespace
 from farm.engines import transfer
 from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
-from farm.plan.build import resolve
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run import buildstep, dispatch, run, smoke
 from farm.run.queue import Worker
 from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[2]
 
 
 def the_plan():
     """A canary's."""
-    return resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    return plan_of("cpu-avx-py311", "canary")
 
 
 def a_wheel():
