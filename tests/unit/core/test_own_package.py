@@ -612,7 +612,7 @@ def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
     """The farm's defaults in its place would publish elsewhere."""
     (own / name).unlink()
     (own / name).symlink_to(own / "not mounted")
-    words = ["runners", "list"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
+    words = ["runners", "check"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
     assert main(["--project", str(own), *words]) == 2
     assert f"{own / name}: cannot be read: No such file or directory" in capsys.readouterr().err
 
