@@ -287,8 +287,10 @@ class Pages:
     def add_groups(self, groups: set[str], done: Written) -> None:
         """Puts groups on the list of groups. The first one brings the index's root page."""
         empty = not self.known.groups
-        if (empty or self.exact) and self.store.create(HOME, HOME_PAGE, content_type=pages.HTML):
-            done.keys.append(HOME)
+        nothing = Prediction(None) if empty and not self.exact else None
+        if empty or self.exact:
+            home = swap(self.store, HOME, lambda old: None if old else HOME_PAGE, pages.HTML, prediction=nothing)
+            done.keys.extend([HOME] if home.written else [])
 
         def change(old: bytes | None) -> bytes | None:
             shown = self.ours(html.parse_list, old, GROUPS) or set()
@@ -297,7 +299,7 @@ class Pages:
             # No installer reads it: which group is right depends on the machine.
             return None if groups <= shown else html.list_html("Groups of wheels", shown | groups, folder="simple/")
 
-        self.swap(GROUPS, change, pages.HTML, done, Prediction(None) if empty and not self.exact else None)
+        self.swap(GROUPS, change, pages.HTML, done, nothing)
 
     def _catalogue(self, group: str, names: Iterable[str], done: Written) -> None:
         def change(old: bytes | None) -> bytes | None:
@@ -448,8 +450,8 @@ def claim(store: Store, ours: Checked, progress: Progress | None = None) -> Clai
         record = wheel.record
     place, beside = wheel_key(record.filename), metadata_key(record.filename)
     stored = [
-        _store_file(store, place, ours.path, record.size, record.sha256, fresh=fresh, progress=progress),
-        _store_file(store, beside, ours.metadata, len(ours.metadata), record.metadata_sha256, fresh=fresh),
+        store_file(store, place, ours.path, record.size, record.sha256, fresh=fresh, progress=progress),
+        store_file(store, beside, ours.metadata, len(ours.metadata), record.metadata_sha256, fresh=fresh),
     ]
     return Claimed(wheel, fresh or any(stored), fresh)
 
@@ -475,7 +477,7 @@ def _claimed_before(store: Store, record: Record, ours: Record) -> Wheel:
     return Wheel(record, state)
 
 
-def _store_file(
+def store_file(
     store: Store,
     key: str,
     data: bytes | Path,

@@ -189,7 +189,13 @@ class S3Store:
             raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
         if isinstance(data, Path) and size > MAX_PUT:
             return self._put_parts(key, data, Stat(size, digest), headers, progress or (lambda _done: None))
-        return self._put(key, data, Stat(size, digest), {**headers, "IfNoneMatch": "*"}, progress)
+        created = self._put(key, data, Stat(size, digest), {**headers, "IfNoneMatch": "*"}, progress)
+        if not created and self.stat(key) is None:
+            raise InfrastructureError(
+                f"{self.url(key)} was refused as existing (412) and is not there",
+                hint="a proxy before the store may have answered; the same command can be run again",
+            )
+        return created
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         headers = {**self.encryption, "ContentType": content_type, "CacheControl": "no-cache"}

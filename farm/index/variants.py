@@ -6,6 +6,7 @@ a page is written whole from the records of the copies and the events about thei
 `follow`.
 """
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,8 @@ from farm.base.hashes import sha256_and_size, sha256_of
 from farm.index import html
 from farm.index.layout import WheelName, without_rebuild
 from farm.index.pages import HTML, File, Hashes
-from farm.index.publish import NameTakenError, check_store
-from farm.index.records import Model, Record, Sha256, parse, read_state, read_wheel, rendered
+from farm.index.publish import NameTakenError, check_store, store_file
+from farm.index.records import Model, Record, Sha256, parse, read_state, read_wheel, rendered, there
 from farm.index.stores import Store, swap
 
 ROOT = "whl/variant/"
@@ -141,25 +142,24 @@ def publish_variant(
         InfrastructureError: The store failed; run it again.
     """
     check_store(store)
-    digest, _size = sha256_and_size(wheel)
-    beside = wheel.with_name("METADATA")
-    beside.write_bytes(metadata)
+    digest, size = sha256_and_size(wheel)
+    metadata_sha256 = hashlib.sha256(metadata).hexdigest()
     copy = Copy(
         filename=wheel.name,
         source=source.filename,
         label=label,
         properties=labelled,
         sha256=digest,
-        metadata_sha256=sha256_of(beside),
+        metadata_sha256=metadata_sha256,
         requires_python=source.requires_python,
     )
     key = f"{ROOT}records/{wheel.name}.json"
-    if not store.create(key, rendered(copy), content_type="application/json"):
-        there = store.get(key)
-        if there is None or parse(Copy, there.data, key) != copy:
-            raise NameTakenError(f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes")
-    for place, data in ((f"{ROOT}files/{wheel.name}", wheel), (f"{ROOT}files/{wheel.name}.metadata", beside)):
-        store.create(place, data, content_type="application/octet-stream")
+    fresh = store.create(key, rendered(copy), content_type="application/json")
+    if not fresh and parse(Copy, there(store, key).data, key) != copy:
+        raise NameTakenError(f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes")
+    place = f"{ROOT}files/{wheel.name}"
+    store_file(store, place, wheel, size, digest, fresh=fresh)
+    store_file(store, f"{place}.metadata", metadata, len(metadata), metadata_sha256, fresh=fresh)
     return follow(store, copy.project)
 
 

@@ -5,10 +5,11 @@ CPU. What runs on import before any such question must not. A static initialiser
 because its file holds AVX2 kernels kills the import on an older CPU. So the code is followed from where the loader
 and the interpreter enter it:
 
-- DT_INIT (the section `.init`) and the functions in `.init_array`;
+- DT_INIT and the functions in `.init_array`;
 - the resolvers of indirect functions, whether a relocation names them (R_X86_64_IRELATIVE) or a symbol of type
   STT_GNU_IFUNC does, which the loader calls for whoever binds to it;
-- an extension module's `PyInit_NAME`, and the functions in the slots of the module definitions that it names.
+- an extension module's `PyInit_NAME`, and the functions in the slots of the module definitions that it names; of
+  several, the name of the file decides which one is called, and what they need is left open.
 
 All jumps are followed, also those of a `switch`, and direct calls (also through the PLT, where the library answers
 itself). Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader
@@ -17,17 +18,19 @@ does. All functions in the table count as called. Tables of virtual functions ar
 is called. A function whose address is taken before a call
 is followed as well, since the one that is called may call it (pthread_once, qsort), but not before atexit. What else
 pointers reach is not seen: such ends are counted (`InitScan.open_ends`) and leave what runs
-undecided; emulation decides it (`farm.smoke.emulated`).
+undecided; emulation decides it (`farm.smoke.emulated`). So are calls of what calls back by an object's own table
+(`PyObject_Call`, streams of C++) or goes on elsewhere (exceptions: their handlers follow no jump).
 
 A branch is followed whether or not it asks the CPU first, so a find is a place to look at. Only what is found within
-two levels of calls counts as one. Further down a question to the CPU mostly stands before such code: that leaves open
-what runs, as does code that is too much to be followed.
+two levels of calls counts as one; and, where that code asks the CPU (CPUID), only what no branch stands before. The
+rest leaves open what runs, as does code that is too much to be followed.
 
 Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4, and
 AAELF64, 5.7 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and
 `Include/moduleobject.h` of CPython for the layout of PyModuleDef.
 """
 
+import re
 import struct
 from array import array
 from bisect import bisect_left
@@ -69,6 +72,15 @@ SLOTS_AT = (72, 88)
 """Where PyModuleDef has its `m_slots`: behind a PyObject of 16 bytes, and of 32 in free-threaded Pythons."""
 _MAX_MODULE_SLOTS = 64
 _AT_EXIT = ("atexit", "on_exit", "at_quick_exit", "__cxa_atexit", "__cxa_thread_atexit")  # call what they get later
+# Functions of Python and of C++ that may call those of an object's type; or that end in a handler of an exception.
+_CALLS_BACK = re.compile(
+    r"_?PyObject_(Call|Vectorcall|Fast|New|GC_New|Init|[GS]etAttr|[GS]etItem|IsTrue|Repr|Str|Hash|RichCompare|GetIter)"
+    r"|PyType_Generic(New|Alloc)|PyNumber_|PySequence_|PyIter_|PyEval_|PyRun_"
+    r"|_ZN?K?S[oid]|_ZSt(ls|rs|16__ostream)|__cxa_(re)?throw|_Unwind_RaiseException|_ZSt\d+__throw"
+    r"|_CxxThrowException|\?_X\w+@std@@"
+)
+_ASKS = ("getauxval", "__getauxval")
+_DT_INIT = 12
 _ALL_ONES = (1 << 64) - 1
 _MAX_STARTS = 100_000
 _MAX_INSTRUCTIONS = 20_000_000
@@ -112,12 +124,11 @@ def follow_starts(
     walk.descend(starts)
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
-    walk.descend([*entries, *slots])
+    walk.enter(entries, slots)
+    finds.settle(asked=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
     walk.below |= dict.fromkeys(image.called)
     walk.deepen(finds)
-    result = finds.result(data, function_symbols(data, elf))
-    calls = frozenset(map(image.name, walk.outside))
-    return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends, calls)
+    return walk.scan(finds.result(data, function_symbols(data, elf)), {*starts, *entries, *slots})
 
 
 def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
@@ -165,7 +176,7 @@ class LoadedImage:
         self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
         self.values = array("Q")  # and the pointers
         self.packed = any(part.kind == _SHT_RELR for part in elf.sections)  # those are in the file as they are
-        self.segments = elf.segments
+        self.segments, self.dynamic = elf.segments, elf.dynamic
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_RELA)):
             self._relocations(section, start, end)
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_DYNSYM)):
@@ -178,7 +189,7 @@ class LoadedImage:
 
     def starts(self) -> list[int]:
         """Addresses that the loader calls, in its order, each once."""
-        found = [part.address for part in self.sections if part.name == ".init" and part.is_code]
+        found = [value for tag, value in self.dynamic if tag == _DT_INIT]
         found += sorted(self.resolvers)
         for part in self.arrays:
             if part.size // 8 > _MAX_STARTS:
@@ -372,6 +383,9 @@ class Paths:
         self.first = True  # it is an initialiser
         self.through_pointer = False  # it calls what no address in the code names
         self.handed: dict[int, set[int]] = {}  # by function: addresses that its callers take
+        self.asks = False  # what the CPU can do
+        self.behind = False  # a branch stands before what is decoded
+        self.certain: set[int] = set()  # functions that are called before any branch
 
     def for_addresses(self, found: list[int]) -> "Paths":
         """Another walk through the same code, which takes addresses."""
@@ -397,10 +411,18 @@ class Paths:
 
     def descend(self, starts: list[int], depth: int = DEPTH) -> None:
         """Decode what runs from `starts`, with the levels of calls that count."""
+        self.certain |= set(starts)
         for below in range(depth + 1):
             self.first = below == 0
             starts = self.follow(starts)
         self.below |= dict.fromkeys(starts)
+
+    def enter(self, entries: list[int], slots: list[int]) -> None:
+        """Decode the functions of a module: of several `PyInit_` the name of the file decides which one runs."""
+        if len(entries) > 1:
+            self.below |= dict.fromkeys([*entries, *slots])
+        else:
+            self.descend([*entries, *slots])
 
     def deepen(self, finds: Finds) -> None:
         """Follow what is called below, as long as that may decide what runs."""
@@ -409,6 +431,12 @@ class Paths:
         while waiting and not self.open_ends and not finds.beside and self.instructions < limit:
             waiting += self.follow([waiting.pop()])
         self.open_ends += finds.beside + bool(waiting)
+
+    def scan(self, result: IsaResult, starts: Collection[int]) -> InitScan:
+        """What was found, once all is decoded."""
+        calls = frozenset(map(self.image.name, self.outside))
+        back = any(map(_CALLS_BACK.match, calls))
+        return InitScan(result, len(starts), self.instructions, self.open_ends + back, calls)
 
     def addresses_in(self, starts: list[int]) -> list[int]:
         """Addresses that the code from `starts` loads relative to itself, in order; nothing is judged."""
@@ -422,6 +450,7 @@ class Paths:
         for start in starts:
             self.taken, self.through_pointer = set(self.handed.pop(start, ())), False
             self.functions.clear()
+            self.behind = start not in self.certain
             called: dict[int, None] = {}
             waiting = [start]
             while waiting:
@@ -465,6 +494,7 @@ class Walk(Paths):
         super().__init__(data, image, addresses, tables)
         self.flow = iced_x86.FlowControl
         self.lea, self.test, self.cmp = iced_x86.Mnemonic.LEA, iced_x86.Mnemonic.TEST, iced_x86.Mnemonic.CMP
+        self.questions = (iced_x86.Mnemonic.CPUID, iced_x86.Mnemonic.XGETBV)
         self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
         self.sweep = sweep
         self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
@@ -535,6 +565,7 @@ class Walk(Paths):
 
     def _goes_on(self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None]) -> bool:
         """Judge an instruction and note where it leads; gives whether the one behind it may run too."""
+        self.sweep.behind = self.behind
         self.sweep.see(instruction)
         code, flow = instruction.code, instruction.flow_control
         if flow == self.flow.NEXT:
@@ -548,15 +579,19 @@ class Walk(Paths):
                     self._take(instruction)
             elif code in self.compares:
                 self.compared = instruction.ip, instruction.immediate(1)
+            elif instruction.mnemonic in self.questions:
+                self.asks = True
             elif code in self.sweep.harmless:
                 self.dull.add(code)
             return code != self.sweep.invalid
         target = self._target(instruction)
+        self.behind |= flow == self.flow.CONDITIONAL_BRANCH
         if self.functions and flow in (self.flow.CALL, self.flow.INDIRECT_CALL, self.flow.INDIRECT_BRANCH):
             self.hand_on(self._slot(instruction) if target is None else self._stub(target))
         if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
             if target is not None:
                 calls[target] = None
+                self.certain |= set() if self.behind else {target}
         elif target is not None:
             waiting.append(target)
         elif flow == self.flow.INDIRECT_BRANCH and not self._goes_elsewhere(self._slot(instruction)):

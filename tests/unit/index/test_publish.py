@@ -7,7 +7,7 @@ import pytest
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.layout import html_key, json_key
+from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
 from tests.indexes.watched import FIRST, GROUP, OTHER, SECOND, Killed, Watched, content, kill_at, listed
 
@@ -152,6 +152,33 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, op
         else:
             break
     assert number == operations + 1
+
+
+def test_a_write_that_is_refused_although_nothing_is_there(fresh, make_wheel, put):
+    """A proxy that answers 412 by itself, at any write: the publish ends, or ends well when it is run again."""
+    refused, asked = [], []
+
+    class Refusing(Watched):
+        def _call(self, name, arguments, options):
+            if name in {"create", "replace"}:
+                asked.append(arguments[0])
+                if len(asked) == at:
+                    refused.append(arguments[0])
+                    return False
+            return super()._call(name, arguments, options)
+
+    while True:
+        store, at = fresh(), len(refused) + 1
+        asked.clear()
+        try:
+            put(Refusing(store), make_wheel(FIRST))
+        except InfrastructureError:
+            put(store, make_wheel(FIRST))
+        assert check(store) == [], refused
+        assert listed(store) == [FIRST]
+        if len(refused) < at:
+            break
+    assert {HOME, f"records/{FIRST}.json", f"whl/files/{FIRST}"} <= set(refused)
 
 
 def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put):
