@@ -173,7 +173,7 @@ def prompt(toolchain, environment):
 
     yield enter
     toolchain.python.run("-m", "pip", "uninstall", "-q", "-y", "canary")
-    toolchain.remove("walk")
+    shutil.rmtree(walk)
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, pla
             entered = entered.replace("canary-….whl", wheel.name)
         said.append("" if "mklink" in line else prompt(entered, job if "report" in line else user))
         assert line != r".\report.cmd" or "; next: farm repair" in said[-1], said[-1]
-    toolchain.remove(str(user.relative_to(toolchain.c)))
+    shutil.rmtree(user)
     _, _, _, render, _, built, repaired, checks, smoke, _, page_of_report = said
     assert r"kit\job\report.cmd" in render
     first = re.search(r"The first line is\s+`(.*?)`", page)[1].replace("torch 2.0.1+", "canary 0.1.0+")
