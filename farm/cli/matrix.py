@@ -12,6 +12,7 @@ from farm.base.project import find_project
 from farm.cli import show
 from farm.plan.matrix import Build, Channel, load_matrix
 from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.recipe import recipe
 from farm.plan.settings import load_github
 from farm.platforms.facts import PLATFORMS
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", metavar="PATTERN", help="list only matching packages, such as torch*")
     parser.add_argument("--platform", choices=list(PLATFORMS))
     parser.add_argument("--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311")
-    parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+    parser.add_argument("--format", default="table", choices=["table", "github", "names"])
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,13 +32,12 @@ def run(args: argparse.Namespace) -> int:
     if not builds:
         raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
-    form = "json" if args.json and args.format == "table" else args.format
-    if form == "names":
+    if args.format == "names":
         for build in builds:
             print(build.alias if args.channel else f"{build.channel}/{build.alias}")
-    elif form == "json":
+    elif args.json and args.format == "table":
         show.json_document([_entry(build) for build in builds])
-    elif form == "github":
+    elif args.format == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
         print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
@@ -84,6 +84,9 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         ("package", "platform", "GPU", "Python", *cpus),
         [(*row, *(found.get(cpu, "-") for cpu in cpus)) for row, found in rows.items()],
     )
+    for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
+        if not recipe(channel.text.recipes.get(package, package)).is_for_gpus:
+            show.say(f"{package} has no code for a GPU: its builds are the same code for each, and as for cpu")
     print()
 
 

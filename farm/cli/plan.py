@@ -106,8 +106,8 @@ def without_device_code(plan: "Plan") -> Iterator[tuple[str, str]]:
     """The build for the CPU alone, where one for a GPU would be the same code."""
     from farm.plan.recipe import recipe
 
-    made_by, variant = recipe(plan.recipe), plan.parsed_variant
-    if variant.sms and not made_by.device_code and not made_by.components:
+    variant = plan.parsed_variant
+    if variant.sms and not recipe(plan.recipe).is_for_gpus:
         yield "the same", f"it has no code for a GPU: cpu-{variant.cpu}-{variant.python} is the same code"
 
 
