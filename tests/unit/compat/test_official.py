@@ -156,35 +156,7 @@ def test_ptx_goes_up_only():
 AARCH64 = "linux-aarch64"
 
 
-@pytest.mark.parametrize(
-    ("card", "torch", "platform", "python", "line"),
-    [
-        # The Python index has CUDA wheels for 64-bit Arm from 2.11 on; before, PyTorch's own (aarch64_ci_build.sh).
-        (90, "2.7.0", AARCH64, "py312", "pip install torch==2.7.0 --index-url https://download.pytorch.org/whl/cu128"),
-        (121, "2.9.0", AARCH64, "py312", "pip install torch==2.9.0 --index-url https://download.pytorch.org/whl/cu130"),
-        (110, "2.9.1", AARCH64, "py312", "pip install torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130"),
-        (110, "2.8.0", AARCH64, "py312", None),
-        (90, "2.11.0", AARCH64, "py312", "pip install torch==2.11.0"),
-        # Pythons of the release (RELEASE.md), whatever the index.
-        (89, "2.9.0", LINUX, "py39", None),
-        (89, "2.8.0", LINUX, "py39", "pip install torch==2.8.0"),
-        (89, "2.4.1", LINUX, "py313", None),
-        (89, "2.8.0", LINUX, "py314", None),
-        (89, "2.15.0", LINUX, "py310", None),
-        (89, "2.5.1", "windows-x86_64", "py313", None),
-        # What people report: pytorch#150733, pytorch#54053, digitalsreeni-image-annotator#57, DeepPrep#233.
-        (120, "2.5.1", LINUX, "py312", None),
-        (120, "2.0.1", LINUX, "py311", None),
-        (61, "2.8.0", LINUX, "py312", "pip install torch==2.8.0 --index-url https://download.pytorch.org/whl/cu126"),
-        (52, "1.13.1", LINUX, "py310", "pip install torch==1.13.1"),
-        (90, "1.13.1", LINUX, "py310", None),
-        (89, "1.13.1", LINUX, "py310", "pip install torch==1.13.1"),
-        (86, "1.12.1", LINUX, "py310", "pip install torch==1.12.1 --index-url https://download.pytorch.org/whl/cu116"),
-        (100, "2.6.0", LINUX, "py312", None),
-        (103, "2.9.1", LINUX, "py312", "pip install torch==2.9.1"),
-        (87, "2.9.1", AARCH64, "py310", None),
-    ],
-)
+@pytest.mark.parametrize(("card", "torch", "platform", "python", "line"), CASES["with_a_python_and_a_machine"])
 def test_with_a_python_and_a_machine(card, torch, platform, python, line):
     assert pip(ask(card, platform, torch, python=python)) == line
 
