@@ -122,16 +122,7 @@ def test_windows_wheels_of_the_python_index_are_for_cpus():
 
 @pytest.mark.parametrize(
     ("torch", "cuda", "card", "said"),
-    [
-        ("2.8.0", "12.8", 61, True),
-        ("2.8.0", "12.9", 52, True),
-        ("2.8.0", "12.8", 70, False),
-        ("2.8.0", "12.6", 61, False),
-        ("2.11.0", "12.8", 70, True),
-        ("2.15.0", "12.6", 61, True),
-        ("2.7.1", "12.8", 61, False),
-        ("2.0.1", "11.7", 35, False),
-    ],
+    CASES["what_upstream_dropped_is_said"],
 )
 def test_what_upstream_dropped_is_said(torch, cuda, card, said):
     found = check(Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch))
@@ -239,20 +230,7 @@ def test_other_makers_are_named_with_what_they_lack():
 
 @pytest.mark.parametrize(
     ("name", "sm", "machine"),
-    [
-        # NVIDIA: Grace and Tegra are Arm; GB10 has 20 Arm cores.
-        ("NVIDIA GH200 480GB", 90, "aarch64"),
-        ("H100 PCIe", 90, "x86_64"),
-        ("NVIDIA GB200", 100, "aarch64"),
-        ("B200", 100, "x86_64"),
-        ("GB300", 103, "aarch64"),
-        ("B300 SXM6 AC", 103, "x86_64"),
-        ("NVIDIA GB10", 121, "aarch64"),
-        ("sm_121", 121, "aarch64"),
-        ("Orin (nvgpu)", 87, "aarch64"),
-        ("Jetson AGX Thor", 110, "aarch64"),
-        ("GTX 1080 Ti", 61, "x86_64"),
-    ],
+    CASES["the_machine_that_a_card_is_in"],
 )
 def test_the_machine_that_a_card_is_in(name, sm, machine):
     assert gpus.machine(name, sm) == machine
