@@ -73,10 +73,7 @@ def _elsewhere(readings: Readings) -> Iterator[tuple[str, str, str]]:
 
 def _index(named: str | None, project: Path) -> str:
     """Where the index can be asked: `--index`, else `index:` of ci/farm.yaml."""
-    if named:
-        return named
-    index = load_settings(project).index
-    return index if "://" in index else str(project / index)
+    return named or load_settings(project).index_at(project)
 
 
 def _index_url(named: str | None, project: Path) -> str:

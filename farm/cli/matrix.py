@@ -32,12 +32,13 @@ def run(args: argparse.Namespace) -> int:
     if not builds:
         raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
-    if args.format == "names":
+    form = "json" if args.json and args.format == "table" else args.format
+    if form == "names":
         for build in builds:
             print(build.alias if args.channel else f"{build.channel}/{build.alias}")
-    elif args.json and args.format == "table":
+    elif form == "json":
         show.json_document([_entry(build) for build in builds])
-    elif args.format == "github":
+    elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
         print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output

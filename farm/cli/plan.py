@@ -95,8 +95,7 @@ def first(project: "Path", settings: "Settings", plan: "Plan") -> Iterator[tuple
     from farm.run.inputs import standing
 
     try:
-        index = settings.index if "://" in settings.index else str(project / settings.index)
-        for need, missing in standing(index, plan, project):
+        for need, missing in standing(settings.index_at(project), plan, project):
             yield "first", f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}"
     except FarmError as error:
         yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
