@@ -84,6 +84,7 @@ class _Code(Paths):
             word = int.from_bytes(self.data[offset : offset + _WORD], "little")
             features = self.words.judge({word}).get(word)
             if features is not None:
+                self.finds.behind = self.behind
                 self.finds.undecodable += not features
                 self.finds.note(features, address)
             # No instruction, UDF and BRK end the run.
@@ -103,9 +104,11 @@ class _Code(Paths):
                 return self._called(target, calls)
             waiting.append(target)
             return False
-        if top == 0b01010100 or top & 0x7E == 0b0110100:  # B.cond; CBZ, CBNZ
+        if top == 0b01010100 or top & 0x7E in (0b0110100, 0b0110110):  # B.cond; CBZ, CBNZ; TBZ, TBNZ
+            self.behind = True
+        if top == 0b01010100 or top & 0x7E == 0b0110100:
             waiting.append(address + _WORD * _signed(word >> 5, 19))
-        elif top & 0x7E == 0b0110110:  # TBZ, TBNZ
+        elif top & 0x7E == 0b0110110:
             waiting.append(address + _WORD * _signed(word >> 5, 14))
         elif word >> 25 == 0b1101011:  # BR, BLR, RET, ERET, and those that authenticate
             held, kind = self.known.get(word >> 5 & 31), word >> 21 & 7
@@ -122,6 +125,7 @@ class _Code(Paths):
             waiting += [held] if kind == 0 and held is not None else []
             return False
         else:
+            self.asks |= word & 0xFFFFF000 == 0xD5380000  # MRS of an ID register
             self._follow_registers(word, address)
         return True
 
@@ -137,6 +141,7 @@ class _Code(Paths):
     def _called(self, target: int | None, calls: dict[int, None]) -> bool:
         if target is not None:
             calls[target] = None
+            self.certain |= set() if self.behind else {target}
         self.known = {register: held for register, held in self.known.items() if 19 <= register <= 29}
         return True
 

@@ -36,6 +36,7 @@ _MAX_FILES = 20_000
 _MAX_MESSAGE = 64 << 10
 _MOST = 8
 _SHARED = "Library/bin"
+_FILE = re.compile(r"[\w./+@-]+\.so[\w.]*")
 _LIBRARY = re.compile(r"\.(so(\.[\d.]+)?|dll|pyd)$", re.IGNORECASE)
 
 
@@ -350,14 +351,19 @@ def _wrong_machine(files: Files, match: re.Match[str]) -> _Found:
     machine = usual[0][0] if usual else ""
     bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
     bad += [f"{each.path}: for {each.machine}" for each in libraries if not each.error and each.machine != machine]
-    file = match["file"] if "file" in match.re.groupindex else None
-    name = (file or "").rpartition("/")[2]
+    file = given(match)
+    name = file.rpartition("/")[2]
     if name and not any(_is_called(each.path, name) for each in libraries):
         cure = f"look at the file that the message names (file PATH), and at the package that brought it: {file}"
         return f"{name}, which the message names, is not among these files", bad, cure
     if bad:
         cure = f"the others are for {machine or 'no known machine'}: install the package anew, or replace these"
         return "a library is for another kind of machine, or damaged", bad, cure
+    if name:
+        cause = (
+            f"{name} is sound in these files: the copy that was loaded is damaged, or for another machine than Python"
+        )
+        return cause, (), f"install the package anew (pip install --force-reinstall), with a Python for {machine}"
     cause = f"all libraries here are sound and for {machine}: the Python that loads them is not"
     return cause, (), f"use a Python for {machine} (32 bits and 64 bits do not mix), or the wheel for this Python"
 
@@ -378,7 +384,7 @@ def _runtimes(files: Files, match: re.Match[str]) -> _Found:
 
 def _module(files: Files, match: re.Match[str]) -> _Found:
     """A module that Python does not find, looked up in the files; None if another package should have it."""
-    name = given(match)
+    name = ".".join(match.group("package", "member")) if "member" in match.re.groupindex else given(match)
     stem = name.replace(".", "/")
     if "." not in name or not any(each.startswith(f"{stem.partition('/')[0]}/") for each in files.names):
         return None
@@ -427,6 +433,9 @@ def _missing_file(files: Files, match: re.Match[str]) -> _Found:
     asking = [need for need in files.needs if need.name.lower() == name.lower()]
     unreachable = next((need for need in asking if need.answer is Answer.UNREACHABLE), None)
     inside = next((each.path for each in files.contents.libraries if _is_called(each.path, name)), None)
+    # glibc says so of a file for another machine, too.
+    if inside and (wrong := _wrong_machine(files, match)) and any(each.startswith(inside) for each in wrong[1]):
+        return wrong
     if unreachable:
         cure = "repair the wheel: farm repair --tools; on one machine, import the package that loads it first"
         culprits = [f"{need.who}: its RUNPATH does not lead there" for need in asking]
@@ -516,8 +525,19 @@ def _on_load(files: Files, match: re.Match[str]) -> _Found:
     return cause, (), cure
 
 
-def _executable_stack(files: Files, _: re.Match[str]) -> _Found:
-    return "", [each.path for each in files.libraries if each.executable_stack], ""
+def _named(files: Files, match: re.Match[str]) -> _Found:
+    """The file that the message names, and what of the kind is among these files."""
+    stack = "stack" in match[0]
+    kind = [
+        each.path
+        for each in files.libraries
+        if (stack and each.executable_stack) or ("TLS" in match[0] and each.static_tls)
+    ]
+    found = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
+    name = found[-1].rpartition("/")[2] if found else ""
+    inside = [each.path for each in files.libraries if _is_called(each.path, name)]
+    absent = f"; {name}, which the message names, is not among these files: look at the package that it is of"
+    return "", list(dict.fromkeys([*inside, *kind])), "" if inside or not name else absent
 
 
 _LOOKS: dict[str, Callable[[Files, re.Match[str]], _Found]] = {
@@ -530,7 +550,7 @@ _LOOKS: dict[str, Callable[[Files, re.Match[str]], _Found]] = {
     "version": _version,
     "kernels": _kernels,
     "on_load": _on_load,
-    "executable_stack": _executable_stack,
+    "named": _named,
     "module": _module,
     "entry": _entry,
 }

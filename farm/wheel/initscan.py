@@ -22,8 +22,8 @@ undecided; emulation decides it (`farm.smoke.emulated`). So are calls of what ca
 (`PyObject_Call`, streams of C++) or goes on elsewhere (exceptions: their handlers follow no jump).
 
 A branch is followed whether or not it asks the CPU first, so a find is a place to look at. Only what is found within
-two levels of calls counts as one. Further down a question to the CPU mostly stands before such code: that leaves open
-what runs, as does code that is too much to be followed.
+two levels of calls counts as one; and, where that code asks the CPU (CPUID), only what no branch stands before. The
+rest leaves open what runs, as does code that is too much to be followed.
 
 Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4, and
 AAELF64, 5.7 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and
@@ -79,6 +79,7 @@ _CALLS_BACK = re.compile(
     r"|_ZN?K?S[oid]|_ZSt(ls|rs|16__ostream)|__cxa_(re)?throw|_Unwind_RaiseException|_ZSt\d+__throw"
     r"|_CxxThrowException|\?_X\w+@std@@"
 )
+_ASKS = ("getauxval", "__getauxval")
 _DT_INIT = 12
 _ALL_ONES = (1 << 64) - 1
 _MAX_STARTS = 100_000
@@ -124,6 +125,7 @@ def follow_starts(
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
     walk.enter(entries, slots)
+    finds.settle(asked=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
     walk.below |= dict.fromkeys(image.called)
     walk.deepen(finds)
     return walk.scan(finds.result(data, function_symbols(data, elf)), {*starts, *entries, *slots})
@@ -381,6 +383,9 @@ class Paths:
         self.first = True  # it is an initialiser
         self.through_pointer = False  # it calls what no address in the code names
         self.handed: dict[int, set[int]] = {}  # by function: addresses that its callers take
+        self.asks = False  # what the CPU can do
+        self.behind = False  # a branch stands before what is decoded
+        self.certain: set[int] = set()  # functions that are called before any branch
 
     def for_addresses(self, found: list[int]) -> "Paths":
         """Another walk through the same code, which takes addresses."""
@@ -406,6 +411,7 @@ class Paths:
 
     def descend(self, starts: list[int], depth: int = DEPTH) -> None:
         """Decode what runs from `starts`, with the levels of calls that count."""
+        self.certain |= set(starts)
         for below in range(depth + 1):
             self.first = below == 0
             starts = self.follow(starts)
@@ -444,6 +450,7 @@ class Paths:
         for start in starts:
             self.taken, self.through_pointer = set(self.handed.pop(start, ())), False
             self.functions.clear()
+            self.behind = start not in self.certain
             called: dict[int, None] = {}
             waiting = [start]
             while waiting:
@@ -487,6 +494,7 @@ class Walk(Paths):
         super().__init__(data, image, addresses, tables)
         self.flow = iced_x86.FlowControl
         self.lea, self.test, self.cmp = iced_x86.Mnemonic.LEA, iced_x86.Mnemonic.TEST, iced_x86.Mnemonic.CMP
+        self.questions = (iced_x86.Mnemonic.CPUID, iced_x86.Mnemonic.XGETBV)
         self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
         self.sweep = sweep
         self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
@@ -557,6 +565,7 @@ class Walk(Paths):
 
     def _goes_on(self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None]) -> bool:
         """Judge an instruction and note where it leads; gives whether the one behind it may run too."""
+        self.sweep.behind = self.behind
         self.sweep.see(instruction)
         code, flow = instruction.code, instruction.flow_control
         if flow == self.flow.NEXT:
@@ -570,15 +579,19 @@ class Walk(Paths):
                     self._take(instruction)
             elif code in self.compares:
                 self.compared = instruction.ip, instruction.immediate(1)
+            elif instruction.mnemonic in self.questions:
+                self.asks = True
             elif code in self.sweep.harmless:
                 self.dull.add(code)
             return code != self.sweep.invalid
         target = self._target(instruction)
+        self.behind |= flow == self.flow.CONDITIONAL_BRANCH
         if self.functions and flow in (self.flow.CALL, self.flow.INDIRECT_CALL, self.flow.INDIRECT_BRANCH):
             self.hand_on(self._slot(instruction) if target is None else self._stub(target))
         if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
             if target is not None:
                 calls[target] = None
+                self.certain |= set() if self.behind else {target}
         elif target is not None:
             waiting.append(target)
         elif flow == self.flow.INDIRECT_BRANCH and not self._goes_elsewhere(self._slot(instruction)):

@@ -112,16 +112,29 @@ class Finds:
         self.undecodable = 0
         self.aside = False  # what is noted counts in `beside` alone
         self.beside = 0
+        self.behind = False  # what is noted stands behind a branch
+        self.kept: list[tuple[Collection[str], int]] = []  # what does, until it is settled
 
     def note(self, features: Collection[str], address: int) -> None:
         if self.aside:
             self.beside += bool(features)
+            return
+        if self.behind:
+            self.kept.append((features, address))
             return
         for feature in features:
             self.counts[feature] = self.counts.get(feature, 0) + 1
             places = self.places.setdefault(feature, [])
             if len(places) < _PLACES:
                 places.append(address)
+
+    def settle(self, *, asked: bool) -> None:
+        """Count what stands behind branches: aside, if the code asks the CPU which way to go."""
+        self.behind, kept, self.kept = False, self.kept, []
+        self.aside = asked
+        for features, address in kept:
+            self.note(features, address)
+        self.aside = False
 
     def result(self, data: Buffer, functions: Functions) -> IsaResult:
         """The findings, with places named by their functions."""

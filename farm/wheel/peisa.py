@@ -54,7 +54,11 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collect
             sweep.piece(data, low, high, image.address_of(low))
     if on_load or not sweep.counts:
         walk.descend(starts)
+        # The runtime's start-up code asks the CPU in every DLL: for itself.
+        sweep.settle(asked=False)
+        walk.asks = False
         walk.enter(entries, slots)
+        sweep.settle(asked=walk.asks)
         walk.below |= dict.fromkeys(image.named(lambda name: symbol_name(data, name) in called) if called else ())
         walk.deepen(sweep)
     return walk.scan(sweep.result(data, image.exports()), {*starts, *entries, *slots})

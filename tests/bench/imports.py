@@ -43,11 +43,18 @@ def deep(image: LoadedImage) -> list[int]:
     """Functions that loading a library may call, three calls and more below where the loader enters it."""
     walk = Walk(image.data, image, Sweep("avx"), tables=image)
     walk.descend([*image.starts(), *image.entries])
+    # What is called above as well has been decoded: in it an instruction counts.
+    seen = {address for page, bits in walk.seen.items() for address in _set(page, bits)}
+    walk.below = {each: None for each in walk.below if each not in seen}
     found, waiting = dict.fromkeys(walk.below), list(walk.below)
     while waiting and len(found) < _DEEP:
         waiting = walk.follow(waiting)
         found |= dict.fromkeys(waiting)
     return list(found)
+
+
+def _set(page: int, bits: bytearray) -> list[int]:
+    return [page * 8 * len(bits) + at for at in range(8 * len(bits)) if bits[at >> 3] & 1 << (at & 7)]
 
 
 def mutants(wheel: Path, folder: Path, count: int, *, below: bool) -> list[Path]:

@@ -74,6 +74,20 @@ def test_jumps_are_followed(scan):
     assert (features(found)["AVX2"], found.instructions) == ((1, ("kernel+0x0",)), 3)
 
 
+def test_a_branch_of_code_that_asks_the_cpu_leaves_open_what_runs(scan):
+    cpuid, branch = b"\x0f\xa2", b"\x74\x3c" + RET  # je 64
+    found = scan(text(p0=cpuid + branch, p64=VPADDD_YMM + RET), init=[0])
+    assert (features(found), found.open_ends) == ({}, 1)
+    called = text(p0=cpuid + branch, p64=call(64, 96) + RET, p96=VPADDD_YMM + RET)
+    assert features(scan(called, init=[0])) == {}
+    # What runs before any branch is certain, and so is what an own initialiser without one does.
+    for code, init in (
+        (text(p0=VPADDD_YMM + cpuid + branch), [0]),
+        (text(p0=cpuid + branch, p64=RET, p96=VPADDD_YMM + RET), [0, 96]),
+    ):
+        assert list(features(scan(code, init=init))) == ["AVX2"]
+
+
 def test_what_follows_an_end_is_not_executed(scan):
     for end in (RET, JMP_RAX, b"\x0f\x0b", jump(0, 64)):
         assert features(scan(text(p0=end + VPADDD_YMM, p64=RET), init=[0])) == {}
