@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     project = find_project(args.project or Path.cwd())
     matrix = load_matrix(project)
-    builds = [build for build in matrix.builds(args.channel) if _wanted(build, args)]
+    builds = [build for build in matrix.builds(args.channel) if _fits(build, args)]
     if not builds:
         raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(build: Build, args: argparse.Namespace) -> bool:
+def _fits(build: Build, args: argparse.Namespace) -> bool:
     return (
         fnmatchcase(build.package, args.package or "*")
         and fnmatchcase(str(build.variant), args.variant or "*")
@@ -76,8 +76,8 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for (package, platform, gpu, cpu), builds in cells.items():
-        pythons = _joined(build.variant.python for build in builds)
-        versions = _joined(build.cuda or "yes" for build in builds)
+        pythons = _join(build.variant.python for build in builds)
+        versions = _join(build.cuda or "yes" for build in builds)
         rows.setdefault((package, platform, gpu, pythons), {})[cpu] = versions
     print(f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)")
     show.table(
@@ -91,5 +91,5 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     print()
 
 
-def _joined(words: Iterable[str]) -> str:
+def _join(words: Iterable[str]) -> str:
     return " ".join(dict.fromkeys(words))

@@ -88,7 +88,7 @@ def _verified(args: argparse.Namespace) -> int:
 
     project, settings, plan = plan_of(args)
     if args.index:
-        settings = settings.named(args.index)
+        settings = settings.with_index(args.index)
     with watching(args) as watcher:
         workspace, outcomes = Workspace(project, settings, watcher), Outcomes()
         with outcomes.timed("verify", watcher) as step:

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
     project, settings = project_of(args)
     if args.index:
-        settings = settings.named(args.index)
+        settings = settings.with_index(args.index)
     workspace = Workspace(project, settings, Silent())
     store = open_store(workspace.index_url)
     if store.get(CATALOGUE) is None:
