@@ -57,8 +57,8 @@ installed:  ## the farm's wheel, installed into a clean environment and used in 
 	tests/installed $(PYTHON)
 
 bench: $(VENV)/.dev  ## tables of times
-	$(BIN)/python tests/bench/main_job.py
-	$(BIN)/python tests/bench/plan_all.py
+	$(BIN)/python tests/bench/overhead.py
+	$(BIN)/python tests/bench/site.py
 
 lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --universal --python-version 3.11 pyproject.toml -o requirements.lock

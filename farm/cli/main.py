@@ -52,7 +52,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
         "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what CMake found",
-        "runners": "list the machines of ci/runners.yaml, or check that they are online and as written",
+        "runners": "check that the machines of ci/runners.yaml are online and as written",
         "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
     },
     "Knowledge": {

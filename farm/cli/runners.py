@@ -1,4 +1,4 @@
-"""`farm runners`: the machines of `ci/runners.yaml`, and whether they are there."""
+"""`farm runners check`: are the machines of `ci/runners.yaml` there, and as the file says?"""
 
 import argparse
 import contextlib
@@ -12,46 +12,19 @@ from farm.cli import show
 from farm.engines.github_api import GithubApi, connect
 from farm.engines.github_settings import missing_settings
 from farm.engines.runners import Reported, ask, differences
-from farm.plan.settings import Github, Runner, github_if_any, load_github, load_runners
+from farm.plan.settings import Github, github_if_any, load_github, load_runners
 
 NO_RUNNER = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", choices=["list", "check"], help="list: show the file; check: compare the machines with the file"
-    )
+    parser.add_argument("action", choices=["check"], help="compare the machines with the file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: every runner is online and as written; else 4 (`check`)."""
+    """0: every runner is online and as written; else 4."""
     project = find_project(args.project or Path.cwd())
-    runners = load_runners(project)
-    return _check(args, project, runners) if args.what == "check" else _list(args, runners)
-
-
-def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:
-    if args.json:
-        show.json_document({name: runner.model_dump(mode="json") for name, runner in runners.items()})
-        return 0
-    rows = [
-        (
-            name,
-            runner.engine,
-            " ".join(runner.jobs),
-            f"{runner.platform}-{runner.machine}",
-            " ".join(f"{card.name} ({card.sm})" for card in runner.gpus) or "-",
-            " ".join(runner.cpu_levels) or "-",
-            " ".join(runner.labels) or "-",
-        )
-        for name, runner in runners.items()
-    ]
-    show.table("", ("runner", "engine", "jobs", "machine", "GPU", "CPU levels", "labels"), rows)
-    return 0
-
-
-def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
-    github = github_if_any(project)
+    runners, github = load_runners(project), github_if_any(project)
     reported = ask(runners, lambda: _connect(project))
     differing = {name: differences(runners[name], reported[name]) for name in runners}
     # Without a repository there are no settings that could be missing.

@@ -69,7 +69,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         # agent.
         by_ssh = address.startswith("ssh://")
         if by_ssh:
-            _ssh_without_paramiko()
+            _run_ssh()
         environment = dict(os.environ)  # DOCKER_TLS_VERIFY and DOCKER_CERT_PATH count for every machine
         if url or address == DEFAULT_SOCKET:  # a context says more than its address
             environment["DOCKER_HOST"] = address
@@ -139,20 +139,21 @@ def _address(url: str | None) -> tuple[str, str]:
     return DEFAULT_SOCKET, f"{DEFAULT_SOCKET} (this machine)"
 
 
-def _ssh_without_paramiko() -> None:
+def _run_ssh() -> None:
     """docker-py 7.2 has no ssh at all where it cannot import Paramiko, though running `ssh` uses nothing of it.
 
     Paramiko and what it needs are four packages and half the time that docker-py takes to import: an empty module does.
     """
     client: Any = docker.api.client
-    if hasattr(client, "SSHHTTPAdapter"):
-        return
-    sys.modules["paramiko"] = ModuleType("paramiko")
+    if not hasattr(client, "SSHHTTPAdapter"):
+        sys.modules["paramiko"] = ModuleType("paramiko")
     try:
         from docker.transport.sshconn import SSHHTTPAdapter  # noqa: PLC0415 (it imports Paramiko)
     finally:
-        sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
-    client.SSHHTTPAdapter = SSHHTTPAdapter
+        if not hasattr(client, "SSHHTTPAdapter"):
+            sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
+    # docker-py writes port 22 into an address without one, and ~/.ssh/config would not count.
+    client.SSHHTTPAdapter = lambda url, *rest, **more: SSHHTTPAdapter(url.removesuffix(":22"), *rest, **more)
 
 
 def _of_context() -> str | None:

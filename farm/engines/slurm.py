@@ -1,4 +1,4 @@
-"""The `slurm` engine: one batch job an attempt, on the nodes of a cluster, as an ordinary user and without Docker.
+"""The `slurm` engine: attempts are batch jobs on the nodes of a cluster, as an ordinary user and without Docker.
 
 Everything lies in a folder that the login node and the nodes share. The login node is this machine, or is reached by
 `ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs Python 3.6 and user namespaces, else
@@ -10,9 +10,9 @@ under the host engine's supervisor, which keeps its limits and notes its end.
     jobs/<handle>/farm, run, tmp                 what it sees as /farm (with the image's scripts), /run, /tmp
     volumes/<name>                               build trees
 
-A job is found by its name, which follows from its labels. Jobs are looked for by `squeue` in a format of our own:
-`--json` has another shape in each release of Slurm. A matrix is as many jobs: its builds differ in more than a number,
-which is all that a job array gives them.
+Jobs that come together and ask for the same go out as one array: each of its tasks enters the folder of its job, where
+`task` has the array's name and the task's number. Slurm is asked by `squeue` in a format of our own: `--json` has
+another shape in each release.
 """
 
 import json
@@ -21,9 +21,12 @@ import re
 import shlex
 import subprocess
 import tempfile
+import threading
 import time
+import uuid
 import zipfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -42,6 +45,10 @@ CHUNK = 1 << 20
 CANCEL_S = 120
 LOOKS, LOOK_PAUSE_S = 5, 6.0
 """A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
+GATHER_S = 1.0
+"""How long a job waits for others that go out with it."""
+MAX_ARRAY = 1000
+"""Tasks of one array; Slurm's own default for MaxArraySize is 1001."""
 ALL_CPUS = 1 << 16
 """Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
 ABSENT = 44
@@ -65,30 +72,54 @@ ENDS: dict[str, Observation] = {
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 REFUSED = 125
 
-LOOK = """
+ROW = r"""
+row() {
+    [ -e "$1/task" ] || return 0
+    read -r name index < "$1/task"; shift
+    listed=$(squeue --noheader --array --user="$(id -un)" --name="$name" --format='%K|%i|%T|%N|%r' "$@") || return 9
+    printf '%s\n' "$listed" | sed -n "s/^$index|//p"
+}
+"""
+"""The line of a job in Slurm's queue, `number|STATE|nodes|reason`; nothing where it has none. All scripts have it."""
+LOOK = r"""
 cd "$1/jobs/$2" 2>/dev/null || exit 0
-listed=$(squeue --noheader --states=all --user="$(id -un)" --name="$2" --format='%i|%T|%N|%r') || exit 9
-printf '%s\\n' "$listed" | sort -n | tail -n 1
-dd if=run/exit.json iflag=nofollow,count_bytes count=4000 2>/dev/null | tr '\\n' ' '; echo
-[ ! -e refused ] || tr '\\n' ' ' < refused; echo
+listed=$(row . --states=all) || exit 9
+printf '%s\n' "$listed"
+dd if=run/exit.json iflag=nofollow,count_bytes count=4000 2>/dev/null | tr '\n' ' '; echo
+[ ! -e refused ] || tr '\n' ' ' < refused; echo
 [ ! -e cancelled ] || printf cancelled; echo
 dd if=run/log iflag=nofollow,skip_bytes,count_bytes skip="$3" count="$4" bs=65536 2>/dev/null || true
 """
 """`nofollow`: the job can write to run/, and must not make us read another file of this user."""
-SUBMIT = """
+PUT = """
 set -e; umask 077; cd "$1"; handle=$2 image=$3; shift 3
 [ -d "toolchains/$image/root" ] || exit 44
-[ ! -e "jobs/$handle/submitted" ] || exit 0
-if [ -n "$(squeue --noheader --user="$(id -un)" --name="$handle" --format=%i)" ]; then exit 0; fi
+listed=$(row "jobs/$handle" --states=all)
+if [ -e "jobs/$handle/submitted" ] || [ -n "$listed" ]; then echo there; exit 0; fi
 rm -rf "jobs/$handle"; mkdir -p "jobs/$handle"; cd "jobs/$handle"; mkdir farm farm/home tmp run
 cp -R "../../toolchains/$image/root/farm/." farm
 tar -xf -
 while read -r place volume; do mkdir -p "farm/$place"; [ -z "$volume" ] || mkdir -p "../../volumes/$volume"
 done < places
-sbatch --parsable --job-name="$handle" --chdir="$PWD" --output=slurm.out --export=NIL --no-requeue "$@" job.sh
-touch submitted
 """
-CANCEL = 'cd "$1/jobs/$2" 2>/dev/null || exit 0; touch cancelled; scancel --user="$(id -un)" --name="$2"'
+SEND = """
+set -e; cd "$1/jobs"; top=$1/jobs name=$2 count=$3 index=0 handles=; shift 3
+while [ "$index" -lt "$count" ]; do
+    echo "$name $index" > "$1/task"; handles="$handles $1" index=$((index + 1)); shift
+done
+sbatch --job-name="$name" --array="0-$((count - 1))" --chdir="$top" --output=/dev/null --export=NIL --no-requeue "$@" \\
+    <<END
+#!/bin/sh
+set -- $handles; shift "\\$SLURM_ARRAY_TASK_ID"; cd "$top/\\$1" && exec /bin/sh job.sh > slurm.out 2>&1
+END
+for handle in $handles; do touch "$handle/submitted"; done
+"""
+"""A job is known by its `task` before Slurm has it: whoever submits it again finds it."""
+CANCEL = """
+cd "$1/jobs/$2" 2>/dev/null || exit 0
+touch cancelled; listed=$(row .) || exit 9
+[ -z "$listed" ] || scancel "${listed%%|*}"
+"""
 COLLECT = 'cd "$1/jobs/$2/farm" 2>/dev/null || exit 44; [ ! -e "$3" ] && [ ! -L "$3" ] || exec tar -cf - -- "$3"'
 RELEASE = """
 cd "$1/jobs" 2>/dev/null || exit 0
@@ -105,8 +136,8 @@ DISCARD = r"""
 cd "$1" 2>/dev/null || exit 0
 for file in jobs/*/places; do
     if [ -e "$file" ] && grep -q " $2\$" "$file"; then
-        handle=${file#jobs/} handle=${handle%/places}
-        [ -z "$(squeue --noheader --user="$(id -un)" --name="$handle" --format=%i)" ] || exit 0
+        listed=$(row "${file%/places}") || exit 9
+        [ -z "$listed" ] || exit 0
     fi
 done
 [ ! -d "volumes/$2" ] || { chmod -R u+rwX "volumes/$2"; rm -rf "volumes/$2"; }
@@ -210,11 +241,13 @@ class SlurmEngine:
         self._build, self._card = build or Options(), card or Options()
         self._cpus, self._memory, self._minutes = cpus, memory, minutes
         self.poll_s = 0.5
+        self._waiting: list[tuple[list[str], str, Future[None]]] = []
+        self._sending = threading.Lock()
 
     # --- the login node
 
     def _command(self, script: str, *arguments: str) -> list[str]:
-        command = ["sh", "-c", script, "sh", *arguments]
+        command = ["sh", "-c", ROW + script, "sh", *arguments]
         if self.ssh is None:
             return command
         return ["ssh", "-o", "BatchMode=yes", self.ssh, shlex.join(command)]
@@ -296,12 +329,34 @@ class SlurmEngine:
                 with storing("a job's inputs", Path(folder)):
                     transfer.pack({"": Path(folder), **job.inputs}, inputs)
                     inputs.seek(0)
-                self._run(SUBMIT, self.folder, handle, image, *options, stdin=inputs)
+                there = self._run(PUT, self.folder, handle, image, stdin=inputs)
         except FileNotFoundError as error:
             raise InfrastructureError(
                 f"no such image in the folder of the cluster: {job.image}", hint="farm submit puts it there"
             ) from error
+        if not there:
+            self._send(handle, options)
         return handle
+
+    def _send(self, handle: str, options: list[str]) -> None:
+        """Gives a job to Slurm, in one array with the others that wait for that and ask for the same."""
+        sent: Future[None] = Future()
+        self._waiting.append((options, handle, sent))
+        time.sleep(GATHER_S)
+        with self._sending:  # meanwhile more gather
+            if not sent.done():
+                together = [each for each in self._waiting if each[0] == options][:MAX_ARRAY]
+                for one in together:
+                    self._waiting.remove(one)
+                handles = [each[1] for each in together]
+                error: BaseException | None = None
+                try:
+                    self._run(SEND, self.folder, f"farm-{uuid.uuid4().hex}", str(len(handles)), *handles, *options)
+                except BaseException as found:
+                    error = found
+                for _, _, each in together:
+                    each.set_exception(error) if error else each.set_result(None)
+        sent.result()
 
     def _write(self, folder: Path, handle: str, job: Job, image: dict[str, str]) -> None:
         """The files of a job's folder: what starts it, and what its supervisor needs in run/."""
@@ -380,7 +435,7 @@ class SlurmEngine:
             if self.observe(handle).state in FINAL:
                 return
             time.sleep(0.3)
-        raise InfrastructureError(f"job {handle} does not end within {CANCEL_S} s", hint=f"squeue --name={handle}")
+        raise InfrastructureError(f"job {handle} does not end within {CANCEL_S} s", hint="squeue, on the login node")
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         try:
@@ -432,12 +487,12 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
         refused: Why its node let it not enter the toolchain.
         cancelled: Not empty: this engine asked for the end.
     """
-    _, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
+    number, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
     if state in ENDS:
         end = ENDS[state]
         return replace(end, why=f"{end.why}: {nodes}" if end.state == "lost" and nodes else end.why)
     if state in WAITING:
-        return Observation("queued", why=f"in Slurm's queue: {reason}")
+        return Observation("queued", why=f"in Slurm's queue, job {number}: {reason}")
     if state == "CONFIGURING":
         return Observation("starting", why=f"Slurm prepares {nodes}")
     active = bool(state) and state not in ("COMPLETED", "FAILED")

@@ -82,7 +82,7 @@ def in_folders(places: Iterable[Path], group: str, channel: str | None = None) -
 
 def in_index(source: Store, group: str | None = None) -> tuple[list[Offer], dict[str, str]]:
     """The wheels of another index, with their groups, records and smoke tests; not those that are yanked there."""
-    wheels, _ = read_all(source, [*source.list("records/"), *source.list("events/")])
+    wheels = read_all(source, [*source.list("records/"), *source.list("events/")])
     offers, left_out = list[Offer](), dict[str, str]()
     reports: dict[str, list[str]] = defaultdict(list)
     for key in source.list(SMOKE):

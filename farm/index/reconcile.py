@@ -46,8 +46,7 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     """
     # One listing for all: what comes later is a publisher's, and each page is looked at again before it is written.
     present = frozenset(store.list(""))
-    wheels, _ = read_all(store, present)
-    rebuild = Rebuild(store, wheels, present)
+    rebuild = Rebuild(store, read_all(store, present), present)
     lost = sorted(rebuild.taken_back())
     if lost and not take_back:
         raise PublishRefusedError(

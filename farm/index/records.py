@@ -185,8 +185,8 @@ def read_wheel(store: Store, filename: str) -> Wheel:
     return Wheel(read_record(store, filename), read_state(store, filename))
 
 
-def read_all(store: Store, present: Iterable[str]) -> tuple[dict[str, Wheel], set[str]]:
-    """Every wheel of which `present` has the record; and the targets of events that have no record.
+def read_all(store: Store, present: Iterable[str]) -> dict[str, Wheel]:
+    """Every wheel of which `present` has the record.
 
     Raises:
         ForeignObjectError: A record or event is not ours: nothing follows from it.
@@ -196,8 +196,7 @@ def read_all(store: Store, present: Iterable[str]) -> tuple[dict[str, Wheel], se
     with ThreadPoolExecutor(READERS) as pool:
         records = list(pool.map(lambda key: _listed_record(store, key), keys))
         states = dict(zip(targets, pool.map(lambda target: read_state(store, target), targets), strict=True))
-    wheels = {each.filename: Wheel(each, states.get(each.filename, State())) for each in records}
-    return wheels, targets - wheels.keys()
+    return {each.filename: Wheel(each, states.get(each.filename, State())) for each in records}
 
 
 def _listed_record(store: Store, key: str) -> Record:

@@ -77,10 +77,7 @@ def emulate(
     if model.name is None:
         raise UsageError(f"not emulated: {model.reason}", hint="leave --emulate out")
     if command is None:
-        emulator = find_emulator()
-        if emulator.program is None:
-            raise InfrastructureError(f"not emulated: {emulator.reason}", hint=emulator.hint)
-        command = [emulator.program, "-cpu", model.name, str(_python(wheel))]
+        command = [find_emulator(), "-cpu", model.name, str(_python(wheel))]
     members = [
         library.path
         for library in inspect(wheel, decoded=0).libraries

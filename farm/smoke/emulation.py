@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from farm.base.errors import InfrastructureError
 from farm.base.yamlfile import Model, load
 
 
@@ -27,15 +28,6 @@ class CpuModel:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class Emulator:
-    """The emulator's program, or None, the reason and what to do about it."""
-
-    program: str | None
-    reason: str | None = None
-    hint: str | None = None
-
-
 @cache
 def _data() -> _Data:
     return load(Path(__file__).with_name("emulation.yaml"), _Data)
@@ -49,26 +41,29 @@ def model_for(cpu: str) -> CpuModel:
     return CpuModel(None, data.not_emulated.get(cpu, f"no emulated CPU is known for {cpu!r}"))
 
 
-def find_emulator() -> Emulator:
-    """Looks for qemu of this machine's own programs on the PATH and asks its version."""
+def find_emulator() -> str:
+    """The program of qemu for this machine's own programs.
+
+    Raises:
+        InfrastructureError: It is not on the PATH, or too old.
+    """
     data, name = _data(), f"qemu-{platform.machine()}"
     if sys.platform != "linux":
         reason = f"{name} emulates a CPU for Linux programs alone"
-        return Emulator(None, reason, "try the wheel on a machine with that CPU")
+        raise InfrastructureError(reason, hint="try the wheel on a machine with that CPU")
     hint = f"install the Debian package {data.package} ({data.minimum} or newer)"
     program = shutil.which(name)
     if program is None:
-        return Emulator(None, f"{name} is not on the PATH", hint)
+        raise InfrastructureError(f"{name} is not on the PATH", hint=hint)
     try:
         answer = subprocess.run(
             [program, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return Emulator(None, f"{program} --version failed: {error}", hint)
+        raise InfrastructureError(f"{program} --version failed: {error}", hint=hint) from error
     match = re.search(r"version (\d+)\.(\d+)", answer)
     if match is None:
-        return Emulator(None, f"{program} --version answered {answer[:80]!r}", hint)
-    wanted = tuple(int(part) for part in data.minimum.split("."))
-    if (int(match[1]), int(match[2])) < wanted:
-        return Emulator(None, f"{program} is {match[1]}.{match[2]}: too old", hint)
-    return Emulator(program)
+        raise InfrastructureError(f"{program} --version answered {answer[:80]!r}", hint=hint)
+    if (int(match[1]), int(match[2])) < tuple(int(part) for part in data.minimum.split(".")):
+        raise InfrastructureError(f"{program} is {match[1]}.{match[2]}: too old", hint=hint)
+    return program

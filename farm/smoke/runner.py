@@ -15,7 +15,7 @@ from typing import IO
 
 from farm.base import outputs, processes
 from farm.base import zipapps as pack
-from farm.base.errors import UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain_lines, short
 from farm.smoke.emulation import find_emulator
@@ -110,12 +110,10 @@ def run_probe(
     """
     prefix: list[str] = []
     if emulate is not None:
-        emulator = find_emulator()
-        if emulator.program is None:
-            return SmokeReport(
-                module=module, emulated=emulate, outcome="not_run", reason=emulator.reason, hint=emulator.hint
-            )
-        prefix = [emulator.program, "-cpu", emulate]
+        try:
+            prefix = [find_emulator(), "-cpu", emulate]
+        except InfrastructureError as error:
+            return SmokeReport(module=module, emulated=emulate, outcome="not_run", reason=str(error), hint=error.hint)
     # In a folder of its own: nothing to import by accident, and core files go away with it.
     with temporary_folder("farm-smoke-") as folder:
         file, program = folder / "report.json", folder / "probe.pyz"

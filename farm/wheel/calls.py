@@ -1,7 +1,8 @@
 """Calls from one library of a wheel into another while it is imported.
 
 A library that chooses its code at run time may need more than the level in a function that another one calls when it is
-loaded. So where a library calls functions of such a one, by the names that the loader binds, they are followed there.
+loaded. So where a library calls functions of such a one, by the names that the loader binds, they are followed there;
+all of them, where it asks for functions by name at run time.
 What cannot be followed, or needs more, leaves the caller's import open: a question to the CPU may stand before it.
 """
 
@@ -31,6 +32,9 @@ def follow_calls(
         else library
         for library in libraries
     )
+
+
+_BY_NAME = frozenset({"dlsym", "dlvsym", "GetProcAddress"})
 
 
 class _Calls:
@@ -81,12 +85,11 @@ class _Calls:
     def _called(self, path: str, given: frozenset[str]) -> frozenset[str]:
         """The functions that a library calls on loading; all that it takes where that is not known."""
         calls = self.seen[path].calls
-        if calls is None and path in self.symbols and (taken := _taken(self.symbols[path])) & given:
+        if calls is None and path in self.symbols and (taken := _taken(self.symbols[path])) & (given | _BY_NAME):
             if self.seen[path].starts is None:  # its whole code keeps to the level, so it was not followed
                 self.seen[path] = self._scan(path, ())
-                calls = self.seen[path].calls
-            return taken if calls is None else calls
-        return calls or frozenset()
+            calls = self.seen[path].calls or taken
+        return given if calls and calls & _BY_NAME else calls or frozenset()
 
     def _scan(self, path: str, called: Collection[str]) -> Instructions:
         with self.archive.content(path, magics(path)) as (_, data):

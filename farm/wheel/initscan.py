@@ -5,10 +5,11 @@ CPU. What runs on import before any such question must not. A static initialiser
 because its file holds AVX2 kernels kills the import on an older CPU. So the code is followed from where the loader
 and the interpreter enter it:
 
-- DT_INIT (the section `.init`) and the functions in `.init_array`;
+- DT_INIT and the functions in `.init_array`;
 - the resolvers of indirect functions, whether a relocation names them (R_X86_64_IRELATIVE) or a symbol of type
   STT_GNU_IFUNC does, which the loader calls for whoever binds to it;
-- an extension module's `PyInit_NAME`, and the functions in the slots of the module definitions that it names.
+- an extension module's `PyInit_NAME`, and the functions in the slots of the module definitions that it names; of
+  several, the name of the file decides which one is called, and what they need is left open.
 
 All jumps are followed, also those of a `switch`, and direct calls (also through the PLT, where the library answers
 itself). Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader
@@ -17,7 +18,8 @@ does. All functions in the table count as called. Tables of virtual functions ar
 is called. A function whose address is taken before a call
 is followed as well, since the one that is called may call it (pthread_once, qsort), but not before atexit. What else
 pointers reach is not seen: such ends are counted (`InitScan.open_ends`) and leave what runs
-undecided; emulation decides it (`farm.smoke.emulated`).
+undecided; emulation decides it (`farm.smoke.emulated`). So are calls of what calls back by an object's own table
+(`PyObject_Call`, streams of C++) or goes on elsewhere (exceptions: their handlers follow no jump).
 
 A branch is followed whether or not it asks the CPU first, so a find is a place to look at. Only what is found within
 two levels of calls counts as one. Further down a question to the CPU mostly stands before such code: that leaves open
@@ -28,6 +30,7 @@ AAELF64, 5.7 (relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-
 `Include/moduleobject.h` of CPython for the layout of PyModuleDef.
 """
 
+import re
 import struct
 from array import array
 from bisect import bisect_left
@@ -69,6 +72,14 @@ SLOTS_AT = (72, 88)
 """Where PyModuleDef has its `m_slots`: behind a PyObject of 16 bytes, and of 32 in free-threaded Pythons."""
 _MAX_MODULE_SLOTS = 64
 _AT_EXIT = ("atexit", "on_exit", "at_quick_exit", "__cxa_atexit", "__cxa_thread_atexit")  # call what they get later
+# Functions of Python and of C++ that may call those of an object's type; or that end in a handler of an exception.
+_CALLS_BACK = re.compile(
+    r"_?PyObject_(Call|Vectorcall|Fast|New|GC_New|Init|[GS]etAttr|[GS]etItem|IsTrue|Repr|Str|Hash|RichCompare|GetIter)"
+    r"|PyType_Generic(New|Alloc)|PyNumber_|PySequence_|PyIter_|PyEval_|PyRun_"
+    r"|_ZN?K?S[oid]|_ZSt(ls|rs|16__ostream)|__cxa_(re)?throw|_Unwind_RaiseException|_ZSt\d+__throw"
+    r"|_CxxThrowException|\?_X\w+@std@@"
+)
+_DT_INIT = 12
 _ALL_ONES = (1 << 64) - 1
 _MAX_STARTS = 100_000
 _MAX_INSTRUCTIONS = 20_000_000
@@ -112,12 +123,10 @@ def follow_starts(
     walk.descend(starts)
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
-    walk.descend([*entries, *slots])
+    walk.enter(entries, slots)
     walk.below |= dict.fromkeys(image.called)
     walk.deepen(finds)
-    result = finds.result(data, function_symbols(data, elf))
-    calls = frozenset(map(image.name, walk.outside))
-    return InitScan(result, len({*starts, *entries, *slots}), walk.instructions, walk.open_ends, calls)
+    return walk.scan(finds.result(data, function_symbols(data, elf)), {*starts, *entries, *slots})
 
 
 def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
@@ -165,7 +174,7 @@ class LoadedImage:
         self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
         self.values = array("Q")  # and the pointers
         self.packed = any(part.kind == _SHT_RELR for part in elf.sections)  # those are in the file as they are
-        self.segments = elf.segments
+        self.segments, self.dynamic = elf.segments, elf.dynamic
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_RELA)):
             self._relocations(section, start, end)
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_DYNSYM)):
@@ -178,7 +187,7 @@ class LoadedImage:
 
     def starts(self) -> list[int]:
         """Addresses that the loader calls, in its order, each once."""
-        found = [part.address for part in self.sections if part.name == ".init" and part.is_code]
+        found = [value for tag, value in self.dynamic if tag == _DT_INIT]
         found += sorted(self.resolvers)
         for part in self.arrays:
             if part.size // 8 > _MAX_STARTS:
@@ -402,6 +411,13 @@ class Paths:
             starts = self.follow(starts)
         self.below |= dict.fromkeys(starts)
 
+    def enter(self, entries: list[int], slots: list[int]) -> None:
+        """Decode the functions of a module: of several `PyInit_` the name of the file decides which one runs."""
+        if len(entries) > 1:
+            self.below |= dict.fromkeys([*entries, *slots])
+        else:
+            self.descend([*entries, *slots])
+
     def deepen(self, finds: Finds) -> None:
         """Follow what is called below, as long as that may decide what runs."""
         finds.aside, limit = True, self.instructions + _DEEPER
@@ -409,6 +425,12 @@ class Paths:
         while waiting and not self.open_ends and not finds.beside and self.instructions < limit:
             waiting += self.follow([waiting.pop()])
         self.open_ends += finds.beside + bool(waiting)
+
+    def scan(self, result: IsaResult, starts: Collection[int]) -> InitScan:
+        """What was found, once all is decoded."""
+        calls = frozenset(map(self.image.name, self.outside))
+        back = any(map(_CALLS_BACK.match, calls))
+        return InitScan(result, len(starts), self.instructions, self.open_ends + back, calls)
 
     def addresses_in(self, starts: list[int]) -> list[int]:
         """Addresses that the code from `starts` loads relative to itself, in order; nothing is judged."""

@@ -48,16 +48,16 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collect
     starts = image.starts(level)
     walk = Walk(data, image, sweep)
     entries = image.entries()
-    starts += [*entries, *module_slots(walk.addresses_in(entries), image)]
+    slots = module_slots(walk.addresses_in(entries), image)
     if not on_load:
         for low, high in image.functions():
             sweep.piece(data, low, high, image.address_of(low))
     if on_load or not sweep.counts:
         walk.descend(starts)
+        walk.enter(entries, slots)
         walk.below |= dict.fromkeys(image.named(lambda name: symbol_name(data, name) in called) if called else ())
         walk.deepen(sweep)
-    calls = frozenset(map(image.name, walk.outside))
-    return InitScan(sweep.result(data, image.exports()), len(starts), walk.instructions, walk.open_ends, calls)
+    return walk.scan(sweep.result(data, image.exports()), {*starts, *entries, *slots})
 
 
 class _Image:

@@ -15,23 +15,20 @@ from types import SimpleNamespace
 from farm.engines import transfer
 from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
-from farm.plan.build import resolve
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run import buildstep, dispatch, run, smoke
 from farm.run.queue import Worker
 from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
-from farm.smoke.emulation import Emulator
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[2]
 
 
 def the_plan():
     """A canary's."""
-    return resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    return plan_of("cpu-avx-py311", "canary")
 
 
 def a_wheel():
@@ -184,5 +181,5 @@ def install_smoke(patch):
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
     patch(environment, "subprocess", SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
-    patch(runner, "find_emulator", lambda: Emulator("qemu-x86_64"))
+    patch(runner, "find_emulator", lambda: "qemu-x86_64")
     patch(runner, "_run", probed)

@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(*answer, cut=harm == "cut the answer")
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request  # noqa: N815
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request
 
     def _headers(self) -> dict[str, str]:
         return {name: value for name, value in self.headers.items() if name.lower() not in {"connection", "expect"}}

@@ -21,14 +21,12 @@ from farm import catalog
 from farm.engines.base_images import base_image
 from farm.engines.images import Image, Toolchain, ensure_image
 from farm.engines.swarm import Exchange, SwarmEngine
-from farm.plan.build import resolve
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.toolchain import push
 from tests.e2e.conftest import wait
 from tests.e2e.dispatch import leftovers
 from tests.e2e.dispatch.leftovers import STORE_PORT
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 HOST = "10.99.0.1"
@@ -252,7 +250,7 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
 @pytest.fixture(scope="session")
 def toolchain(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """The toolchain image of a canary without CUDA."""
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plan = plan_of("cpu-avx-py311", "canary")
     rendered = render(ROOT, plan)
     release = catalog.debian_releases()["debian-bookworm"]
     base = base_image(client, "debian-bookworm", release, pull_timeout_s=20, mirror=None, line=print)

@@ -26,13 +26,11 @@ from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.host import HostEngine
 from farm.engines.transfer import RefusedOutputError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_github
-from farm.plan.variant import Variant
 from tests.e2e.wine.windows_host import WindowsHost
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
+from tests.plans import plan_of
 
 ROOT = WORKFLOWS.parents[1]
 LABELS = ["self-hosted", "linux", "x64", "farm-build"]
@@ -113,7 +111,7 @@ class Noting(GithubEngine):
 def github_engine(tmp_path):
     plan = tmp_path / "plan"
     plan.mkdir()
-    (plan / "plan.json").write_text(resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), "canary")).to_json())
+    (plan / "plan.json").write_text(plan_of("cpu-avx-py311", "canary").to_json())
     fake = Fake()
     server = serve(fake)
     api = GithubApi(fake.url, REPOSITORY, TOKEN, sleep=lambda seconds: time.sleep(min(seconds, 0.2)))

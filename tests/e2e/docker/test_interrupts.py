@@ -1,5 +1,6 @@
-"""Ctrl-C while Docker makes the container: its answer comes when nobody waits for it any more."""
+"""A submit that is interrupted while Docker makes the container, or while it finds the build of a killed one."""
 
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,8 @@ from urllib.parse import urlparse
 
 import pytest
 
-from tests.e2e.conftest import containers_of
+from tests.e2e.conftest import containers_of, wait
+from tests.larger_canary import larger_canary
 
 CREATE = b"/containers/create"
 
@@ -80,3 +82,32 @@ def test_it_leaves_no_container(farm, client, tmp_path, number):
     (job,) = farm.json("status", run["id"])["jobs"]
     assert [(attempt["state"], attempt["why"]) for attempt in job["attempts"]] == [("cancelled", "interrupted")]
     assert farm.run("submit", *select).returncode == 0  # it uses up the tree
+
+
+@pytest.mark.parametrize(("lines", "number"), [(0, None), (1, None), (1, signal.SIGINT)])
+def test_the_next_submit_of_a_killed_ones_build_ends_early(farm, client, tmp_path, lines, number):
+    """Its output is closed before its first line or after it, or Ctrl-C comes: no container without an open run."""
+    made = type(farm)(farm.project, larger_canary(tmp_path / "code", 30, ccache=False))
+    select = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--json")
+    first = made.start(*select)
+    (run,) = wait("its run", lambda: [each.name for each in made.folder("").glob("*")])
+    wait("its container", lambda: client.containers.list(filters={"label": f"farm.run={run}"}))
+    first.kill()
+    first.communicate()
+    second = made.start(*select)
+    for _ in range(lines):
+        assert second.stderr.readline().startswith("==> build")
+    if number is None:
+        second.stdout.close()
+        second.stderr.close()
+    else:
+        second.send_signal(number)
+    assert second.wait(600) == (130 if number else 141)
+    ended, left = made.json("status", run)["exit_code"], containers_of(client, run)
+    # A closed pipe asks for no end of a build that is not followed yet.
+    assert (ended, len(left)) == ((130, 0) if lines else (None, 1))
+    third = made.run(*select)
+    assert third.returncode == 0, third.stderr
+    said = json.loads(third.stdout)
+    assert (said["run"] == run) == (ended is None)
+    assert containers_of(client, run) == containers_of(client, said["run"]) == []

@@ -15,16 +15,14 @@ from typing import Any
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run.build import tree_volume
 from farm.run.run import submit
 from farm.run.workspace import Silent, Workspace, open_journal
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests.e2e.conftest import TIMEOUT_S
+from tests.plans import plan_of
 
 HERE = Path(__file__).parent
 VERSION = "0.1.0+cu118.sm35.avx"
@@ -190,7 +188,7 @@ def test_a_compile_error_is_exit_code_5_with_the_failing_lines_and_the_log(farm,
 
 def avx2_plan(project: Path) -> Any:
     """The plan of the avx variant, compiled with AVX2 flags by mistake."""
-    plan = resolve(project, Selectors(Variant.parse("sm35-avx-py311"), package="canary"))
+    plan = plan_of("sm35-avx-py311", "canary", project=project)
     flags = "-O3 -mavx2 -mfma"
     return plan.model_copy(update={"env": plan.env | {"CFLAGS": flags, "CXXFLAGS": flags}})
 
@@ -266,12 +264,3 @@ def test_without_an_engine_it_says_what_to_do(farm):
     result = farm.submit(DOCKER_HOST=f"unix://{farm.project}/nothing.sock")
     assert result.returncode == 4
     assert "apt-get install docker.io" in result.stderr
-
-
-def test_the_engine_script_tells_everybody_else_exactly_what_to_do(tmp_path):
-    script = HERE.parents[2] / "tools" / "docker-engine"
-    environ = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}
-    result = subprocess.run([script, "ensure", tmp_path], env=environ, capture_output=True, text=True, check=False)
-    assert result.returncode == 4
-    assert "apt-get install docker.io" in result.stderr
-    assert "DOCKER_HOST" in result.stderr

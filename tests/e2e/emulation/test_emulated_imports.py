@@ -56,6 +56,11 @@ LIBRARIES = {
         "d": KERNEL,
     },
     "pointer": {"a": f"void kernel(void); static void (*volatile p)(void) = kernel; {START} {{ p(); }}", "b": KERNEL},
+    "by name": {
+        "a": f"#include <dlfcn.h>\n#include <stddef.h>\n{START} {{"
+        ' void (*f)(void) = (void (*)(void))dlsym(dlopen("libb.so", RTLD_NOW), "kernel"); f(); }',
+        "b": KERNEL,
+    },
     "handed on": {
         "a": f"void run(void (*)(void)); {KERNEL} {START} {{ run(kernel); }}",
         "b": "void run(void (*f)(void)) { f(); }",

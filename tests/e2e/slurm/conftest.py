@@ -91,6 +91,16 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
 
+    def id_of(self, handle: str) -> str:
+        """Slurm's number of a job, such as `12_3`; empty where its queue has it no more."""
+        name, index = (self.shared / "jobs" / handle / "task").read_text().split()
+        rows = self.command("squeue", "-h", "-r", f"--name={name}", "-o", "%K %i").splitlines()
+        return next((row.split()[1] for row in rows if row.split()[0] == index), "")
+
+    def partition(self, state: str) -> None:
+        """`down`: it takes jobs and starts none."""
+        self.command("scontrol", "update", "partitionname=gpu", f"state={state}")
+
     def jobs_on(self, name: str) -> list[str]:
         return self.command("squeue", "-h", "-w", name, "-o", "%i").split()
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.slurm import Options, SlurmEngine, _script
-from tests.e2e.conftest import Farm, make_project, pack_fast, wait
+from tests.e2e.conftest import TIMEOUT_S, Farm, make_project, pack_fast, wait
 from tests.e2e.slurm.conftest import FOLDER, NOBODY, ROOT, Cluster
 
 ENTER = ROOT / "farm/base/enter.py"
@@ -45,8 +47,35 @@ def end(engine: SlurmEngine, handle: str) -> Observation:
 
 def test_a_job_that_somebody_else_cancels_is_cancelled(cluster, running, slurm_engine):
     handle = running()
-    cluster.command("scancel", f"--name={handle}")
+    cluster.command("scancel", cluster.id_of(handle))
     assert end(slurm_engine, handle).state == "cancelled"
+
+
+def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, tree, slurm_engine):
+    jobs = [make_job(tree, "echo $N", environment={"N": str(n)}, labels={"farm.attempt": f"{n}"}) for n in range(3)]
+    jobs.append(replace(jobs[0], labels={"farm.attempt": "3"}, timeout_s=1200))  # asks for another time
+    with ThreadPoolExecutor(4) as threads:
+        with slurm_engine._sending:
+            submitted = [threads.submit(slurm_engine.submit, job) for job in jobs]
+            wait("all four", lambda: len(slurm_engine._waiting) == 4)
+            cluster.partition("down")
+        handles = [each.result() for each in submitted]
+    try:
+        ids = [cluster.id_of(handle) for handle in handles]
+        arrays = [each.partition("_")[0] for each in ids]
+        assert arrays[0] == arrays[1] == arrays[2] != arrays[3], ids
+        assert sorted(each.partition("_")[2] for each in ids[:3]) == ["0", "1", "2"]
+        assert slurm_engine.observe(handles[1]).why == f"in Slurm's queue, job {ids[1]}: PartitionDown"
+        assert SlurmEngine(slurm_engine.folder, "login", cpus=0.5, memory=256 << 20).submit(jobs[2]) == handles[2]
+        slurm_engine.cancel(handles[1])
+        assert [cluster.id_of(handle) for handle in handles] == [ids[0], "", *ids[2:]]
+        cluster.partition("up")
+        assert [end(slurm_engine, handle).state for handle in handles] == ["done", "cancelled", "done", "done"]
+        assert b"".join(slurm_engine.logs(handles[2])) == b"2\n"
+    finally:
+        cluster.partition("up")
+        for handle in handles:
+            slurm_engine.release(handle)
 
 
 def test_slurms_own_time_limit_is_a_time_limit(cluster, running):
@@ -81,7 +110,7 @@ def test_a_job_does_not_make_the_login_node_read_another_file(cluster, tree, slu
     script = f"ln -sf {secret} /run/log; ln -sf {secret} /run/exit.json; ln -s {secret} /farm/out"
     handle = slurm_engine.submit(make_job(tree, script))
     try:
-        wait("Slurm's end", lambda: not cluster.command("squeue", "-h", "-n", handle))
+        wait("Slurm's end", lambda: not cluster.id_of(handle))
         assert slurm_engine._look(handle, 0, 1 << 20)[1] == b""
         with pytest.raises(Exception, match="not a plain file"):
             slurm_engine.collect(handle, FOLDER / "taken", 1 << 20)
@@ -89,8 +118,20 @@ def test_a_job_does_not_make_the_login_node_read_another_file(cluster, tree, slu
         cluster.command("rm", "-rf", str(cluster.shared / "jobs" / handle))
 
 
-@pytest.mark.parametrize("way", ["bwrap", "none"])
-def test_a_node_without_user_namespaces_uses_bubblewrap_or_names_the_setting(cluster, tree, way):
+def _apptainers_node(root: Path) -> list[str]:
+    """A command that begins others on a node that has apptainer, of Debian sid, and neither Python nor bubblewrap."""
+    packages = ["--include=apptainer,base-files,coreutils,dash", "--variant=extract", "--format=dir"]
+    command = ["mmdebstrap", *packages, '--aptopt=Acquire::Check-Valid-Until "false"', "sid", str(root)]
+    subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
+    for name in ("passwd", "group", "hosts", "localtime"):  # what apptainer takes from its node
+        shutil.copy(Path("/etc", name), root / "etc")
+    devices = [word for name in ("dev", "proc", "sys") for word in ("--dev-bind", f"/{name}", f"/{name}")]
+    user = ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+    return ["bwrap", *user, "--bind", str(root), "/", *devices, "--bind", str(FOLDER), str(FOLDER)]
+
+
+@pytest.mark.parametrize("way", ["bwrap", "apptainer", "none"])
+def test_a_node_without_user_namespaces_uses_another_way_or_names_the_setting(cluster, tree, way):
     """The limit of namespaces counts in each namespace: in one of its own anybody sets it to 0."""
     root = next((cluster.shared / "toolchains").iterdir()) / "root"
     folder = cluster.shared / way
@@ -107,9 +148,12 @@ def test_a_node_without_user_namespaces_uses_bubblewrap_or_names_the_setting(clu
     if way == "none":
         limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
         command += ["unshare", "--user", "--map-user=1000", "--keep-caps", "sh", "-c", limit, "sh"]
+    if way == "apptainer":
+        command += [*_apptainers_node(folder / "node"), "--chdir", str(folder)]
     done = subprocess.run([*command, "sh", "job.sh"], cwd=folder, capture_output=True, text=True, check=False)
-    if way == "bwrap":
+    if way != "none":
         assert (done.returncode, done.stdout) == (0, "inside\n"), done.stderr + (folder / "refused").read_text()
+        assert not (folder / "refused").exists()
     else:
         assert done.returncode == 125, done.stderr
         assert "user.max_user_namespaces is 0" in (folder / "refused").read_text()

@@ -9,12 +9,11 @@ import re
 import subprocess
 import tarfile
 import zipfile
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from farm.base import failures
-from tests.servers.threads import answered_by
+from tests.servers.threads import Handler, answered_by
 
 # --- install_debian_cuda.py -----------------------------------------------------------------------
 
@@ -59,10 +58,7 @@ class Mirror:
 def mirror():
     state = Mirror()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
+    class Package(Handler):
         def do_GET(self):
             wanted = self.headers.get("Range")
             state.log.append((self.path, wanted))
@@ -77,13 +73,10 @@ def mirror():
             elif state.ranges == "honoured" and wanted:
                 end = int(re.fullmatch(r"bytes=0-(\d+)", wanted)[1])
                 body, status = body[: end + 1], 206
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
             with contextlib.suppress(OSError):  # the client may have had enough
-                self.wfile.write(body)
+                self.reply(status, body)
 
-    with answered_by(Handler) as state.url:
+    with answered_by(Package) as state.url:
         yield state
 
 

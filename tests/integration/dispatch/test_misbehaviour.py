@@ -2,13 +2,14 @@
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import docker
 import pytest
 
 from farm.engines.swarm import SwarmEngine
+from tests.servers.threads import Handler
 
 
 class Manager:
@@ -63,34 +64,25 @@ class Manager:
 
 
 def handler(manager):
-    class Handler(BaseHTTPRequestHandler):
+    class Api(Handler):
         protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_):
-            pass
 
         def do_GET(self):
             path = urlsplit(self.path).path
             if manager.gone(path):
-                self._send(b'{"message": "service s not found"}', 404)
+                self.reply(404, b'{"message": "service s not found"}')
                 return
-            self._send(json.dumps(manager.answer(path)).encode())
+            self.reply(200, json.dumps(manager.answer(path)).encode())
 
         def do_POST(self):
             self.rfile.read(int(self.headers["content-length"]))
             if manager.gone(urlsplit(self.path).path):
-                self._send(b'{"message": "service s not found"}', 404)
+                self.reply(404, b'{"message": "service s not found"}')
                 return
             code, text = manager.update()
-            self._send(json.dumps({"message": text}).encode(), code)
+            self.reply(code, json.dumps({"message": text}).encode())
 
-        def _send(self, body, code=200):
-            self.send_response(code)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    return Handler
+    return Api
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ import yaml
 from farm.engines.base import Capacity, Job
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_github
-from farm.plan.variant import Variant
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Clock, Fake, serve
+from tests.plans import plan_of
 
 ROOT = WORKFLOWS.parents[1]
 K40 = ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "cpu", "sm35", "kepler", "legacy", "sse41", "avx"]
@@ -64,7 +62,7 @@ def engine(api, clock):
 
 @pytest.fixture
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary"))
+    return plan_of("sm35-avx-py311", "canary")
 
 
 @pytest.fixture

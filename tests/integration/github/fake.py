@@ -382,7 +382,7 @@ def handler(fake):
             self.end_headers()
             self.wfile.write(answer)
 
-        do_GET = do_POST = do_DELETE = serve  # noqa: N815
+        do_GET = do_POST = do_DELETE = serve
 
     return Handler
 

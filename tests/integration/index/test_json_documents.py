@@ -42,7 +42,6 @@ def test_plans_and_answers(ask):
     ask("matrix", "--package", "hello")
     ask("why", "--variant", "sm35-avx-py311", "--gpu", "K40")
     assert ask("why", "--variant", "sm35-avx-py311", "--torch", "2.9.1", codes=(3,))["buildable"] is False
-    ask("runners", "list")
     ask("detect")
     ask("doctor", *HELLO[:2], codes=(0, 4))
 

@@ -5,8 +5,6 @@ and, where the request goes on, the real server.
 """
 
 import io
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import boto3
 import pytest
@@ -16,6 +14,7 @@ from farm.base.errors import InfrastructureError, PublishRefusedError, UsageErro
 from farm.index.backends import open_store
 from farm.index.publish import check_store
 from farm.index.s3 import TRIES
+from tests.servers.threads import Handler, answered_by
 
 TEXT = "text/plain"
 ERROR = "<Error><Code>{}</Code><Message>detail from the server</Message></Error>"
@@ -187,22 +186,14 @@ PAGE = b"<html><body>Log in</body></html>"
 def elsewhere(status, headers, body):
     """What stands at an endpoint that is no store: each request gets this answer."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Elsewhere(Handler):
         def do_GET(self):
             self.rfile.read(int(self.headers.get("content-length", 0)))
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.reply(status, body, headers)
 
-        do_HEAD = do_GET  # noqa: N815 (http.server's name)
+        do_HEAD = do_GET
 
-        def log_message(self, *_args):
-            pass
-
-    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    return answered_by(Elsewhere)
 
 
 @pytest.mark.parametrize("named", ["in the URL", "by AWS_ENDPOINT_URL"])
@@ -224,23 +215,14 @@ def elsewhere(status, headers, body):
 )
 def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, headers, body, said):
     """Not an empty index: a page reads as a listing without objects. And no traceback, wherever the address stands."""
-    with elsewhere(status, headers, body) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            endpoint = f"http://127.0.0.1:{server.server_port}"
-            if named == "by AWS_ENDPOINT_URL":
-                monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-            store = open_store(
-                "s3://wheels" if named == "by AWS_ENDPOINT_URL" else f"s3://wheels?endpoint_url={endpoint}"
-            )
-            for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
-                with pytest.raises(InfrastructureError, match=said) as caught:
-                    operate()
-                assert caught.value.hint
-        finally:
-            server.shutdown()
-            thread.join()
+    with elsewhere(status, headers, body) as endpoint:
+        if named == "by AWS_ENDPOINT_URL":
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        store = open_store("s3://wheels" if named == "by AWS_ENDPOINT_URL" else f"s3://wheels?endpoint_url={endpoint}")
+        for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
+            with pytest.raises(InfrastructureError, match=said) as caught:
+                operate()
+            assert caught.value.hint
 
 
 @pytest.mark.parametrize(

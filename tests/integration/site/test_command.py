@@ -8,13 +8,11 @@ import yaml
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run.smoke import keep_report
 from farm.run.workspace import Silent, Workspace
 from farm.smoke.report import Check, SmokeReport
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +31,7 @@ def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
     project = project_with(tmp_path / "project", "debian-2.6.0")
     settings = load_settings(project)
     workspace = Workspace(project, settings, Silent())
-    plan = resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "torch", "linux", "debian-2.6.0", {}))
+    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0", project=project)
     name = f"torch-{plan.version}-cp311-cp311-manylinux_2_28_x86_64.whl"
     put_into(open_store(workspace.index_url), name, "sm35-avx")
     check_ = Check(group="cpu", name="import", status="passed", seen="1", expected=None, reason=None, seconds=0.1)

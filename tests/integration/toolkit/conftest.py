@@ -9,12 +9,11 @@ import sys
 import tarfile
 import zipfile
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from tests.servers.threads import answered_by
+from tests.servers.threads import Handler, answered_by
 
 INSTALLER = Path(__file__).parents[3] / "dockerfiles" / "scripts" / "install_toolkit.py"
 
@@ -33,10 +32,7 @@ class Served:
 
 
 def _handler(served: Served):
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
+    class Server(Handler):
         def head(self, status, length=None, **headers):
             self.send_response(status)
             if length is not None:
@@ -78,7 +74,7 @@ def _handler(served: Served):
             self.wfile.write(body[start : start + details[0]] if fault == "cut" else body[start:])
             return None
 
-    return Handler
+    return Server
 
 
 @pytest.fixture

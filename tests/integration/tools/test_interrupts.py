@@ -120,7 +120,6 @@ COMMANDS = [
     ("completion", "bash"),
     ("status",),
     ("clean",),
-    ("runners", "list"),
     ("inspect", WHEEL),
     ("verify", WHEEL, *SELECT),
     ("repair", WHEEL, "--into", "canary", "--version", "0.1.0+cpu.avx.1", "-o", "repaired"),
@@ -131,7 +130,7 @@ COMMANDS = [
     ("publish", WHEEL, "--to", "cpu-avx", "--index", "further"),
     ("index", "remove", WHEEL, "--reason", "a test", *INDEX),
     ("index", "promote", WHEEL, "--to", "cpu", *INDEX),
-    ("site", "build", *INDEX, "-o", "site"),
+    ("site", "build", *INDEX),
 ]
 
 

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.wheel import repair_built
 from farm.wheel.archive import Archive
 from farm.wheel.library import read_needs
 from farm.wheel.repair import repair
 from farm.wheel.vendor import RepairOptions
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
@@ -255,7 +253,7 @@ def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendore
 
 def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel, library):
     """Engines that hand over files alone, such as the host's, leave an empty folder out."""
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py311"), package="canary"))
+    plan = plan_of("cpu-avx2-py311", "canary")
     files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": library("f.so").read_bytes()}
     tag = "cp311-cp311-linux_x86_64"
     built = make_wheel(tmp_path / "built" / "wheel", files, version="0.1.0", tag=tag).parents[1]

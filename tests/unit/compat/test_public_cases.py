@@ -20,14 +20,19 @@ def rules(stack, variant, platform="linux", **fields):
     return {reason.rule: reason.severity for reason in check(stack(name, platform, **fields))}
 
 
-@pytest.mark.parametrize(("variant", "fields", "rule"), CASES["refused"])
-def test_no_with_its_rule(stack, variant, fields, rule):
-    assert rules(stack, variant, **fields).get(rule) == "error"
+def on_each(kind):
+    """(platform, case) of a kind of answer."""
+    return [("linux", *case) for case in CASES[kind]] + [("windows", *case) for case in CASES[f"{kind} on windows"]]
 
 
-@pytest.mark.parametrize(("variant", "fields"), CASES["taken"])
-def test_yes(stack, variant, fields):
-    assert "error" not in rules(stack, variant, **fields).values()
+@pytest.mark.parametrize(("platform", "variant", "fields", "rule"), on_each("refused"))
+def test_no_with_its_rule(stack, platform, variant, fields, rule):
+    assert rules(stack, variant, **{"platform": platform, **fields}).get(rule) == "error"
+
+
+@pytest.mark.parametrize(("platform", "variant", "fields"), on_each("taken"))
+def test_yes(stack, platform, variant, fields):
+    assert "error" not in rules(stack, variant, **{"platform": platform, **fields}).values()
 
 
 @pytest.mark.parametrize(("variant", "fields"), CASES["limited"])
@@ -35,16 +40,6 @@ def test_minor_version_compatibility(stack, variant, fields):
     found = rules(stack, variant, **fields)
     assert "error" not in found.values()
     assert "driver-limited" in found
-
-
-@pytest.mark.parametrize(("variant", "fields", "rule"), CASES["refused on windows"])
-def test_no_on_windows(stack, variant, fields, rule):
-    assert rules(stack, variant, "windows", **fields).get(rule) == "error"
-
-
-@pytest.mark.parametrize(("variant", "fields"), CASES["taken on windows"])
-def test_yes_on_windows(stack, variant, fields):
-    assert "error" not in rules(stack, variant, "windows", **fields).values()
 
 
 @pytest.mark.parametrize(("cuda", "drivers"), CASES["drivers"].items())

@@ -31,24 +31,6 @@ def test_the_arch_list_follows_from_the_variant(stack):
     assert entries(stack("cpu-avx-py311")) == []
 
 
-@pytest.mark.parametrize(
-    ("entry", "sm", "runs"),
-    [
-        (Entry(35, "", False), 37, True),
-        (Entry(37, "", False), 35, False),
-        (Entry(86, "", False), 89, True),
-        (Entry(89, "", False), 120, False),
-        (Entry(90, "a", False), 90, True),
-        (Entry(100, "a", False), 103, False),
-        (Entry(100, "f", False), 103, True),
-        (Entry(86, "", False), 87, False),  # Orin is Tegra
-        (Entry(87, "", False), 87, True),
-    ],
-)
-def test_where_sass_runs(entry, sm, runs):
-    assert entry.runs_on(sm) is runs
-
-
 def test_where_ptx_is_compiled():
     assert Entry(35, "", True).compiles_on(120)
     assert not Entry(35, "", False).compiles_on(120)

@@ -4,16 +4,14 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Capacity, Cause, Observation
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
 from farm.run.workspace import Outcomes, Silent
+from tests.plans import plan_of
 
 
 @pytest.fixture
-def plan(root):
-    return resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "canary"))
+def plan():
+    return plan_of("sm35-avx-py311", "canary")
 
 
 class Watched(Silent):

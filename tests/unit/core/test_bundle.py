@@ -16,20 +16,18 @@ import pytest
 from farm.base import enter
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.zipapps import pack
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
-from farm.plan.variant import Variant
 from farm.run import bundle
 from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
 from farm.run.standalone.bundle.main import failure
 from farm.run.workspace import Silent, Workspace
+from tests.plans import plan_of
 from tests.pythons import python
 
 
 @pytest.fixture(scope="session")
-def plan(root):
-    return resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
+def plan():
+    return plan_of("cpu-avx-py311", "canary")
 
 
 WHEEL = "canary-0.1.0-py3-none-any.whl"

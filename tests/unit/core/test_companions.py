@@ -6,18 +6,14 @@ import pytest
 
 from farm import catalog
 from farm.base.errors import NotBuildableError
-from farm.plan.build import resolve
-from farm.plan.options import Choice
 from farm.plan.recipe import GitSource, names, recipe
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 
 
 def plan(package, variant="sm35-avx-py311", channel="debian-2.6.0", **options):
-    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
-    return resolve(ROOT, Selectors(Variant.parse(variant), package, "linux", channel, chosen))
+    return plan_of(variant, package, channel, **options)
 
 
 @pytest.mark.parametrize(("package", "version"), [("torchvision", "0.21.0"), ("torchaudio", "2.6.0")])

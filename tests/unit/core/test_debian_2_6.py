@@ -6,19 +6,12 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 CHANNELS = {"debian-2.6.0": "py311", "debian-2.6.0-cu124": "py313"}
-
-
-def plan_of(variant, channel, **options):
-    chosen = {name: (value, f"--{name}") for name, value in options.items()}
-    return resolve(ROOT, Selectors(Variant.parse(variant), "torch", "linux", channel, chosen))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +20,7 @@ def plan_of(variant, channel, **options):
 )
 def test_each_base_has_its_compiler_and_the_headers_of_its_flatc(channel, gcc, flatbuffers):
     for gpu in ("cpu", "sm70"):
-        plan = plan_of(f"{gpu}-avx-{CHANNELS[channel]}", channel)
+        plan = plan_of(f"{gpu}-avx-{CHANNELS[channel]}", channel=channel)
         assert plan.env["CC"] == gcc  # also without CUDA: such builds share the compiler cache
         parts = [part.source.file for part in plan.parts if part.into == "third_party/flatbuffers"]
         assert parts == [f"flatbuffers_{flatbuffers}+dfsg{'1' if gcc == 'gcc-11' else ''}.orig.tar.xz"]
@@ -37,7 +30,7 @@ OF_A_BASE = ("third_party/flatbuffers", "third_party/nccl")
 
 
 def test_both_take_the_same_source_and_the_same_other_parts():
-    one, two = (plan_of(f"sm70-avx-{python}", channel) for channel, python in CHANNELS.items())
+    one, two = (plan_of(f"sm70-avx-{python}", channel=channel) for channel, python in CHANNELS.items())
     assert one.source == two.source
     assert one.job_files == two.job_files
     other = [[part for part in plan.parts if part.into not in OF_A_BASE] for plan in (one, two)]
@@ -59,12 +52,12 @@ def test_both_take_the_same_source_and_the_same_other_parts():
     ],
 )
 def test_attention_kernels_are_on_where_the_cards_have_them(variant, channel, flash, efficient):
-    env = plan_of(variant, channel).env
+    env = plan_of(variant, channel=channel).env
     assert (env.get("USE_FLASH_ATTENTION"), env.get("USE_MEM_EFF_ATTENTION")) == (flash, efficient)
 
 
 def test_cuda_12_4_and_cudnn_9_1_come_from_debian_13_and_the_python_index():
-    plan = plan_of("sm90-avx512-py313", "debian-2.6.0-cu124")
+    plan = plan_of("sm90-avx512-py313", channel="debian-2.6.0-cu124")
     image = render(ROOT, plan).image
     manifest = image["scripts/toolkit.json"]
     assert (plan.toolkit.provider, plan.toolkit.archives) == ("debian", [])
@@ -78,7 +71,10 @@ def test_cuda_12_4_and_cudnn_9_1_come_from_debian_13_and_the_python_index():
 
 def test_the_wheel_for_cuda_12_4_needs_upstreams_pins():
     """As METADATA of upstream's torch 2.6.0 for CUDA 12.4 has them, without what this build leaves out."""
-    pins = {wheel.package: wheel.version for wheel in plan_of("sm90-avx512-py313", "debian-2.6.0-cu124").library_wheels}
+    pins = {
+        wheel.package: wheel.version
+        for wheel in plan_of("sm90-avx512-py313", channel="debian-2.6.0-cu124").library_wheels
+    }
     assert pins == {
         "nvidia-cublas-cu12": "12.4.5.8",
         "nvidia-cuda-cupti-cu12": "12.4.127",
@@ -111,13 +107,13 @@ def test_every_build_of_the_channel_can_be_planned_and_holds_no_kepler():
     }  # fmt: skip
     assert len(builds) == 11 * 4
     for build in builds:
-        plan = plan_of(str(build.variant), "debian-2.6.0-cu124")
+        plan = plan_of(str(build.variant), channel="debian-2.6.0-cu124")
         assert plan.base == "debian-trixie"
 
 
 @pytest.mark.parametrize(("variant", "bound"), [("cpu-sse41-py311", "<2.4"), ("cpu-avx-py311", "<3")])
 def test_numpy_is_one_that_the_cpu_can_run(variant, bound):
     """numpy 2.4's wheels need x86-64-v2, which a Penryn has not: there they do not import."""
-    plan = plan_of(variant, "debian-2.6.0")
+    plan = plan_of(variant, channel="debian-2.6.0")
     assert plan.requires == [f"numpy{bound}", "setuptools"]
     assert plan.verify.numpy == bound

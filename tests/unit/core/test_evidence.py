@@ -9,12 +9,9 @@ import yaml
 
 from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.plan.build import resolve
 from farm.plan.evidence import FILE, load_evidence
 from farm.plan.matrix import load_matrix
-from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 from tools.channel_table import OUT, table, written
 
 ROOT = Path(__file__).parents[3]
@@ -22,8 +19,7 @@ PROVED = "sm35-avx-py311"
 
 
 def plan(variant=PROVED, package="torch", channel=None, **options):
-    chosen = {name: Choice(value, "test") for name, value in options.items()}
-    return resolve(ROOT, Selectors(Variant.parse(variant), package, "linux", channel, chosen))
+    return plan_of(variant, package, channel, **options)
 
 
 def whats(rows):

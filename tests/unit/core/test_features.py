@@ -5,23 +5,15 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import UsageError
-from farm.plan.build import resolve
 from farm.plan.features import rows
-from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 from tools.features_page import OUT, page
 
 PROJECT = Path(__file__).parents[3]
 
 
-def plan_of(variant, channel, **options):
-    given = {name: Choice(value, f"--{name}") for name, value in options.items()}
-    return resolve(PROJECT, Selectors(Variant.parse(variant), "torch", channel=channel, options=given))
-
-
 def test_a_whole_pytorch_for_kepler():
-    plan = plan_of("sm35-avx-py311", "debian-2.6.0")
+    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     assert {"onednn", "mkl", "gloo", "tensorpipe", "nccl", "kineto", "xnnpack", "qnnpack"} <= set(plan.features)
     [_, (_, without)] = rows(plan.features, plan.without)
     assert {"FBGEMM (needs AVX2)", "memory-efficient attention (needs sm_50)"} <= set(without.split("; "))
@@ -39,31 +31,31 @@ def test_the_page_of_features_is_current():
 
 
 def test_a_wheel_for_the_cpu_misses_nothing_of_cuda():
-    plan = plan_of("cpu-sse41-py311", "debian-2.6.0")
+    plan = plan_of("cpu-sse41-py311", channel="debian-2.6.0")
     assert "onednn" in plan.features
     assert not {"nccl", "magma", "flash-attention"} & {*plan.features, *plan.without}
     assert not any(part.into == "third_party/nccl" for part in plan.parts)
 
 
 def test_nccl_needs_code_for_the_card():
-    plan = plan_of("sm90-avx-py311", "debian-2.6.0")
+    plan = plan_of("sm90-avx-py311", channel="debian-2.6.0")
     assert plan.without["nccl"].startswith("nvidia-nccl-cu11 2.21.5 has no code for sm90")
     assert plan.env["USE_NCCL"] == "0"
 
 
 @pytest.mark.parametrize(("left_out", "gone"), [("nccl,kineto", {"nccl", "kineto"}), ("distributed", {"gloo", "nccl"})])
 def test_without_leaves_features_out_and_what_needs_them(left_out, gone):
-    plan = plan_of("sm35-avx-py311", "debian-2.6.0", without=left_out)
+    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0", without=left_out)
     assert not gone & set(plan.features)
     assert gone <= set(plan.without)
 
 
 def test_without_an_unknown_feature_names_the_nearest():
     with pytest.raises(UsageError, match="no such feature") as error:
-        plan_of("sm35-avx-py311", "debian-2.6.0", without="ncll")
+        plan_of("sm35-avx-py311", channel="debian-2.6.0", without="ncll")
     assert error.value.hint == "did you mean 'nccl'?"
 
 
 def test_the_channels_for_vllm_have_torch_distributed():
-    plan = plan_of("sm90-avx512-py313", "pytorch-2.9-vllm-0.15.1")
+    plan = plan_of("sm90-avx512-py313", channel="pytorch-2.9-vllm-0.15.1")
     assert {"distributed", "gloo", "nccl"} <= set(plan.features)

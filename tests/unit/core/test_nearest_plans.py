@@ -14,6 +14,7 @@ from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
 from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 from tests.examples import examples
+from tests.plans import plan_of, selectors
 
 ROOT = Path(__file__).parents[3]
 CARDS = [gpu for gpu in gpus() if gpu != "mps"]
@@ -64,8 +65,7 @@ def hold(selectors: Selectors) -> bool:
     ],
 )
 def test_nearest_of_known_refusals(variant, options):
-    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
-    assert hold(Selectors(Variant.parse(variant), options=chosen))
+    assert hold(selectors(variant, **options))
 
 
 selectors_ = st.builds(
@@ -113,8 +113,7 @@ def test_old_cards_on_a_current_torch(gpu, cpu):
     ],
 )
 def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torch, channel):
-    options = {"torch": Choice(torch, "--torch")} if torch else {}
-    assert resolve(ROOT, Selectors(Variant.parse(variant), options=options)).channel == channel
+    assert plan_of(variant, **({"torch": torch} if torch else {})).channel == channel
 
 
 @pytest.mark.parametrize(
@@ -126,15 +125,13 @@ def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torc
     ],
 )
 def test_a_channel_with_the_cuda_that_was_asked_for_comes_before_others(variant, cuda, channel):
-    plan = resolve(ROOT, Selectors(Variant.parse(variant), options={"cuda": Choice(cuda, "--cuda")}))
+    plan = plan_of(variant, cuda=cuda)
     assert plan.channel == channel
 
 
 def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
     options = {"torch": "2.1.2", "cuda": "12.1", "cudnn": "8.9.2"}
-    plan = resolve(
-        ROOT, Selectors(Variant.parse("sm86-avx2-py311"), options={k: Choice(v, "t") for k, v in options.items()})
-    )
+    plan = plan_of("sm86-avx2-py311", **options)
     assert [wheel.file for wheel in plan.toolkit.wheels] == [
         "nvidia_cudnn_cu12-8.9.2.26-py3-none-manylinux1_x86_64.whl"
     ]
@@ -144,4 +141,4 @@ def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
 @pytest.mark.parametrize(("option", "value"), [("cuda", "11.9"), ("torch", "2.0.5"), ("cudnn", "9.99")])
 def test_an_unknown_version_is_not_called_impossible(option, value):
     with pytest.raises(UsageError, match="not in the catalogue"):
-        resolve(ROOT, Selectors(Variant.parse("sm86-avx2-py311"), options={option: Choice(value, f"--{option}")}))
+        plan_of("sm86-avx2-py311", **{option: value})

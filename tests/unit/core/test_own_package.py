@@ -62,6 +62,19 @@ def plan_of(project, variant="cpu-avx-py311", package="hello", **options):
     return resolve(project, Selectors(Variant.parse(variant), package, options=choices))
 
 
+RECIPE = "recipes/hello/recipe.yaml"
+
+
+def edit(own, *changes, file=RECIPE, more=""):
+    """Changes the example's recipe, or another file of the project, as its user would; `more` comes at its end."""
+    text = (own / file).read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (own / file).write_text(text + more)
+    use_project(own.parent)
+
+
 def tree(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
@@ -136,15 +149,12 @@ def test_the_example_builds_and_torch_comes_from_the_farms_channels(own):
 def test_a_package_without_device_code_promises_none(own):
     plan = plan_of(own, "sm35-avx-py311", ptx=True)
     assert (list(plan.verify.sass), list(plan.verify.ptx)) == ([], [])
-    file = own / "recipes" / "hello" / "recipe.yaml"
     assert "--sm" not in render(own, plan).image["Dockerfile"]  # the image has no nvcc to be tried
-    file.write_text(file.read_text().replace("device_code: false", "device_code: true"))
-    use_project(own.parent)
+    edit(own, ("device_code: false", "device_code: true"))
     assert list(plan_of(own).verify.sass) == []
     with pytest.raises(UsageError, match=r"recipe\.yaml:7: components: .* sm35-avx-py311: nvcc is missing"):
         plan_of(own, "sm35-avx-py311")
-    file.write_text(file.read_text().replace("components: []", "components: [nvcc, headers, cudart]"))
-    use_project(own.parent)
+    edit(own, ("components: []", "components: [nvcc, headers, cudart]"))
     plan = plan_of(own, "sm35-avx-py311", ptx=True)
     assert "--sm 35" in render(own, plan).image["Dockerfile"]
     assert (list(plan.verify.sass), list(plan.verify.ptx)) == ([35], [35])
@@ -185,24 +195,20 @@ def test_a_command_about_runs_knows_the_projects_recipes(own):
 @pytest.mark.parametrize("folder", ["yaml-c", "rclib"])
 def test_a_package_that_is_called_as_pip_calls_it_is_named_by_its_folder(own, folder):
     (own / "recipes" / "hello").rename(own / "recipes" / folder)
-    file = own / "recipes" / folder / "recipe.yaml"
-    file.write_text(file.read_text().replace("package: hello", "package: Ruamel.yaml_clib"))
+    edit(own, ("package: hello", "package: Ruamel.yaml_clib"), file=f"recipes/{folder}/recipe.yaml")
     (own / "recipes" / "broken").mkdir()
     (own / "recipes" / "broken" / "recipe.yaml").write_text("package: [")  # another recipe's mistake is not in the way
     use_project(own)
     with pytest.raises(UsageError, match="unknown package 'ruamel-yaml-clib'") as caught:
         recipe("ruamel-yaml-clib")
     assert caught.value.hint == f"nearest: {folder}"
-    listed = own / "ci" / "matrix.yaml"
-    listed.write_text(listed.read_text().replace("packages: [hello]", "packages: [ruamel.yaml.clib]"))
+    edit(own, ("packages: [hello]", "packages: [ruamel.yaml.clib]"), file="ci/matrix.yaml")
     with pytest.raises(UsageError, match=f"'ruamel.yaml.clib'; did you mean '{folder}'"):
         load_matrix(own)
 
 
 def test_a_version_may_have_an_epoch(own):
-    file = own / "recipes" / "hello" / "recipe.yaml"
-    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "2!0.1.0"'))
-    use_project(own)
+    edit(own, ('version: "0.1.0"', 'version: "2!0.1.0"'))
     plan = plan_of(own)
     assert plan.version == "2!0.1.0+cpu.avx"
     assert "export FARM_VERSION='2!0.1.0+cpu.avx'" in render(own, plan).job["build.sh"]
@@ -220,9 +226,7 @@ WHEEL = "{package: Cython, file: cython-3.1.8-py2.py3-none-any.whl, sha256: " + 
 
 
 def requiring(own):
-    file = own / "recipes" / "hello" / "recipe.yaml"
-    file.write_text(f"{file.read_text()}build_requires: [{WHEEL}]\n")
-    use_project(own.parent)
+    edit(own, more=f"build_requires: [{WHEEL}]\n")
 
 
 def test_wheels_of_the_python_index_are_installed_for_the_build(own):
@@ -242,8 +246,7 @@ def test_wheels_of_the_python_index_are_installed_for_the_build(own):
 
 def test_what_is_installed_with_pip_needs_pip_in_the_image(own):
     requiring(own)
-    file = own / "recipes" / "hello" / "recipe.yaml"
-    file.write_text(file.read_text().replace("python3-pip, ", ""))
+    edit(own, ("python3-pip, ", ""))
     with pytest.raises(UsageError, match=r"recipe\.yaml:.*add python3-pip to apt"):
         plan_of(own)
 
@@ -274,9 +277,7 @@ def test_wheels_for_the_build_are_refused_where_nothing_installs_them(own):
 )
 def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
     requiring(own)
-    file = own / "recipes" / "hello" / "recipe.yaml"
-    file.write_text(file.read_text().replace("py2.py3-none-any", tags))
-    use_project(own.parent)
+    edit(own, ("py2.py3-none-any", tags))
     if taken:
         assert len(plan_of(own).build_requires) == 1
     else:
@@ -291,9 +292,8 @@ def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
     CASES["a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written"],
 )
 def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own, capsys, old, new, line, text):
-    file = own / "recipes" / "hello" / "recipe.yaml"
-    assert file.read_text().count(old) == 1
-    file.write_text(file.read_text().replace(old, new))
+    file = own / RECIPE
+    edit(own, (old, new))
     before = tree(own)
     assert main(["--project", str(own), "submit", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
     said = capsys.readouterr().err
@@ -303,11 +303,10 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own
 
 
 def test_a_python_that_the_base_image_lacks_is_had_without_the_base(own):
-    file = own / "ci" / "matrix.yaml"
-    file.write_text(file.read_text().replace("pythons: [py311]", "pythons: [py311, py313]"))
+    edit(own, ("pythons: [py311]", "pythons: [py311, py313]"), file="ci/matrix.yaml")
     with pytest.raises(UsageError, match=r"debian-bookworm has py311, not py313.*; without `base` in the channel"):
         plan_of(own, "cpu-avx-py313")
-    file.write_text(file.read_text().replace("    base: debian-bookworm\n", ""))
+    edit(own, ("    base: debian-bookworm\n", ""), file="ci/matrix.yaml")
     assert [plan_of(own, f"cpu-avx-{python}").base for python in ("py311", "py313")] == [
         "debian-bookworm",
         "debian-trixie",
@@ -320,9 +319,7 @@ def named(own, folder, package, source=None):
     shutil.copytree(here, there)
     text = (here / "recipe.yaml").read_text().replace("package: hello", f"package: {package}")
     (there / "recipe.yaml").write_text(text.replace("{kind: path, path: src}", source or "{kind: path, path: src}"))
-    file = own / "ci" / "matrix.yaml"
-    file.write_text(file.read_text().replace("packages: [hello]", f"packages: [hello, {folder}]"))
-    use_project(own.parent)
+    edit(own, ("packages: [hello]", f"packages: [hello, {folder}]"), file="ci/matrix.yaml")
 
 
 @pytest.mark.parametrize(
@@ -340,15 +337,12 @@ def test_a_distributions_name_may_differ_from_its_folder(own, folder, package):
 
 def needing(own, *needed):
     """The example, whose build imports other packages of the farm."""
-    file = own / "recipes" / "hello" / "recipe.yaml"
-    file.write_text(file.read_text() + f"needs: [{', '.join(needed)}]\n")
-    use_project(own.parent)
+    edit(own, more=f"needs: [{', '.join(needed)}]\n")
 
 
 def test_a_build_may_need_any_package_of_the_farm(own):
     named(own, "base_lib", "Base.Lib")
-    file = own / "recipes" / "base_lib" / "recipe.yaml"
-    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "3.1"'))
+    edit(own, ('version: "0.1.0"', 'version: "3.1"'), file="recipes/base_lib/recipe.yaml")
     needing(own, "base_lib", "canary")
     plan = plan_of(own, "sm35-avx-py311")
     assert plan.needs == ["Base.Lib==3.1+cu118.sm35.avx", "canary==0.1.0+cu118.sm35.avx"]
@@ -361,8 +355,7 @@ def test_a_build_may_need_any_package_of_the_farm(own):
 
 def test_what_a_build_needs_may_come_from_another_channel(own):
     needing(own, "torch")
-    file = own / "ci" / "matrix.yaml"
-    file.write_text(file.read_text().replace('cuda: "11.8"', 'cuda: "11.8"\n    torch: "2.6.0"'))
+    edit(own, ('cuda: "11.8"', 'cuda: "11.8"\n    torch: "2.6.0"'), file="ci/matrix.yaml")
     plan = plan_of(own)
     assert plan.needs == ["torch==2.6.0+cpu.avx"]
     with pytest.raises(UsageError) as refused:
@@ -398,8 +391,7 @@ def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card
     gpus = "    gpus: [cpu, sm35, sm80]"
     text = re.sub(r"^    gpus: .*$", gpus, file.read_text(), count=1, flags=re.MULTILINE)
     file.write_text(text.replace('cuda: "11.8"', f'cuda: "11.8"\n    torch: "2.6.0"{hashes.rstrip()}'))
-    recipe_file = own / "recipes" / "hello" / "recipe.yaml"
-    recipe_file.write_text(recipe_file.read_text() + 'requires: ["torch=={torch_version}"]\n')
+    edit(own, more='requires: ["torch=={torch_version}"]\n')
     plan = plan_of(own, variant)
     assert [wheel.sha256[0].upper() for wheel in plan.build_requires] == list(digits)
     farms = f"torch==2.6.0+{'cpu' if variant.startswith('cpu') else 'cu118.' + variant.split('-')[0]}.avx"
@@ -430,21 +422,16 @@ def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
 def test_a_circle_of_needs_is_named_before_anything_is_built(own, needed, first, circle):
     for name in ("one", "two"):
         named(own, name, name)
-        own_file = own / "ci" / "matrix.yaml"
-        own_file.write_text(own_file.read_text().replace(f"[hello, {name}]", "[hello]"))
+        edit(own, (f"[hello, {name}]", "[hello]"), file="ci/matrix.yaml")
     for name, other in needed.items():
-        file = own / "recipes" / name / "recipe.yaml"
-        file.write_text(f"{file.read_text()}needs: [{other}]\n")
-    use_project(own.parent)
+        edit(own, file=f"recipes/{name}/recipe.yaml", more=f"needs: [{other}]\n")
     with pytest.raises(UsageError, match=rf"{first}/recipe\.yaml:\d+: needs: a circle.*: {circle}$"):
         plan_of(own)
 
 
 def test_the_variants_gpus_stand_in_variables_as_builds_want_them(own):
-    file = own / "recipes" / "hello" / "recipe.yaml"
     wanted = '{A: "{arch_list}", CUDAARCHS: "{cmake_architectures}", NVCC_APPEND_FLAGS: "{gencode}"}'
-    file.write_text(file.read_text().replace('env: {FARM_VERSION: "{version}"}', f"env: {wanted}"))
-    use_project(own.parent)
+    edit(own, ('env: {FARM_VERSION: "{version}"}', f"env: {wanted}"))
     env = plan_of(own, "sm35-avx-py311", ptx=True).env
     assert (env["A"], env["CUDAARCHS"]) == ("3.5+PTX", "35-real;35-virtual")
     assert env["NVCC_APPEND_FLAGS"] == ("-gencode=arch=compute_35,code=sm_35 -gencode=arch=compute_35,code=compute_35")
@@ -607,10 +594,8 @@ def test_a_smoke_test_takes_an_index_in_a_folder_as_other_commands_do(own, tmp_p
 def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys, monkeypatch):
     """A channel may build it by another recipe: `torch-debian-2-6`."""
     named(own, "special", "hello")
-    file = own / "ci" / "matrix.yaml"
-    file.write_text(
-        file.read_text().replace("packages: [hello, special]", "packages: [hello]\n    recipes: {hello: special}")
-    )
+    recipes = "packages: [hello]\n    recipes: {hello: special}"
+    edit(own, ("packages: [hello, special]", recipes), file="ci/matrix.yaml")
     assert plan_of(own).recipe == "special"
     read: list[object] = []
     monkeypatch.setattr(selection, "from_environment", lambda environ: read.append(environ) or {})
@@ -627,7 +612,7 @@ def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
     """The farm's defaults in its place would publish elsewhere."""
     (own / name).unlink()
     (own / name).symlink_to(own / "not mounted")
-    words = ["runners", "list"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
+    words = ["runners", "check"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
     assert main(["--project", str(own), *words]) == 2
     assert f"{own / name}: cannot be read: No such file or directory" in capsys.readouterr().err
 
@@ -665,12 +650,8 @@ def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platfor
         text = (own / file).read_text().replace("platforms: [linux]", f"platforms: [{platform}]")
         text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
         (own / file).write_text(text.replace("{kind: path, path: src}", source))
-    recipe_file = own / "recipes" / "hello" / "recipe.yaml"
-    whole = recipe_file.read_text()
     for key, place in ((None, "."), ("lib/python", "lib/python")):
-        if key:
-            recipe_file.write_text(f"{whole}subdirectory: {key}\n")
-        use_project(own.parent)
+        edit(own, more=f"subdirectory: {key}\n" if key else "")
         plan = resolve(own, Selectors(Variant.parse("cpu-avx-py311"), "hello", platform))
         assert json.loads(plan.to_json()).get("subdirectory", "none") == (key or "none")
         (line,) = [text for text in render(own, plan).job[script].splitlines() if " --no-isolation " in text]
@@ -752,8 +733,7 @@ def test_a_project_that_is_the_package_itself_is_what_git_has_of_it(own, tmp_pat
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always"]
         subprocess.run(["git", "-C", own, *identity, *words], check=True, capture_output=True)
 
-    recipe_file = own / "recipes" / "hello" / "recipe.yaml"
-    recipe_file.write_text(recipe_file.read_text().replace("path: src}", "path: ../..}"))
+    edit(own, ("path: src}", "path: ../..}"))
     other = tmp_path / "other"
     other.mkdir()
     for command in (

@@ -22,6 +22,7 @@ from farm.plan.recipe import names
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import PYTHONS, Variant, cpus, gpus
+from tests.plans import plan_of
 
 
 def select(variant, package="canary", channel=None, options=None, **overrides):
@@ -422,9 +423,9 @@ def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
     path.write_text(yaml.safe_dump(raw, sort_keys=False))
     chosen = {name: resolve(project, select(f"sm35-{name}-py311")).channel for name in ("avx", "avx2", "avx512vnni")}
     assert chosen == {"avx": "kepler-2.0.1", "avx2": "kepler-debian", "avx512vnni": "kepler-debian"}
-    assert resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows")).channel == "kepler-2.0.1"
+    assert plan_of("sm35-avx-py311", "canary", platform="windows", project=project).channel == "kepler-2.0.1"
     with pytest.raises(NotBuildableError, match="canary in kepler-debian is not built for windows"):
-        resolve(project, Selectors(Variant.parse("sm35-avx2-py311"), "canary", "windows", "kepler-debian"))
+        plan_of("sm35-avx2-py311", "canary", "kepler-debian", "windows", project=project)
 
 
 @pytest.mark.parametrize(
@@ -455,10 +456,10 @@ def test_with_openblas_complex_products_go_through_cblas(root, channel, variant,
     ("channel", "variant", "thin"),
     [("kepler-2.7.1", "sm35-avx-py311", False), ("pytorch-2.10-python313", "sm120-avx2-py313", True)],
 )
-def test_a_torch_from_git_is_packed_as_that_of_debian(root, channel, variant, thin):
+def test_a_torch_from_git_is_packed_as_that_of_debian(channel, variant, thin):
     """Debian's OpenBLAS has no RUNPATH to its libgfortran; what is opened by name keeps its name."""
-    made = resolve(root, Selectors(Variant.parse(variant), "torch", "linux", channel))
-    proved = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "linux", "debian-2.6.0"))
+    made = plan_of(variant, channel=channel)
+    proved = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     assert (
         (made.repair, made.opens, made.exclude)
         == (proved.repair, proved.opens, proved.exclude)
@@ -474,14 +475,14 @@ def test_a_torch_from_git_is_packed_as_that_of_debian(root, channel, variant, th
 
 
 @pytest.mark.parametrize("package", ["torchvision", "torchaudio"])
-def test_companions_from_git_leave_torchs_libraries_to_torch(root, package):
-    made = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, "linux", "kepler-2.7.1"))
+def test_companions_from_git_leave_torchs_libraries_to_torch(package):
+    made = plan_of("sm35-avx-py311", package, "kepler-2.7.1")
     assert (made.repair, made.exclude) == ("tools", ["libc10*.so", "libtorch*.so"])
     assert [wheel.package for wheel in made.build_requires] == ["typing-extensions"]  # Debian 12 has 4.4
     assert "ccache" in made.apt
-    newer = resolve(root, Selectors(Variant.parse("sm61-avx-py313"), package, "linux", "main"))
+    newer = plan_of("sm61-avx-py313", package, "main")
     assert newer.build_requires == []  # Debian 13 has 4.13
-    windows = resolve(root, Selectors(Variant.parse("sm61-avx-py313"), package, "windows", "windows-2.8.0"))
+    windows = plan_of("sm61-avx-py313", package, "windows-2.8.0", "windows")
     assert windows.repair == {"torchvision": "tools", "torchaudio": "beside"}[package]
 
 
@@ -495,7 +496,7 @@ def test_companions_from_git_leave_torchs_libraries_to_torch(root, package):
         ("windows-2.8.0", "sm120-avx2-py313", "<3"),  # a pinned wheel of numpy 2
     ],
 )
-def test_a_wheel_needs_the_numpy_whose_headers_it_was_built_with(root, channel, variant, below):
+def test_a_wheel_needs_the_numpy_whose_headers_it_was_built_with(channel, variant, below):
     platform = "windows" if channel.startswith("windows") else "linux"
-    plan = resolve(root, Selectors(Variant.parse(variant), "torch", platform, channel))
+    plan = plan_of(variant, channel=channel, platform=platform)
     assert (plan.requires[0], plan.verify.numpy) == (f"numpy{below}", below)

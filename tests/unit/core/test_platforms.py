@@ -12,14 +12,12 @@ from packaging.tags import platform_tags
 
 from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_runners, load_settings
-from farm.plan.variant import Variant
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
 from farm.platforms.registry import platform
 from farm.run.backends import ENGINES, check_engine, this_machine
 from farm.run.workspace import Silent, Workspace
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 NAMES = re.compile(
@@ -115,7 +113,7 @@ def test_every_platform_is_behind_the_interface(name):
 
 def test_an_unknown_platform_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match="unknown platform 'windoes'") as caught:
-        resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windoes"))
+        plan_of("sm35-avx-py311", platform="windoes")
     assert caught.value.hint == "nearest: windows"
 
 
@@ -128,7 +126,7 @@ def mac(monkeypatch):
 
 @pytest.fixture(scope="module")
 def mps():
-    return resolve(ROOT, Selectors(Variant.parse("mps-arm64-py313"), "torch", "macos"))
+    return plan_of("mps-arm64-py313", platform="macos")
 
 
 def test_a_mac_is_the_machine_that_its_plans_name(mac, mps):

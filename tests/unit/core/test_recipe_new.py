@@ -9,10 +9,8 @@ import yaml
 from farm.base.errors import UsageError
 from farm.cli import recipe
 from farm.cli.main import main
-from farm.plan.build import resolve
 from farm.plan.recipe import use_project
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 BACKEND = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
 
@@ -76,7 +74,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
         "libpng-dev",
     }  # it brings its own zlib.h
     assert (made["components"], made["device_code"]) == ([], False)
-    plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), "fast-thing"))
+    plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
     assert plan.version == "1.2+cpu.avx"
     assert "packages: [hello, fast-thing] " in (project / "ci/matrix.yaml").read_text()
 
@@ -86,7 +84,7 @@ def test_cuda_is_what_the_sources_hold(project, source):
     made = written(project)
     assert made["components"] == ["nvcc", "headers", "cudart", "cublas"]
     assert made["device_code"]
-    plan = resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "fast-thing"))
+    plan = plan_of("sm35-avx-py311", "fast-thing", project=project)
     assert plan.env["CUDAARCHS"] == "35-real"
 
 
@@ -111,7 +109,7 @@ def test_an_extension_of_torch_names_the_channels_release(project, source, capsy
     monkeypatch.setattr(recipe, "TORCH_IMPORTS", ())  # resolved, they need an index
     assert new(project, source(**{"pyproject.toml": ABOUT + 'dependencies = ["torch>=2"]\n'})) == 0
     assert "note: it is built against torch 2." in capsys.readouterr().out
-    plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), "fast-thing"))
+    plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
     assert plan.needs[0].startswith("torch==")
 
 

@@ -6,9 +6,7 @@ import zipfile
 import pytest
 
 from farm.cli.main import main
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 LOG = """11/26/2026 14:01:02.11 farm: step source
 Cloning
@@ -30,8 +28,8 @@ BLAS:STRING=MKL
 
 
 @pytest.fixture
-def report(root, tmp_path, capsys):
-    plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+def report(tmp_path, capsys):
+    plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
 
     def run(**changes):
         files = {

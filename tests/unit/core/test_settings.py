@@ -6,13 +6,12 @@ from pydantic import ValidationError
 
 from farm.base.errors import UsageError
 from farm.base.project import find_project
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
-from farm.plan.selectors import Selectors
 from farm.plan.settings import Card, Github, Runner, Settings, load_runners, load_settings
 from farm.plan.variant import Variant
 from farm.run.backends import check_engine
 from farm.run.workspace import Silent, Workspace
+from tests.plans import plan_of
 
 
 def change(path, **values):
@@ -87,7 +86,7 @@ def test_wrong_runners(project, runner, message):
 
 def test_without_a_docker_engine_that_builds_submit_says_what_to_add(project):
     """It printed the id of a run, which then ended with "has no runner 'local'"."""
-    plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plan = plan_of("cpu-avx-py311", "canary", project=project)
     workspace = Workspace(project, load_settings(project), Silent())
     change(project / "ci" / "runners.yaml", runners={"tester": {"engine": "docker", "jobs": ["smoke"]}})
     with pytest.raises(UsageError, match="names no Docker engine that builds") as caught:

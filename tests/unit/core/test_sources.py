@@ -16,18 +16,16 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.base.source_tree import tree_digest
-from farm.plan.build import resolve
 from farm.plan.file import PartPlan, SourcePlan
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run import sources
 from farm.run.sources import apt_mirror, fetch, gather, index_files
+from tests.plans import plan_of
 from tests.servers.threads import answered_by
 
 
 @pytest.fixture
-def plan(root):
-    return resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "canary"))
+def plan():
+    return plan_of("sm35-avx-py311", "canary")
 
 
 def git(folder, *args):
@@ -304,8 +302,8 @@ def test_a_part_may_come_out_of_a_wheel_by_folder(plan, cache, tmp_path):
     assert contents(files[1]) == {"a/include/one.h": "1", "a/include/deep/two.h": "2"}
 
 
-def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(root, index, cache, tmp_path):
-    plan = resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "torch", "linux", "debian-2.6.0"))
+def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(index, cache, tmp_path):
+    plan = plan_of("cpu-avx-py311", channel="debian-2.6.0")
     part = next(part for part in plan.parts if part.into == "third_party/pybind11")
     source = tmp_path / "source.tar"
     tar(source, {"a": "a"})
@@ -320,7 +318,7 @@ def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(root, index, ca
     )
 
 
-def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(root, cache, tmp_path, monkeypatch):
+def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(cache, tmp_path, monkeypatch):
     """Debian's mirror and the Python index are one server here, which stops after the first fetch."""
     web = tmp_path / "web"
     handler = partial(SimpleHTTPRequestHandler, directory=web)
@@ -329,7 +327,7 @@ def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itse
     here = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("PIP_INDEX_URL", f"{here}/simple/")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    whole = resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "torch", "linux", "debian-2.6.0"))
+    whole = plan_of("cpu-avx-py311", channel="debian-2.6.0")
     parts = []
     for name, folder in (("fmt", "debian/pool/main/f/fmtlib"), ("pybind11", "simple/pybind11")):
         part = next(part for part in whole.parts if part.into == f"third_party/{name}")

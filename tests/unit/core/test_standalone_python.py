@@ -14,20 +14,15 @@ import pytest
 from farm import catalog
 from farm.base.errors import NotBuildableError
 from farm.engines.images import Toolchain
-from farm.plan.build import judge, resolve
+from farm.plan.build import judge
 from farm.plan.file import Plan
-from farm.plan.options import Choice
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import PYTHONS, Variant
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "dockerfiles" / "scripts" / "install_python.py"
-
-
-def select(variant, package="torch", channel=None, **options):
-    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
-    return Selectors(Variant.parse(variant), package, "linux", channel, chosen)
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -36,13 +31,13 @@ def select(variant, package="torch", channel=None, **options):
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("cpu", ["avx2", "armv9"])
 def test_every_python_is_there_with_cuda_13(python, cpu):
-    plan = resolve(ROOT, select(f"sm121-{cpu}-{python}" if cpu == "armv9" else f"sm120-{cpu}-{python}", "canary"))
+    plan = plan_of(f"sm121-{cpu}-{python}" if cpu == "armv9" else f"sm120-{cpu}-{python}", "canary")
     base = catalog.debian_releases()[plan.base]
     assert (plan.python is None) == (base.python == python and not base.outdated)
 
 
 def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(tmp_path):
-    plan = resolve(ROOT, select("sm61-avx2-py314t", torch="2.14.1", cuda="12.6"))
+    plan = plan_of("sm61-avx2-py314t", torch="2.14.1", cuda="12.6")
     pinned = catalog.standalone_pythons()["py314t"]
     assert (plan.python.version, plan.python.sha256) == (pinned.version, pinned.files["x86_64"].sha256)
     assert "freethreaded" in plan.python.url
@@ -62,7 +57,7 @@ def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(
 
 
 def test_numpy_is_one_that_the_release_can_use():
-    plan = resolve(ROOT, select("sm35-avx-py39", channel="kepler-2.0.1"))
+    plan = plan_of("sm35-avx-py39", channel="kepler-2.0.1")
     numpy = next(str(wheel.file) for wheel in plan.build_requires if wheel.package == "numpy")
     assert numpy.startswith("numpy-1.26.4-cp39-cp39-")
     newer = catalog.standalone_wheel("numpy", "py39", "x86_64", 2)
@@ -79,7 +74,7 @@ def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
     )
     # Also 3.9, which Debian 11 has: beside packages too old to build with.
     for python, version in (("py39", "3.9."), ("py312", "3.12."), ("py313", "3.13.")):
-        plan = resolve(tmp_path, select(f"sm61-avx2-{python}"))
+        plan = plan_of(f"sm61-avx2-{python}", project=tmp_path)
         assert plan.base == "debian-bullseye"
         assert plan.python.version.startswith(version)
         assert plan.origins["python"] == "standalone: debian-bullseye has an outdated py39"
@@ -94,7 +89,7 @@ def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
 )
 def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
     with pytest.raises(NotBuildableError, match=word):
-        resolve(ROOT, select(variant, **options))
+        plan_of(variant, **options)
 
 
 def test_a_missing_wheel_names_the_pythons_that_have_one():
@@ -130,7 +125,7 @@ def test_the_catalogue_has_every_python_for_both_machines():
     ],
 )
 def test_an_image_that_downloads_archives_asks_a_server_of_the_users_own_first(variant, options, asks):
-    dockerfile = render(ROOT, resolve(ROOT, select(variant, "canary", **options))).image["Dockerfile"]
+    dockerfile = render(ROOT, plan_of(variant, "canary", **options)).image["Dockerfile"]
     before, declared, after = dockerfile.partition("\nARG FARM_ARCHIVES\n")
     assert bool(declared) == asks
     assert "RUN python3 /farm/scripts/install_" not in (before if asks else dockerfile)
@@ -147,7 +142,7 @@ def test_an_image_that_downloads_archives_asks_a_server_of_the_users_own_first(v
     ],
 )
 def test_an_emulated_image_for_arm_gets_compilers_of_the_engines_machine(variant, base, compilers):
-    plan = resolve(ROOT, select(variant, "canary"))
+    plan = plan_of(variant, "canary")
     image = render(ROOT, plan.model_copy(update={"base": base})).image
     assert ("scripts/native_compilers.sh" in image) == compilers
     made = {emulated: Toolchain("x", image, "0", "y", {}, emulated=emulated).arguments for emulated in (False, True)}

@@ -13,23 +13,19 @@ import pytest
 from farm import catalog
 from farm.base.errors import BuildFailedError, NotBuildableError
 from farm.engines.images import _take
-from farm.plan.build import resolve
-from farm.plan.options import Choice
 from farm.plan.recipe import recipe
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
 from farm.run.release import predicate
 from farm.run.wheel import Report
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "dockerfiles" / "scripts"
 
 
 def plan(variant, package="canary", channel="cuda13-wheels", platform="linux", **options):
-    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
-    return resolve(ROOT, Selectors(Variant.parse(variant), package, platform, channel, chosen))
+    return plan_of(variant, package, channel, platform, **options)
 
 
 def packages(made):

@@ -10,10 +10,8 @@ import pytest
 
 from farm.base.errors import UsageError
 from farm.engines.transfer import RefusedOutputError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.bundle import STAND_IN, join_pieces, stand_ins
+from tests.plans import plan_of
 
 SCRIPTS = Path(__file__).parents[3] / "dockerfiles/scripts"
 NAME = "canary-0.1.0+cpu.avx-cp37-abi3-linux_x86_64.whl"
@@ -35,8 +33,8 @@ DATA = packed()
 
 
 @pytest.fixture(scope="session")
-def plan(root):
-    return resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
+def plan():
+    return plan_of("cpu-avx-py311", "canary")
 
 
 def give(folder, plan, data=DATA, **other):
@@ -95,7 +93,7 @@ def test_what_the_bundle_had_only_to_link_with_is_known(tmp_path):
     assert f'STAND_IN = "{STAND_IN.decode()}"' in packer
 
 
-def test_a_build_of_another_plan_is_refused(root, plan, pieces, tmp_path):
-    other = resolve(root, Selectors(Variant.parse("cpu-sse41-py311"), "canary"))
+def test_a_build_of_another_plan_is_refused(plan, pieces, tmp_path):
+    other = plan_of("cpu-sse41-py311", "canary")
     with pytest.raises(UsageError, match=f"a build of plan {plan.digest[:12]}, this is plan {other.digest[:12]}"):
         join_pieces(other, pieces, tmp_path / "built")

@@ -6,10 +6,8 @@ import re
 import pytest
 
 from farm.cli.main import GROUPS, main, parser
-from farm.plan.build import resolve
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 CODE = re.compile(r"```console\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FARM = re.compile(r"^(?:[>$] )?farm ([a-z].*?)(?: *[#>].*)?$")
@@ -34,7 +32,7 @@ def rendered(root, tmp_path_factory):
     """Every text that a Windows build of the page's example and of a companion consists of, by path."""
     folder = tmp_path_factory.mktemp("rendered")
     for package, into in (("torch", folder), ("torchvision", folder / "companion")):
-        plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, "windows", "kepler-2.0.1"))
+        plan = plan_of("sm35-avx-py311", package, "kepler-2.0.1", "windows")
         render(root, plan).write(into)
     return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.*")}
 
@@ -114,11 +112,11 @@ def test_scripts_files_and_variables_that_it_names_are_there(page, rendered):
             assert f"%{name}%" in everything or f"defined {name} " in everything, line
 
 
-def test_every_component_that_the_first_steps_name_is_what_the_plan_asks_for(page, root):
+def test_every_component_that_the_first_steps_name_is_what_the_plan_asks_for(page):
     """The toolsets by CUDA, and Python's version."""
     for toolset, cuda in re.findall(r"(14\.\d\d) for CUDA (\d+(?:\.\d+)?)", page):
         channel = {"11": "kepler-2.0.1", "12.8": "rtx50-windows"}[cuda]
         variant = {"11": "sm35-avx-py311", "12.8": "sm120-avx2-py311"}[cuda]
-        plan = resolve(root, Selectors(Variant.parse(variant), "torch", "windows", channel))
+        plan = plan_of(variant, channel=channel, platform="windows")
         assert plan.windows.toolset == toolset
         assert plan.toolkit.cuda.startswith(cuda)

@@ -10,9 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import yaml
@@ -29,6 +27,8 @@ from farm.plan.variant import Variant
 from farm.platforms.windows.render import cmd_text
 from farm.platforms.windows.toolchain import floating, visual_studio
 from farm.platforms.windows.tools import wheel, windows_tools
+from tests.plans import plan_of
+from tests.servers.threads import Handler, answered_by
 
 
 def zipped(files):
@@ -54,25 +54,14 @@ def served():
     """A server on the loopback: path -> content; notes what was asked for."""
     files, asked = {}, []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Archives(Handler):
         def do_GET(self):
             asked.append(self.path)
             content = files.get(self.path)
-            self.send_response(200 if content is not None else 404)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            self.wfile.write(content or b"")
+            self.reply(404 if content is None else 200, content or b"")
 
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", files, asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answered_by(Archives) as url:
+        yield url, files, asked
 
 
 @pytest.fixture
@@ -184,7 +173,7 @@ def test_archives_of_the_settings_reach_the_build(root, tmp_path, place, written
     shutil.copytree(root / "ci", tmp_path / "ci")
     settings = yaml.safe_load((tmp_path / "ci/farm.yaml").read_text())
     (tmp_path / "ci/farm.yaml").write_text(yaml.safe_dump(settings | {"archives": place}))
-    plan = resolve(tmp_path, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+    plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows", project=tmp_path)
     made = render(tmp_path, plan)
     expected = f"{written}\r\n".format(project=tmp_path) if written else None
     assert made.job.get("archives.txt") == expected
@@ -324,7 +313,7 @@ def test_every_python_has_its_packages():
     ],
 )
 def test_the_channels_of_the_guide(root, variant, channel, tools):
-    plan = resolve(root, Selectors(Variant.parse(variant), "torch", "windows", channel))
+    plan = plan_of(variant, channel=channel, platform="windows")
     assert (plan.windows.visual_studio, plan.windows.toolset) == ("2019", "14.29")
     assert [tool.name for tool in plan.windows.tools] == tools
     assert plan.env["BUILD_TEST"] == "0"
@@ -357,7 +346,7 @@ def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
 def test_a_container_gets_what_the_build_asks_for(root):
     """Whatever a build's variables may be set to, beside its tools' own: a container has none of the host's."""
     for package, names in (("torch", {"FARM_JOBS", "FARM_ARCHIVES"}), ("torchvision", {"FARM_INDEX_URL"})):
-        plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, "windows", "kepler-2.0.1"))
+        plan = plan_of("sm35-avx-py311", package, "kepler-2.0.1", "windows")
         job = render(root, plan).job
         # A container that is taken up again keeps its variables: the number of jobs goes in as a file.
         passed = {name: "> jobs.txt echo %FARM_JOBS%" if name == "FARM_JOBS" else f"--env {name}" for name in names}
@@ -396,13 +385,13 @@ def test_plan_and_why_name_what_no_pin_holds(root, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["not_pinned"] == []
 
 
-def test_a_base_image_by_digest_is_not_named(root, monkeypatch):
+def test_a_base_image_by_digest_is_not_named(monkeypatch):
     known = catalog.windows()
     pinned = {
         tag: core.model_copy(update={"image": f"{core.image}@sha256:{'0' * 64}"})
         for tag, core in known.servercore.items()
     }
-    plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+    plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
     monkeypatch.setattr(catalog, "windows", lambda: known.model_copy(update={"servercore": pinned}))
     assert not [text for text in floating(plan.windows) if "base image" in text]
 
@@ -414,9 +403,9 @@ def test_a_base_image_by_digest_is_not_named(root, monkeypatch):
         ("sm120-avx2-py311", "rtx50-windows", "/arch:AVX2 /D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR"),
     ],
 )
-def test_a_newer_toolset_is_told_to_make_wheels_for_older_runtimes(root, variant, channel, wanted):
+def test_a_newer_toolset_is_told_to_make_wheels_for_older_runtimes(variant, channel, wanted):
     """microsoft/STL#4730: from 14.40 on; the C compiler knows no std::mutex."""
-    plan = resolve(root, Selectors(Variant.parse(variant), "torch", "windows", channel))
+    plan = plan_of(variant, channel=channel, platform="windows")
     assert (plan.env["CXXFLAGS"], plan.env["CFLAGS"]) == (wanted, wanted.split()[0])
 
 

@@ -217,25 +217,20 @@ def test_a_damaged_list_of_what_was_tested_costs_no_pip_line(on, capsys, tmp_pat
     assert "pip install torch==2.0.1 " in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (("yank", WHEEL, "--reason", "crashes at import"), "yanked: crashes at import"),
-    ],
-)
-def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, tmp_path, argv, said):
+def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, tmp_path):
     on("gtx1080ti-haswell")
     index = tmp_path / "index"
     publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2")
-    assert main(["--project", str(ROOT), "index", *argv, "--index", str(index)]) == 0
+    yank = ["index", "yank", WHEEL, "--reason", "crashes at import", "--index", str(index)]
+    assert main(["--project", str(ROOT), *yank]) == 0
     detect(index)
     out = words_of(capsys)
-    assert f"{WHEEL}: {WITHDRAWN}: {said}; its successor is built by: farm submit" in out
+    assert f"{WHEEL}: {WITHDRAWN}: yanked: crashes at import; its successor is built by: farm submit" in out
     assert "--channel legacy-2.14.1 --rebuild 1" in out
     assert "index-url file:" not in out
     publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.1")
     detect(index)
-    assert ("pip install torch==2.0.1+cu126.sm61.avx2.1 " in words_of(capsys)) == (WHEEL in argv)
+    assert "pip install torch==2.0.1+cu126.sm61.avx2.1 " in words_of(capsys)
 
 
 def test_the_successor_of_a_rebuild_is_the_next_one(on, capsys, tmp_path):

@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run import dispatch
 from farm.run.buildstep import CancelledError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import request_for
 from farm.run.workspace import Silent, Workspace, open_journal
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -101,7 +99,7 @@ def journal(workspace):
 
 @pytest.fixture
 def submit(journal):
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plan = plan_of("cpu-avx-py311", "canary")
 
     def go(**asked):
         request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)

@@ -2,17 +2,15 @@
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
 
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run import backends, dispatch
 from farm.run.dispatch import Dispatcher
 from farm.run.run import request_for
-from tests.unit.dispatch.conftest import ROOT
+from tests.plans import plan_of
+from tests.servers.threads import Handler
 
 
 @pytest.fixture
@@ -26,20 +24,12 @@ def engines():
             "/info": {"Architecture": machine, "OSType": "linux", "NCPU": 4, "MemTotal": 64 << 30},
         }
 
-        class Handler(BaseHTTPRequestHandler):
+        class Engine(Handler):
             def do_GET(self):
                 found = next((answer for path, answer in answers.items() if self.path.endswith(path)), {})
-                body = json.dumps(found).encode()
-                self.send_response(200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.reply(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         return f"tcp://127.0.0.1:{server.server_port}", server
@@ -70,7 +60,7 @@ def test_who_takes_it(fleet, workspace, journal, engines, monkeypatch, variant, 
         f'runners:\n  intel: {{engine: docker, url: "{intel}"}}\n'
         f'  graviton: {{engine: docker, url: "{arm}", machine: aarch64}}\n'
     )
-    plan = resolve(ROOT, Selectors(Variant.parse(variant), package="canary"))
+    plan = plan_of(variant, "canary")
     request = request_for(plan, until="publish", on="docker", detached=True)
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
     Dispatcher(workspace, journal).drain()

@@ -5,14 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run import mainjob, run, smoke
 from farm.run.backends import card_machine
 from farm.run.mainjob import MainJob
 from farm.run.workspace import Outcomes, open_journal
-from tests.faults.engine import REPORT, ROOT, Engine, install_smoke, workspace_in
+from tests.faults.engine import REPORT, Engine, install_smoke, workspace_in
+from tests.plans import plan_of
 
 RUNNERS = """
 runners:
@@ -44,10 +42,6 @@ def workspace(tmp_path):
     return workspace_in(tmp_path)
 
 
-def plan_of(variant):
-    return resolve(ROOT, Selectors(Variant.parse(variant), package="canary"))
-
-
 @pytest.mark.parametrize(
     ("variant", "machine"),
     [
@@ -58,11 +52,11 @@ def plan_of(variant):
     ],
 )
 def test_it_is_chosen_by_what_it_can_run(workspace, variant, machine):
-    assert card_machine(workspace, plan_of(variant)) == machine
+    assert card_machine(workspace, plan_of(variant, "canary")) == machine
 
 
 def test_the_test_is_a_job_there(workspace, monkeypatch):
-    plan, engine, opened, closed = plan_of("sm35-avx-py311"), WithCard(), [], []
+    plan, engine, opened, closed = plan_of("sm35-avx-py311", "canary"), WithCard(), [], []
     install_smoke(monkeypatch.setattr)
 
     def make_environment(dest, *_, **__):

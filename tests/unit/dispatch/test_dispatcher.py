@@ -9,9 +9,6 @@ import pytest
 
 from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.status import summary
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run import dispatch
 from farm.run.buildstep import CancelledError, StillRunningError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
@@ -19,7 +16,8 @@ from farm.run.journal import EventKind, Request
 from farm.run.queue import Worker
 from farm.run.run import cancel, request_for
 from farm.run.workspace import Silent, Workspace
-from tests.unit.dispatch.conftest import ROOT, Backend, attempts, lost
+from tests.plans import plan_of
+from tests.unit.dispatch.conftest import Backend, attempts, lost
 
 
 def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal, submit):
@@ -36,7 +34,7 @@ def pair(journal):
     """Detached runs of torch and of the torchvision that is built against it; the younger first."""
 
     def go(package, **asked):
-        plan = resolve(ROOT, Selectors(Variant.parse("sm61-avx-py313"), package, "linux", "main"))
+        plan = plan_of("sm61-avx-py313", package, "main")
         request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
         return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run.toolchain import prove_host
 from farm.run.workspace import Outcomes, Silent, Workspace
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def prove(tmp_path, monkeypatch):
     """Proves a machine whose python3 says so."""
-    plain = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plain = plan_of("cpu-avx-py311", "canary")
 
     def go(said, plan=plain):
         python = tmp_path / "python3"
@@ -51,7 +49,7 @@ def test_what_fits_is_noted(prove):
 
 
 def test_a_package_without_device_code_is_proved_for_its_variants_gpus(prove):
-    plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), package="canary"))
+    plan = plan_of("sm35-avx-py311", "canary")
     no_code = plan.model_copy(update={"verify": plan.verify.model_copy(update={"sass": ()})})
     assert prove("3.11", no_code).partition(";")[0].endswith(f"CUDA {plan.toolkit.cuda}")
 

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from farm.engines.base import Capacity, Observation, Traits
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run import build, buildstep
 from farm.run.backends import Backend
 from farm.run.mainjob import MainJob
 from farm.run.run import request_for
 from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 TRACED = (buildstep.__file__, build.__file__, __file__)
@@ -88,7 +86,7 @@ def interrupted_at(number, call, engine):
 
 @pytest.fixture
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    return plan_of("cpu-avx-py311", "canary")
 
 
 # An exception between open() and `with` leaves a file to the garbage collector.

@@ -13,15 +13,13 @@ import pytest
 from farm.base.processes import started as process_started
 from farm.cli import execution, status
 from farm.cli.main import main, parser
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run.journal import EventKind, Request
 from farm.run.journal.model import this_process
 from farm.run.run import request_for
 from farm.run.workspace import Silent, Workspace, open_journal
+from tests.plans import plan_of
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +55,7 @@ def journal(workspace):
 
 @pytest.fixture
 def run(journal):
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plan = plan_of("cpu-avx-py311", "canary")
     asked = request_for(plan, until="publish", on="swarm", priority=3, detached=True)
     return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
 
@@ -240,7 +238,7 @@ def test_a_run_that_succeeds_before_it_is_cancelled_says_so(project, journal, ru
 
 def test_an_unknown_engine_ends_the_run_with_a_clear_error(project, journal, run, capsys):
     journal.finish_run(run.id, "infra", 9)
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plan = plan_of("cpu-avx-py311", "canary")
     journal.create_run(plan.digest, Request(detached=True, on="abacus"), json.loads(plan.to_json()))
     journal.create_run(plan.digest, Request(detached=True, on="swarm"), json.loads(plan.to_json()))
     assert farm(project, "dispatch") == 0

@@ -7,13 +7,11 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.engines.base import Capacity, Cause, Observation
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
-from farm.plan.variant import Variant
 from farm.run import build
 from farm.run.backends import ENGINES, check_engine
 from farm.run.workspace import Silent, Workspace
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +23,7 @@ def workspace(tmp_path):
 
 @pytest.fixture(scope="module")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+    return plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
 
 
 def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):

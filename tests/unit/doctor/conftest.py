@@ -8,9 +8,7 @@ from farm.base.errors import NoRunnerError
 from farm.machine.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
 from farm.machine.detect.readings import take
 from farm.machine.doctor.checks import examine
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 BUILD_TOOLS = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools"
@@ -107,7 +105,7 @@ def k40():
 
 @pytest.fixture(scope="session")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+    return plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
 
 
 @pytest.fixture

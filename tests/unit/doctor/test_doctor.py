@@ -10,9 +10,7 @@ import pytest
 from farm.base.errors import NoRunnerError
 from farm.cli.main import main
 from farm.machine.doctor.site import Site
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
+from tests.plans import plan_of
 
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
 
@@ -59,8 +57,7 @@ def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen
 
 def test_git_is_found_where_build_cmd_finds_it_and_asked_for_where_it_is_needed(k40, findings):
     k40.commands.pop("git --version")
-    chosen = Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows")
-    plan = resolve(Path(__file__).parents[3], chosen)
+    plan = plan_of("sm35-avx-py311", "canary", platform="windows")
     assert findings(k40, plan)["Git"] == ("ok", "not on PATH; canary needs none", "")
     k40.paths.add(r"C:\Program Files\Git\cmd\git.exe")
     assert findings(k40)["Git"] == ("ok", r"C:\Program Files\Git\cmd\git.exe", "")
@@ -107,7 +104,7 @@ def test_disk_and_swap_on_linux_are_what_the_plan_says(machine, findings):
     """80 GB and a page file of 32 are Visual Studio's; the plan and the K40 page said 20 GB."""
     linux = machine("linux", gpu=None)
     linux.disk, linux.total, linux.commit = 25 * 10**9, 25 * 10**9, 25 * 10**9
-    plan = resolve(Path.cwd(), Selectors(Variant.parse("sm35-avx-py311")))
+    plan = plan_of("sm35-avx-py311", project=Path.cwd())
     found = findings(linux, plan)
     assert (found["disk"][0], found["swap"][0]) == ("ok", "ok")
     linux.disk = 23 * 10**9
@@ -138,7 +135,7 @@ def test_the_engine_is_asked_as_builds_ask_it(tmp_path, monkeypatch):
 
 def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine, findings):
     linux = machine("linux", gpu=None)
-    plan = resolve(Path(__file__).parents[3], Selectors(Variant.parse("cpu-avx-py313"), "canary"))
+    plan = plan_of("cpu-avx-py313", "canary", project=Path(__file__).parents[3])
     state, seen, todo = findings(linux, plan)["Python"]
     assert (state, "no py313" in seen, "not tested" in seen) == ("warning", True, True)
     assert "uv python install 3.13" in todo

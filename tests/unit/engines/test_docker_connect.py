@@ -55,6 +55,7 @@ def test_an_engine_by_ssh_is_asked_by_the_command_ssh_and_needs_no_paramiko(tmp_
     assert done.stdout.startswith("no Docker engine answers at ssh://builder (DOCKER_HOST): ")
     assert "builder" in said.read_text()
     assert "dial-stdio" in said.read_text()
+    assert "-p" not in said.read_text().split()  # the port is ~/.ssh/config's
 
 
 @pytest.mark.parametrize(

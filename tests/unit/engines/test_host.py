@@ -78,10 +78,6 @@ def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(engine,
     assert b"C.UTF-8,\n" in b"".join(engine.logs(handle))
 
 
-def test_capacity_is_what_the_runner_may_use(engine):
-    assert (engine.capacity().cpus, engine.capacity().memory) == (1.0, 512 << 20)
-
-
 def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
     handle = start(
         'mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo $FARM_JOBS'
@@ -118,10 +114,6 @@ def test_the_lock_is_no_way_to_a_file_of_this_user(engine, start, tmp_path, put)
     with pytest.raises(InfrastructureError, match="cannot be used as this user's lock"):
         start("true")
     assert (kept.read_text(), engine.busy()) == ("a key", None)
-
-
-def test_a_failure_keeps_its_exit_code(engine, start):
-    assert end(engine, start("exit 3")) == Observation("done", exit_code=3)
 
 
 def test_logs_go_on_where_they_were(engine, start):

@@ -212,14 +212,6 @@ def test_the_folder_itself_may_be_a_symbolic_link(tmp_path):
     assert (tmp_path / "disk/a").read_bytes() == b"x"
 
 
-def test_a_copy_tells_how_far_it_is(tmp_path):
-    source = tmp_path / "source"
-    source.write_bytes(b"x" * 2_500_000)
-    told = []
-    DirectoryStore(tmp_path / "index").create("wheel", source, content_type=TEXT, progress=told.append)
-    assert told == [1_048_576, 2_097_152, 2_500_000]
-
-
 def test_posix_locks_are_imported_by_one_module_only():
     """On Windows there is no fcntl: `farm.base.locks` has the other way."""
     folder = Path(farm.__file__).parent

@@ -1,9 +1,7 @@
 """An index over HTTP: an object whole, or a failure that says what is wrong."""
 
 import hashlib
-import http.server
 import ssl
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -14,13 +12,13 @@ from farm.index.reader import open_reader
 from farm.index.sign import set_keys
 from farm.index.verify import verify_index
 from tests.indexes.keys import write_key
-from tests.servers.threads import answered_by
+from tests.servers.threads import Handler, answered_by
 from tests.servers.tls import Authority
 
 PAGE = b"<!DOCTYPE html>" + b"page " * 1000
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+class Answers(Handler):
     """Sends what a test put into `answer`: headers and a body."""
 
     answer: tuple[dict[str, str], bytes]
@@ -29,14 +27,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.asked.append(self.headers.get("Accept-Encoding"))
         headers, body = self.answer
-        self.send_response(200)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        self.reply(200, body, headers)
 
 
 @pytest.fixture
@@ -79,14 +70,11 @@ def test_an_answer_without_end_is_refused(answering, monkeypatch):
 
 
 def test_a_refusal_is_said_alike(tmp_path):
-    class Handler(BaseHTTPRequestHandler):
+    class Forbidden(Handler):
         def do_GET(self):
-            self.send_error(403)
+            self.reply(403)
 
-        def log_message(self, *_):
-            pass
-
-    with answered_by(Handler) as root:
+    with answered_by(Forbidden) as root:
         for read in (open_reader(root).get, open_reader(root).digest):
             with pytest.raises(InfrastructureError, match=r": HTTP 403 Forbidden$") as caught:
                 read("catalog.json")
@@ -99,14 +87,11 @@ def test_a_certificate_that_nobody_knows_is_said_with_what_names_it(tmp_path, mo
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.server("127.0.0.1"))
 
-    class Handler(BaseHTTPRequestHandler):
+    class Absent(Handler):
         def do_GET(self):
-            self.send_error(404)
+            self.reply(404)
 
-        def log_message(self, *_):
-            pass
-
-    with answered_by(Handler, context) as root:
+    with answered_by(Absent, context) as root:
         for read in (open_reader(root).get, open_reader(root).digest):
             with pytest.raises(InfrastructureError, match="CERTIFICATE_VERIFY_FAILED") as caught:
                 read("catalog.json")
@@ -125,16 +110,11 @@ def test_the_address_of_a_groups_root_is_not_the_indexs(tmp_path):
 
 
 def test_a_redirect_without_end_is_said_in_one_line(tmp_path):
-    class Handler(BaseHTTPRequestHandler):
+    class Circle(Handler):
         def do_GET(self):
-            self.send_response(302)
-            self.send_header("Location", self.path)
-            self.end_headers()
+            self.reply(302, headers={"Location": self.path})
 
-        def log_message(self, *_):
-            pass
-
-    with answered_by(Handler) as root:
+    with answered_by(Circle) as root:
         for read in (open_reader(root).get, open_reader(root).digest):
             with pytest.raises(InfrastructureError, match=r": HTTP 302 redirects without end$"):
                 read("catalog.json")

@@ -11,13 +11,11 @@ from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.layout import wheel_key
 from farm.index.publish import publish
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
-from farm.plan.variant import Variant
 from farm.run import inputs
 from farm.run.workspace import Silent, Workspace
 from tests.indexes.wheels import build_wheel
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 VARIANT = "sm61-avx-py313"
@@ -25,7 +23,7 @@ VARIANT = "sm61-avx-py313"
 
 @pytest.fixture(scope="module")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse(VARIANT), "torchvision", "linux", "main"))
+    return plan_of(VARIANT, "torchvision", "main")
 
 
 @pytest.fixture

@@ -11,24 +11,17 @@ import yaml
 
 from farm.base.errors import BuildFailedError
 from farm.cli.main import main
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.mainjob import without_a_build
 from farm.run.wheel import repair_built
 from farm.wheel.policy import defaults
 from farm.wheel.repair import repair
 from farm.wheel.vendor import RepairOptions
 from farm.wheel.verify import verify
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
-
-
-def plan_of(variant, package="torch", project=ROOT, channel=None, **options):
-    values = {name: (value, f"--{name}") for name, value in options.items()}
-    return resolve(project, Selectors(variant=Variant.parse(variant), package=package, channel=channel, options=values))
 
 
 def test_rules_of_the_torch_recipe():
@@ -117,7 +110,7 @@ def windows_wheel(folder, version):
 def test_the_command_that_a_build_on_windows_prints_leaves_nothing_out(tmp_path, monkeypatch, channel):
     """As build.cmd's last line has it. With `--into` alone verify refused the wheel: numpy 2 could be installed."""
     variant = {"rtx50-windows": "sm120-avx2-py311"}.get(channel, "sm35-avx-py311")
-    plan = resolve(ROOT, Selectors(Variant.parse(variant), package="torch", channel=channel, platform="windows"))
+    plan = plan_of(variant, channel=channel, platform="windows")
     built = windows_wheel(tmp_path / "built" / "wheel", plan.version.partition("+")[0])
     (tmp_path / "plan.json").write_text(plan.to_json())
     monkeypatch.chdir(tmp_path)

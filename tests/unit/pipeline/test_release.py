@@ -10,9 +10,6 @@ import pytest
 from farm.base.errors import PublishRefusedError, VerificationFailedError
 from farm.index.layout import record_key
 from farm.index.records import PREDICATE, parse_record
-from farm.plan.build import resolve
-from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
@@ -26,6 +23,7 @@ from farm.run.workspace import Silent, Workspace, open_journal
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
 from tests.indexes.wheels import build_wheel
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", cpu="avx")
@@ -186,18 +184,8 @@ def test_the_other_form_of_a_published_wheel_is_not_there_already(publish, tmp_p
 
 
 def test_an_unfinished_run_of_the_other_form_is_not_taken_up(tmp_path):
-    selectors = {"channel": "debian-2.6.0", "platform": "linux"}
-    thin, vendored = (
-        resolve(
-            ROOT,
-            Selectors(
-                Variant.parse("sm35-avx-py311"),
-                options={"cuda_libraries": Choice(form, "--cuda-libraries")},
-                **selectors,
-            ),
-        )
-        for form in ("wheels", "vendored")
-    )
+    torch = {"variant": "sm35-avx-py311", "channel": "debian-2.6.0"}
+    thin, vendored = (plan_of(**torch, cuda_libraries=form) for form in ("wheels", "vendored"))
     assert thin.digest == vendored.digest
     assert [thin.cuda_libraries, vendored.cuda_libraries] == ["wheels", "vendored"]
     workspace = Workspace(tmp_path, Settings.model_construct(artifacts="artifacts", data=None), Silent())

@@ -1,4 +1,4 @@
-"""ci/runners.yaml: its model, its schema, and `farm runners list`."""
+"""ci/runners.yaml: its model and its schema."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from farm.base.errors import UsageError
-from farm.cli.main import main
 from farm.plan.settings import load_github, load_runners
 from tools.runners_schema import schema
 
@@ -92,17 +91,6 @@ def test_schema_takes_the_file_and_refuses_what_the_loader_refuses():
         "$.runners.k40.cpu_levels[0]",
         "$.runners.local.engine",
     ]
-
-
-def test_list(capsys):
-    assert main(["--project", str(ROOT), "runners", "list"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[0][:2] == ["runner", "engine"]
-    assert ["local", "docker", "build", "linux-x86_64", "-", "-", "-"] in rows
-    assert next(row for row in rows if row[0] == "k40")[4:7] == ["Tesla", "K40", "(sm35)"]
-    assert main(["--project", str(ROOT), "runners", "list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["k40"]["gpus"] == [{"name": "Tesla K40", "sm": "sm35", "driver": "470.256.02"}]
 
 
 def test_what_is_to_be_written_for_github_can_be_read(tmp_path):

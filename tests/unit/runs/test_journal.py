@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.run.journal import Journal, Request
+from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -297,7 +295,7 @@ def test_plans_that_are_not_json_are_refused(journal):
 
 def test_five_hundred_queued_runs_take_less_than_5_mb_with_the_write_ahead_log(journal, path):
     """Of plans as large as PyTorch's, which compress as those do; looked at whenever it may have grown."""
-    plan = json.loads(resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), package="torch")).to_json())
+    plan = json.loads(plan_of("sm35-avx-py311").to_json())
     sizes = []
 
     def look():

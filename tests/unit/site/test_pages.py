@@ -11,19 +11,14 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from farm.base.errors import InfrastructureError
 from farm.cli.main import main
-from farm.cli.site import _to_folder
 from farm.index.lifecycle import record_event
-from farm.plan.build import resolve
 from farm.plan.features import absent
-from farm.plan.selectors import Selectors
-from farm.plan.variant import Variant
 from farm.site import build
 from farm.site.pages import embedded
 from farm.site.tested import Smoke
 from farm.site.wheels import Wheel, wheels, with_tests
-from tests.faults.disk import full_at
+from tests.plans import plan_of
 
 URL = "https://wheels.example.org/"
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'
@@ -110,9 +105,9 @@ def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root,
     assert [row[3] for row in data["own"]["linux-x86_64"][sm]][:3] == said
 
 
-def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(offered, root, store, put_verified):
+def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(offered, store, put_verified):
     data = json.loads(read(offered["index.html"]).scripts[0])
-    plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), channel="debian-2.6.0"))
+    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     lacking = absent(plan.without)
     assert "FBGEMM (needs AVX2)" in lacking
     assert lacking in [without for *_, without in data["own"]["linux-x86_64"]["35"]]
@@ -187,16 +182,3 @@ def test_the_catalogue_is_as_its_published_schema_says(there, store):
     assert catalogue["groups"] == {"sm35-avx": ["torch"]}
     for wrong in ({**catalogue, "schema": 1}, {**catalogue, "groups": {"sm35-avx": {"torch": {}}}}):
         assert not validator.is_valid(wrong)
-
-
-@pytest.mark.parametrize("fails_at", ["index.html", "project/a.html"])
-def test_a_folder_without_room_keeps_the_pages_that_it_had(tmp_path, monkeypatch, fails_at):
-    old = dict.fromkeys(("index.html", "catalog.json", "project/a.html"), b"old")
-    disk = full_at(monkeypatch, fails_at)
-    _to_folder(tmp_path / "old", old)
-    disk.append("full")
-    for name in ("old", "new/er"):
-        with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / name / fails_at}: No space left")):
-            _to_folder(tmp_path / name, dict.fromkeys(old, b"new"))
-    assert {name: (tmp_path / "old" / name).read_bytes() for name in old} == old
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]

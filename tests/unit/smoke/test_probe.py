@@ -127,32 +127,32 @@ class FakeDriver:
     def __init__(self, init=0, count=1, version=11040, attributes=None):
         self.init, self.count, self.version, self.attributes = init, count, version, attributes or {}
 
-    def nvmlInit_v2(self):  # noqa: N802
+    def nvmlInit_v2(self):
         return 0
 
-    def nvmlShutdown(self):  # noqa: N802
+    def nvmlShutdown(self):
         return 0
 
-    def nvmlSystemGetDriverVersion(self, text, _size):  # noqa: N802
+    def nvmlSystemGetDriverVersion(self, text, _size):
         text.value = b"535.54.03"
         return 0
 
-    def cuDeviceGet(self, pointer, index):  # noqa: N802
+    def cuDeviceGet(self, pointer, index):
         pointer._obj.value = index
         return 0
 
-    def cuDeviceGetAttribute(self, pointer, attribute, _device):  # noqa: N802
+    def cuDeviceGetAttribute(self, pointer, attribute, _device):
         pointer._obj.value = self.attributes.get(attribute, 0)
         return 0 if attribute in self.attributes else 1
 
-    def cuInit(self, _flags):  # noqa: N802
+    def cuInit(self, _flags):
         return self.init
 
-    def cuDeviceGetCount(self, pointer):  # noqa: N802
+    def cuDeviceGetCount(self, pointer):
         pointer._obj.value = self.count
         return 0
 
-    def cuDriverGetVersion(self, pointer):  # noqa: N802
+    def cuDriverGetVersion(self, pointer):
         pointer._obj.value = self.version
         return 0
 

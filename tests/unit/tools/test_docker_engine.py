@@ -67,5 +67,7 @@ def test_without_an_engine_make_demo_says_so_before_it_installs_anything(tools):
     done = run_as_user("make", "-C", str(tools), "demo", PATH=path, DOCKER_HOST=f"unix://{tools}/none.sock")
     assert done.returncode != 0
     assert "no Docker engine answers" in done.stderr
+    assert "apt-get install docker.io" in done.stderr
+    assert "DOCKER_HOST" in done.stderr
     assert not (tools / ".venv").exists()
     assert "venv" not in done.stdout

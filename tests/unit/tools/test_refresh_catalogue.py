@@ -11,13 +11,14 @@ import re
 import shutil
 import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
 
 from farm import catalog
 from farm.base.yamlfile import load
 from farm.catalog import models
+from tests.servers.threads import Handler
 from tests.unit.wheel.conftest import build_elf, fat_container, fat_entry
 from tools import refresh_catalogue
 
@@ -53,7 +54,7 @@ class Index:
         self.ranges = True
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Page(Handler):
             def do_GET(self):
                 name = self.path.strip("/").rpartition("/")[2]
                 data, code = outer.files.get(name) or outer.listing(name), 200
@@ -63,15 +64,9 @@ class Index:
                 given = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
                 if given and outer.ranges:
                     data, code = data[int(given[1]) : int(given[2]) + 1], 206
-                self.send_response(code)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                self.reply(code, data)
 
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 

@@ -171,6 +171,20 @@ def test_an_extension_module_runs_its_init_function(scan, name):
 MOV_RDI = b"\x48\x8b\x3d"
 
 
+def test_of_several_init_functions_the_name_of_the_file_decides(scan):
+    names = {"PyInit_m": 0, "PyInit_n": 64}
+    found = scan(text(p0=RET, p64=VPADDD_YMM + RET), symbols=names)
+    assert (features(found), bool(found.open_ends), found.starts) == ({}, True, 2)
+
+
+def test_the_initialiser_that_the_loader_is_told_of(make_elf):
+    """`ld -init=NAME`: any function, not that of the section `.init` alone."""
+    raw = make_elf(text=text(p64=VPADDD_YMM + RET), symbols={"kernel": 64})
+    elf = read_elf(raw)
+    found = scan_starts(raw, replace(elf, dynamic=(*elf.dynamic, (12, CODE + 64))), "avx")
+    assert features(found) == {"AVX2": (1, ("kernel+0x0",))}
+
+
 def definition(at, slots_at, *, first=2):
     """The bytes of a PyModuleDef's slots, and the relocations of its `m_slots` and of their functions."""
     rows = [(CODE + at + slots_at, 8, CODE + 176), (CODE + 176 + 8, 8, CODE + 64)]
@@ -254,6 +268,16 @@ def test_a_function_that_another_one_gets_may_run(scan, taker, ends, leave):
     code = text(p0=LEA_RDI + struct.pack("<i", 64 - 7) + leave(7, 32) + RET, p32=stub, p64=VPADDD_YMM + RET)
     found = scan(code, init=[0], takes=[taker], relocations=[(0x5000, 3 << 32 | 7, 0)])
     assert (features(found), found.open_ends) == ({}, ends)
+
+
+@pytest.mark.parametrize("name", ["PyObject_Call", "_PyObject_New", "PyEval_EvalCode", "_ZNSo3putEc", "__cxa_throw"])
+def test_what_calls_back_or_ends_in_a_handler_leaves_open_what_runs(scan, name):
+    """Types' own functions, virtual ones of a stream, `catch`: pointers alone lead there."""
+    stub = b"\xff\x25" + struct.pack("<i", 0x5000 - (CODE + 32 + 6))
+    code = text(p0=call(0, 32) + RET, p32=stub, p64=VPADDD_YMM + RET)
+    for taken, ends in ((name, 1), ("PyType_Ready", 0), ("_ZNSt8ios_base4InitC1Ev", 0)):
+        found = scan(code, init=[0], takes=[taken], relocations=[(0x5000, 3 << 32 | 7, 0)])
+        assert (features(found), found.open_ends) == ({}, ends)
 
 
 MOVABS = b"\x48\xb8" + bytes(8)  # ten bytes

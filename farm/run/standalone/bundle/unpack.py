@@ -30,7 +30,7 @@ EXIT_CODES = """exit codes:
 
 
 def say(text: str) -> None:
-    print(f"farm: {text}", flush=True)
+    print(f"farm: {text.removeprefix('farm: ')}", flush=True)  # a line of the build's log has it already
 
 
 def leave(code: int, text: str, todo: str | None = None) -> NoReturn:
