@@ -2,8 +2,8 @@
 
 Usage: report.py ZIP NAME=FILE... Each FILE that exists goes in as NAME. report.cmd calls it; standard library alone.
 
-Taken out of every text: the value of each variable of this environment that is not one of Windows' own, users and
-passwords in URLs, what looks like a key, the name of the user and of the machine.
+Taken out of every text but the plan: the value of each variable of this environment that is not one of Windows' own and
+stands in no plan, users and passwords in URLs, what looks like a key, the name of the user and of the machine.
 """
 
 import os
@@ -13,10 +13,12 @@ import zipfile
 from pathlib import Path
 
 MAX_BYTES = 64 << 20
+PLAN = "plan.json"
 SHORTEST = 6  # a shorter value stands in texts by chance
 # Variables that every Windows has; SDKs and drivers add such paths too (CUDA_PATH), which a report needs.
 WINDOWS = re.compile(
     r"ALLUSERSPROFILE|APPDATA|COMMONPROGRAM.*|COMSPEC|CUDA_PATH.*|CHOCOLATEYINSTALL|DRIVERDATA|FARM_(PYTHON|JOBS|TAG|REPORT)"
+    r"|GITHUB_(ACTION|EVENT_NAME|JOB|WORKFLOW)|RUNNER_\w+"
     r"|HOMEDRIVE|HOMEPATH|LOCALAPPDATA|LOGONSERVER|NUMBER_OF_PROCESSORS|NVTOOLSEXT_PATH|ONEDRIVE.*|OS|PATH|PATHEXT"
     r"|PROCESSOR_.*|PROGRAM(DATA|FILES|W6432).*|PROMPT|PSMODULEPATH|PUBLIC|SESSIONNAME|SYSTEM(DRIVE|ROOT)|TEMP|TMP"
     r"|USER(DOMAIN.*|NAME|PROFILE)|COMPUTERNAME|VS\d+COMNTOOLS|WINDIR|WINEPATH|PYTHON(UTF8|HOME|PATH)",
@@ -32,8 +34,8 @@ IN_URL = re.compile(r"(?<=://)[^\s/@\"']+@")
 IN_QUERY = re.compile(r"(?i)([?&](?:sig|signature|token|key|password|x-amz-[a-z-]+)=)[^&\s\"']+")
 
 
-def hidden() -> list[tuple[re.Pattern[str], str]]:
-    """Texts that may not be sent, longest first, and what stands for each."""
+def hidden(plan: str) -> list[tuple[re.Pattern[str], str]]:
+    """Texts that may not be sent, longest first, and what stands for each. Words of the plan are no secret."""
     found = {
         value: f"[{name}]"
         for name, value in os.environ.items()
@@ -44,7 +46,7 @@ def hidden() -> list[tuple[re.Pattern[str], str]]:
     for name, shown in (("USERPROFILE", "%USERPROFILE%"), ("USERNAME", "[user]"), ("COMPUTERNAME", "[machine]")):
         if len(value := os.environ.get(name, "")) > 2:
             patterns.append((re.compile(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", re.IGNORECASE), shown))
-    return patterns
+    return [(pattern, shown) for pattern, shown in patterns if not pattern.search(plan)]
 
 
 def cleaned(text: str, secrets: list[tuple[re.Pattern[str], str]]) -> str:
@@ -70,14 +72,16 @@ def read(path: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Writes the zip; 9 with one line where it cannot be written."""
-    secrets, target = hidden(), Path(argv[0])
+    target, files = Path(argv[0]), dict(word.split("=", 1) for word in argv[1:])
+    plan = Path(files.get(PLAN, PLAN))
     new = target.with_name(target.name + ".new")
     try:
+        secrets = hidden(read(plan) if plan.is_file() else "")
         with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
-            for word in argv[1:]:
-                name, _, place = word.partition("=")
+            for name, place in files.items():
                 if Path(place).is_file():
-                    archive.writestr(name, cleaned(read(Path(place)), secrets))
+                    text = read(Path(place))
+                    archive.writestr(name, text if name == PLAN else cleaned(text, secrets))
         new.replace(target)
     except OSError as error:
         print(f"report: {error}; check disk space and permissions", file=sys.stderr)
