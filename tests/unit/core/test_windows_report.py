@@ -72,7 +72,7 @@ def test_the_words_of_the_machine_are_kept(report):
 
 
 def test_what_the_plan_says_is_no_secret(report):
-    """A workflow's job has a VARIANT, a hosted runner GITHUB_JOB=canary and RUNNER_OS=Windows; a user is called farm."""
+    """A job has a VARIANT, a hosted runner GITHUB_JOB=canary and RUNNER_OS=Windows; a user is called farm."""
     plan = '{"windows": {}, "package": "canary", "variant": "sm35-avx-py311", "home": "C:/farm/x"}'
     log = "farm: canary 0.1.0 for sm35-avx-py311 on Windows; configure; hunter2-own"
     given = {"VARIANT": "sm35-avx-py311", "GITHUB_JOB": "canary", "RUNNER_OS": "Windows", "GITHUB_ACTION": "configure"}
