@@ -20,11 +20,7 @@ def validator(command: str) -> jsonschema.Draft202012Validator:
 
 
 def valid(command: str, document: str) -> Any:
-    """The document that `farm COMMAND --json` printed.
-
-    Raises:
-        AssertionError: It is not what the schema says.
-    """
+    """The document that `farm COMMAND --json` printed, which must be what the schema says."""
     data = json.loads(document)
     errors = [f"{error.json_path}: {error.message}" for error in validator(command).iter_errors(data)]
     errors = errors or list(_unknown(validator(command).schema, data, "$"))

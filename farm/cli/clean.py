@@ -129,12 +129,12 @@ def leftovers(
     artifacts = workspace.artifacts
     kept = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
-        if folder.name not in kept and changed(folder) <= before:
+        if folder.name not in kept and modification_time(folder) <= before:
             yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
     # A run that is under way uses the caches.
     for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
         stays = _is_compiler_cache(entry) and not args.compiler_caches
-        if not stays and changed(entry) <= before and not _holds_index(entry, workspace.index_url):
+        if not stays and modification_time(entry) <= before and not _holds_index(entry, workspace.index_url):
             yield entry
 
 
@@ -170,7 +170,7 @@ def _holds_index(entry: Path, index: str) -> bool:
     return "://" not in index and Path(index).resolve().is_relative_to(entry.resolve())
 
 
-def changed(path: Path) -> datetime:
+def modification_time(path: Path) -> datetime:
     return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
 
 

@@ -25,9 +25,9 @@ def complete(line: str) -> None:
     """Answers the shell, which has set argcomplete's variables for this command line, and ends the process."""
     import argcomplete
 
-    from farm.cli.main import COMMANDS, named, parser
+    from farm.cli.main import COMMANDS, command_in, parser
 
-    name = named(line[: int(os.environ.get("COMP_POINT", len(line)))].split(" ")[1:-1]) or ""
+    name = command_in(line[: int(os.environ.get("COMP_POINT", len(line)))].split(" ")[1:-1]) or ""
     # A command that is still being typed: the names of all, without their options.
     top = parser((name,)) if name in COMMANDS else parser(load=False)
     argcomplete.autocomplete(top, always_complete_options=False)

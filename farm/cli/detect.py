@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if too_old and found.variant:
         found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
     found = with_published(found, readings, _index(args.index, project), _index_url(args.index, project))
-    others = list(_elsewhere(readings))
+    others = list(_other_makers(readings))
     if args.json:
         models = {"readings": readings, "recommendation": found}
         document = {name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()}
@@ -55,7 +55,7 @@ def _builds(project: Path, readings: Readings) -> tuple[list[Own], str | None]:
     return own, f"channel {newer[0].channel}: {fault}" if fault else None
 
 
-def _elsewhere(readings: Readings) -> Iterator[tuple[str, str, str]]:
+def _other_makers(readings: Readings) -> Iterator[tuple[str, str, str]]:
     """Who else has a wheel for the cards, as `farm why --official` says: the maker, what it is, its install line."""
     machine, place = machine_of(readings), f"{readings.os.system}-{readings.cpu.machine}"
     if not machine.sms or place not in official.PLATFORMS:
@@ -73,10 +73,7 @@ def _elsewhere(readings: Readings) -> Iterator[tuple[str, str, str]]:
 
 def _index(named: str | None, project: Path) -> str:
     """Where the index can be asked: `--index`, else `index:` of ci/farm.yaml."""
-    if named:
-        return named
-    index = load_settings(project).index
-    return index if "://" in index else str(project / index)
+    return named or load_settings(project).index_at(project)
 
 
 def _index_url(named: str | None, project: Path) -> str:

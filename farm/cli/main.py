@@ -84,12 +84,12 @@ class Parser(argparse.ArgumentParser):
     """Errors begin with the message; the nearest word and one line of usage follow."""
 
     def error(self, message: str) -> NoReturn:
-        needed = [word for action in self._actions if (word := _needed(action))]
+        needed = [word for action in self._actions if (word := _required(action))]
         usage = " ".join([self.prog, *needed, "[OPTIONS]"])
         self.exit(2, f"{self.prog}: {message}\n{did_you_mean(message, self)}  usage: {usage}  (`{self.prog} --help`)\n")
 
 
-def _needed(action: argparse.Action) -> str | None:
+def _required(action: argparse.Action) -> str | None:
     """An argument that has to be given, as usage shows it."""
     name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if action.option_strings:
@@ -164,7 +164,7 @@ def overview() -> str:
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
     """The arguments of one command; only its module is imported."""
-    name = named(given)
+    name = command_in(given)
     if name is None:
         top = parser(())
         # argparse answers these without a command, and ends the process.
@@ -188,7 +188,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def named(given: Sequence[str]) -> str | None:
+def command_in(given: Sequence[str]) -> str | None:
     """The command among the arguments: the first that is neither a global option nor its value."""
     rest = iter(given)
     for word in rest:

@@ -12,6 +12,7 @@ from farm.base.project import find_project
 from farm.cli import show
 from farm.plan.matrix import Build, Channel, load_matrix
 from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.recipe import recipe
 from farm.plan.settings import load_github
 from farm.platforms.facts import PLATFORMS
 
@@ -21,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", metavar="PATTERN", help="list only matching packages, such as torch*")
     parser.add_argument("--platform", choices=list(PLATFORMS))
     parser.add_argument("--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311")
-    parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+    parser.add_argument("--format", default="table", choices=["table", "github", "names"])
 
 
 def run(args: argparse.Namespace) -> int:
     project = find_project(args.project or Path.cwd())
     matrix = load_matrix(project)
-    builds = [build for build in matrix.builds(args.channel) if _wanted(build, args)]
+    builds = [build for build in matrix.builds(args.channel) if _fits(build, args)]
     if not builds:
         raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(build: Build, args: argparse.Namespace) -> bool:
+def _fits(build: Build, args: argparse.Namespace) -> bool:
     return (
         fnmatchcase(build.package, args.package or "*")
         and fnmatchcase(str(build.variant), args.variant or "*")
@@ -75,8 +76,8 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for (package, platform, gpu, cpu), builds in cells.items():
-        pythons = _joined(build.variant.python for build in builds)
-        versions = _joined(build.cuda or "yes" for build in builds)
+        pythons = _join(build.variant.python for build in builds)
+        versions = _join(build.cuda or "yes" for build in builds)
         rows.setdefault((package, platform, gpu, pythons), {})[cpu] = versions
     print(f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)")
     show.table(
@@ -84,8 +85,11 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         ("package", "platform", "GPU", "Python", *cpus),
         [(*row, *(found.get(cpu, "-") for cpu in cpus)) for row, found in rows.items()],
     )
+    for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
+        if not recipe(channel.text.recipes.get(package, package)).is_for_gpus:
+            show.say(f"{package} has no code for a GPU: its builds are the same code for each, and as for cpu")
     print()
 
 
-def _joined(words: Iterable[str]) -> str:
+def _join(words: Iterable[str]) -> str:
     return " ".join(dict.fromkeys(words))

@@ -56,8 +56,8 @@ def prepare() -> None:
     and programs that are started would write into that file.
     """
     _open_closed()
-    sys.stdout = _prepared(sys.stdout)
-    sys.stderr = _prepared(sys.stderr)
+    sys.stdout = _wrap(sys.stdout)
+    sys.stderr = _wrap(sys.stderr)
     in_main = threading.current_thread() is threading.main_thread()
     # CI systems and `systemctl stop` send SIGTERM, a terminal that is closed SIGHUP. Both are like Ctrl-C: containers
     # and temporary files must not stay. `nohup` has SIGHUP ignored, which stays so.
@@ -79,7 +79,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> Never:
     raise KeyboardInterrupt
 
 
-def _prepared(stream: TextIO | None) -> TextIO:
+def _wrap(stream: TextIO | None) -> TextIO:
     if stream is None:  # closed from the start
         return Path(os.devnull).open("w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):  # a test's

@@ -95,8 +95,7 @@ def first(project: "Path", settings: "Settings", plan: "Plan") -> Iterator[tuple
     from farm.run.inputs import standing
 
     try:
-        index = settings.index if "://" in settings.index else str(project / settings.index)
-        for need, missing in standing(index, plan, project):
+        for need, missing in standing(settings.index_at(project), plan, project):
             yield "first", f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}"
     except FarmError as error:
         yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
@@ -106,8 +105,8 @@ def without_device_code(plan: "Plan") -> Iterator[tuple[str, str]]:
     """The build for the CPU alone, where one for a GPU would be the same code."""
     from farm.plan.recipe import recipe
 
-    made_by, variant = recipe(plan.recipe), plan.parsed_variant
-    if variant.sms and not made_by.device_code and not made_by.components:
+    variant = plan.parsed_variant
+    if variant.sms and not recipe(plan.recipe).is_for_gpus:
         yield "the same", f"it has no code for a GPU: cpu-{variant.cpu}-{variant.python} is the same code"
 
 

@@ -69,7 +69,7 @@ class Position:
         self._done, self._total = max(done, self._done), total
         self.latest = time.monotonic()
 
-    def counted(self, now: float) -> str:
+    def count(self, now: float) -> str:
         """`3/7 (42 %), 12 a minute, about 3 min left`; less where less is known, empty where nothing is counted."""
         if not self._total:
             return ""
@@ -143,7 +143,7 @@ class LogWatcher:
         at, now = self._at, time.monotonic()
         if not at.name:
             return None
-        words = [part for part in (at.counted(now), at.output(now)) if part]
+        words = [part for part in (at.count(now), at.output(now)) if part]
         return _cut(f"    {': '.join(words) or f'{at.name} for {duration(now - at.began)}'}")
 
 
@@ -195,7 +195,7 @@ class TerminalWatcher:
         if not at.name:
             return Text("")
         frame = self._frames[int(now * 4) % len(self._frames)]
-        head = "  ".join(filter(None, [f"{frame} {at.name}", duration(now - at.began), at.counted(now)]))
+        head = "  ".join(filter(None, [f"{frame} {at.name}", duration(now - at.began), at.count(now)]))
         return Text.assemble(head, "\n", (f"  {at.output(now)}", "dim"), no_wrap=True, overflow="ellipsis")
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_allow, index_url, policy_of
+from farm.cli.index import add_allow, add_index, index_url, policy_of
 from farm.cli.options import add_dependencies, add_selectors, add_verbosity, add_waivers
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser, required=False, of_wheel=True)
     add_waivers(parser)
     add_dependencies(parser)
-    parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+    add_index(parser)
     parser.add_argument(
         "--inputs", type=Path, metavar="FILE", help="built/inputs.json of the run that built it, for the provenance"
     )
@@ -88,7 +88,7 @@ def _verified(args: argparse.Namespace) -> int:
 
     project, settings, plan = plan_of(args)
     if args.index:
-        settings = settings.named(args.index)
+        settings = settings.with_index(args.index)
     with watching(args) as watcher:
         workspace, outcomes = Workspace(project, settings, watcher), Outcomes()
         with outcomes.timed("verify", watcher) as step:

@@ -36,7 +36,7 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
     )
     # `main/pytorch-python313-cuda12_8-sm80-avx512`: every alias says `python`, and no variant does (`py313`).
     if "python" in args.variant.rpartition("-")[0]:
-        build = load_matrix(project).named(args.variant, args.channel)
+        build = load_matrix(project).by_alias(args.variant, args.channel)
         if build.cuda and args.cuda is None:
             options["cuda"] = Choice(build.cuda, f"alias {args.variant}")
         return Selectors(build.variant, build.package, build.platform, build.channel, options)

@@ -4,6 +4,7 @@ import argparse
 
 from farm.base.errors import UsageError
 from farm.cli import show
+from farm.cli.index import add_index
 from farm.cli.project import project_of
 from farm.index.backends import open_store
 from farm.index.layout import CATALOGUE
@@ -17,14 +18,14 @@ from farm.site.wheels import wheels, with_tests
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["build"], help="write the pages from the index and the matrix")
-    parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+    add_index(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
     project, settings = project_of(args)
     if args.index:
-        settings = settings.named(args.index)
+        settings = settings.with_index(args.index)
     workspace = Workspace(project, settings, Silent())
     store = open_store(workspace.index_url)
     if store.get(CATALOGUE) is None:

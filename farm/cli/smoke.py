@@ -63,7 +63,7 @@ def _sources(
     group = plan.parsed_variant.group
     if args.index_url and not args.index_url.startswith(("http://", "https://")):
         # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm publish` prints.
-        workspace = replace(workspace, settings=workspace.settings.named(args.index_url))
+        workspace = replace(workspace, settings=workspace.settings.with_index(args.index_url))
     elif args.index_url:
         return ("--extra-index-url", args.index_url), ()
     elif args.wheel is not None:

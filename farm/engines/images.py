@@ -161,6 +161,7 @@ class Toolchain:
         context: The rendered context, path -> text; its sha256 is `digest`.
         base: The id of the base image.
         archives: The URL of a folder that steps of the Dockerfile ask first for what they download.
+        emulated: The engine's machine is another than the image's.
         wheels: Gives, when there is no image yet, where the wheels are (by file name) that the context's
             `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
     """
@@ -171,6 +172,7 @@ class Toolchain:
     base: str
     labels: Mapping[str, str]
     archives: str | None = None
+    emulated: bool = False
     wheels: Callable[[], Mapping[str, Path]] = dict
 
     @property
@@ -181,11 +183,12 @@ class Toolchain:
     @property
     def arguments(self) -> dict[str, str]:
         """Of the Dockerfile."""
-        made = {"BASE": self.base}
+        values = {"FARM_ARCHIVES": self.archives, "FARM_EMULATED": "1" if self.emulated else None}
         # Docker warns of an argument that no step takes.
-        if self.archives and "ARG FARM_ARCHIVES\n" in self.context["Dockerfile"]:
-            made["FARM_ARCHIVES"] = self.archives
-        return made
+        named = {
+            name: value for name, value in values.items() if value and f"ARG {name}\n" in self.context["Dockerfile"]
+        }
+        return {"BASE": self.base, **named}
 
 
 @guard

@@ -258,6 +258,11 @@ class Recipe(Model):
     requires: list[str] = []
     smoke: SmokeTest = SmokeTest()
 
+    @property
+    def is_for_gpus(self) -> bool:
+        """False if the build for each GPU is the same code."""
+        return self.device_code or bool(self.components)
+
     def cost_for(self, sms: Collection[int]) -> tuple[str, float] | None:
         """How near the CPU hours are, and the hours: they were measured with one GPU architecture or none."""
         if self.cost and self.cost.without_gpu_hours and not sms:

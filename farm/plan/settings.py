@@ -102,7 +102,11 @@ class Settings(Model):
     slurm: Slurm | None = None
     grace_s: int = Field(default=600, ge=0)
 
-    def named(self, index: str) -> "Settings":
+    def index_at(self, project: Path) -> str:
+        """The index: a URL, or a folder of the project."""
+        return self.index if "://" in self.index else str(project / self.index)
+
+    def with_index(self, index: str) -> "Settings":
         """With the index that a command line names: a path from the current folder, a file:// or an s3:// URL.
 
         Without the public address, which is that of the index of the file.

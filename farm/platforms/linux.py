@@ -24,6 +24,7 @@ TOOLKIT_SCRIPTS = {
     "nvidia": ("install_toolkit.py",),
     "wheels": ("install_cuda_wheels.py", "install_debian_cuda.py"),  # the first imports the second
 }
+EMULATED_SCRIPTS = ("native_compilers.sh",)
 PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first imports the second
 PYTHON_PREFIX = "/opt/python"
 
@@ -71,6 +72,10 @@ def _image(templates: Templates, plan: Plan) -> Files:
     scripts = list(COMMON_SCRIPTS)
     files: Files = {}
     image_env: dict[str, str] = {}
+    # For an engine that emulates this machine. Ubuntu has packages for ARM on other servers than those for x86_64.
+    native_compilers = plan.machine == "aarch64" and base.distribution == "debian"
+    if native_compilers:
+        scripts += EMULATED_SCRIPTS
     if plan.python:
         scripts += PYTHON_SCRIPTS
     if toolkit:
@@ -88,6 +93,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "prefix": provider.prefix,
         "image_env": image_env,
         "cxx": plan.env["CXX"],
+        "native_compilers": native_compilers,
         # A package without CUDA code of its own may do without the compiler.
         "lowest_sm": min(cuda.sm) if cuda and toolkit and "nvcc" in toolkit.components else None,
     }

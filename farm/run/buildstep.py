@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, UsageError
+from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError
 from farm.base.heartbeat import megabytes
 from farm.base.interrupts import held
 from farm.base.project import LOCAL
@@ -35,6 +35,10 @@ COLLECT_PAUSE_S = 5.0
 
 class StillRunningError(InfrastructureError):
     """The build could not be followed or collected now; it may still be there for the next try."""
+
+
+class AwayError(StillRunningError):
+    """The engine of a build does not answer."""
 
 
 class CancelledError(FarmError):
@@ -210,8 +214,8 @@ class BuildStep:
         try:
             engine = self.context.backend(last.runner).engine
             observed = engine.observe(last.handle)
-        except InfrastructureError as error:
-            raise StillRunningError(str(error), hint=error.hint) from error
+        except (InfrastructureError, NoRunnerError) as error:
+            raise self._away(last, error) from error
         # Killed from outside it is lost as well, though its engine still knows it: it is built again.
         if observed.state != "lost" and observed.cause is not Cause.KILLED:
             return last
@@ -307,10 +311,15 @@ class BuildStep:
                 self._noted(attempt),
                 lambda observed: self._note_state(attempt, observed),
             )
+        except LocalDiskError as error:
+            raise StillRunningError(str(error), hint=error.hint) from error
         except InfrastructureError as error:
-            raise StillRunningError(
-                str(error), hint="run the same command again: it continues if the build is still there"
-            ) from error
+            raise self._away(attempt, error) from error
+
+    def _away(self, attempt: Attempt, error: FarmError) -> AwayError:
+        """The error for an engine that does not answer; until it does it is the attempt's reason."""
+        self.context.journal.set_state(attempt.id, "running", why=str(error))
+        return AwayError(str(error), hint="run the same command again: it continues if the build is still there")
 
     def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""

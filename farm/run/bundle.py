@@ -122,10 +122,13 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             fetch_needs(workspace, plan, needed["needs"])
         rendered = render(workspace.project, plan)
         rendered.write(folder / "context")
-        image = toolchain(workspace, backend, plan, rendered, folder, Outcomes())
+        outcomes = Outcomes()
+        image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
         script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
-        workspace.watcher.line(f"packing {image}, once an image")
-        tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
+        with outcomes.timed("pack", workspace.watcher) as step:
+            workspace.watcher.line(f"packing {image}, once an image: minutes")
+            tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
+            step.result = str(tree)
         sources = folder / "sources"
         mirror = workspace.settings.debian_mirror
         gather(plan, workspace.artifacts / "sources", sources, mirror=mirror, line=workspace.watcher.line)

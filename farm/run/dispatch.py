@@ -23,7 +23,7 @@ from farm.base.locks import lock
 from farm.engines.base import FINAL
 from farm.run import mainjob
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
-from farm.run.buildstep import CancelledError, StillRunningError
+from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
 from farm.run.mainjob import MainJob
@@ -452,6 +452,11 @@ class Dispatcher:
         away = isinstance(error, NoRunnerError) and len(lost) > entry.losses  # the runner went between look and start
         if not isinstance(error, InfrastructureError) and not away:  # the build's own fault
             self._end(entry, error)
+        elif isinstance(error, AwayError) and self.journal.happened(run_id, EventKind.CANCEL):
+            self._end(entry, CancelledError(f"cancelled; its build may go on to its time limit: {error}"))
+        elif isinstance(error, AwayError) and (gone := self._gone(entry, now)):
+            self.journal.set_state(gone.id, "lost", "infra", why=str(error))
+            self._lose(entry, gone.runner, self._lost(run_id), error, now)
         elif isinstance(error, StillRunningError):
             note_error(self.journal, run_id, error)
             self._again(entry, now + PAUSE_S)
@@ -463,6 +468,15 @@ class Dispatcher:
             entry.step_tries += 1
             self._wait(entry, f"{error}; again in {PAUSE_S:.0f} s")
             self._again(entry, now + PAUSE_S)
+
+    def _gone(self, entry: Entry, now: float) -> Attempt | None:
+        """The build of a machine that has not answered for `grace_s`, where others could build it; else None."""
+        said = self.journal.happened(entry.id, EventKind.STATE)
+        if said is None or len(engine_kind(entry.on).machines(self.workspace)) < 2:
+            return None
+        if now - datetime.fromisoformat(said.time).timestamp() < self.workspace.settings.grace_s:
+            return None
+        return next((attempt for attempt in self._attempts(entry.id) if attempt.state not in FINAL), None)
 
     def _lose(self, entry: Entry, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
         """A runner lost the build: it goes to another entry, if there is entry."""

@@ -219,7 +219,13 @@ def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
 def _stop(workspace: Workspace, journal: Journal, run: Run) -> None:
     """Here, not only by the run's own controller: that may hang, or be gone."""
     for attempt in under_way(journal, run.id):
-        with contextlib.closing(open_backend(workspace, attempt.engine, attempt.runner)) as backend:
+        try:
+            backend = open_backend(workspace, attempt.engine, attempt.runner)
+        except NoRunnerError as error:  # its machine is gone: the run ends without it
+            text = f"cancelled; its build may go on to its time limit: {error}"
+            note_error(journal, run.id, InfrastructureError(text, hint=error.hint))
+            continue
+        with contextlib.closing(backend):
             engine = backend.engine
             engine.cancel(str(attempt.handle))
             if journal.claim(run.id):  # its controller is dead: no one else will tell

@@ -225,6 +225,7 @@ def toolchain(
             base=base,
             labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
             archives=workspace.settings.archives_url,
+            emulated=emulated,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
         image = images.ensure_image(

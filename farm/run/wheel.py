@@ -108,7 +108,7 @@ def _decided(report: Report, wheel: Path) -> Report:
     cpu = report.check("cpu")
     if not cpu.undecided:
         return report
-    from farm.smoke.emulated import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
+    from farm.smoke.imports import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
 
     try:
         return emulate(report, wheel, only=cpu.undecided)

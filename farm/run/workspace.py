@@ -117,10 +117,7 @@ class Workspace:
 
     @property
     def index_url(self) -> str:
-        return self._place(self.settings.index)
-
-    def _place(self, place: str) -> str:
-        return place if "://" in place else str(self.project / place)
+        return self.settings.index_at(self.project)
 
 
 def journal_path(project: Path, settings: Settings) -> Path:

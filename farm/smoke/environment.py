@@ -203,11 +203,11 @@ def install(
     words += ["--only-binary=:all:", *(target.options() if target else ()), *source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + timeout_s
-    code = _logged([sys.executable, "-I", "-m", "pip", f"--python={python}", *words], log, line, end)
+    code = _run_logged([sys.executable, "-I", "-m", "pip", f"--python={python}", *words], log, line, end)
     if code and b"This version of pip does not support python" in log.read_bytes():
         # pip 26 takes 3.10 and newer: an older Python brings a pip of its age.
-        code = _logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
-        code = code or _logged([str(python), "-I", "-m", "pip", *words], log, line, end)
+        code = _run_logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
+        code = code or _run_logged([str(python), "-I", "-m", "pip", *words], log, line, end)
     what = " ".join(["pip install", *(re.sub("(?<=://)[^/@]*@", "****@", word) for word in source), requirement])
     if code is None:
         raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}")
@@ -262,7 +262,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
         return InfrastructureError(f"{what}: {url} does not answer ({reason})", hint=f"{todo}; {hint}")
 
 
-def _logged(command: list[str], log: Path, line: Callable[[str], object], end: float) -> int | None:
+def _run_logged(command: list[str], log: Path, line: Callable[[str], object], end: float) -> int | None:
     """Run a command whose output goes to `log`, line by line to `line` too: its exit code; None: ended at `end`."""
     rest = b""
     with log.open("wb") as file, log.open("rb") as written:

@@ -18,7 +18,7 @@ does. All functions in the table count as called. Tables of virtual functions ar
 is called. A function whose address is taken before a call
 is followed as well, since the one that is called may call it (pthread_once, qsort), but not before atexit. What else
 pointers reach is not seen: such ends are counted (`InitScan.open_ends`) and leave what runs
-undecided; emulation decides it (`farm.smoke.emulated`). So are calls of what calls back by an object's own table
+undecided; emulation decides it (`farm.smoke.imports`). So are calls of what calls back by an object's own table
 (`PyObject_Call`, streams of C++) or goes on elsewhere (exceptions: their handlers follow no jump).
 
 A branch is followed whether or not it asks the CPU first, so a find is a place to look at. Only what is found within

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from farm.base.errors import FarmError
-from farm.smoke.emulated import emulate
+from farm.smoke.imports import emulate
 from farm.wheel.elf import read_elf
 from farm.wheel.initscan import LoadedImage, Walk
 from farm.wheel.isa import Sweep

@@ -198,15 +198,8 @@ def killed(
 ) -> Count:
     """A publisher gets SIGKILL after each request of a publish in turn; then a reader looks, and it is run again.
 
-    One other wheel is there before, which must stay. The reader goes past the proxy.
-
-    Args:
-        url: The store.
-        folder: For the wheels.
-        made: Makes the publishers.
-        size: Bytes of the wheel.
-        only: After which requests; all by default.
-        options: For the publishers.
+    One other wheel is there before, which must stay. The reader goes past the proxy. `size`: bytes of the wheel;
+    `only`: after which requests, all by default; `options` are the publishers'.
     """
     count = Count()
     first, second = make_wheel(folder, 1), make_wheel(folder, 2, size=size)

@@ -36,11 +36,7 @@ class Gateway:
 
 
 def unpacked(folder: Path = TOOLS / "ceph") -> Path:
-    """The unpacked packages; downloaded with apt-get at the first call (70 MB, 280 MB unpacked).
-
-    Raises:
-        MissingError: There is no apt-get here, or it found no such packages.
-    """
+    """The unpacked packages, downloaded with apt-get at the first call (70 MB, 280 MB unpacked); else MissingError."""
     root = folder / "root"
     if (folder / ".complete").exists():
         return root
@@ -60,9 +56,7 @@ def unpacked(folder: Path = TOOLS / "ceph") -> Path:
 def gateway(folder: Path, *, gigabytes: int = 4) -> Iterator[Gateway]:
     """Starts it in an empty folder; about 25 s on two cores. All is lost at the end.
 
-    Args:
-        folder: For configuration, logs and sockets; its path must be short (sockets hold 107 characters).
-        gigabytes: What the store may hold, in memory.
+    The path of `folder` must be short (sockets hold 107 characters); `gigabytes` is what the store may hold in memory.
     """
     root = unpacked()
     libraries = root / "usr/lib/x86_64-linux-gnu"

@@ -13,11 +13,7 @@ CONFIGURATIONS = ROOT / "docs" / "servers"
 
 
 def unpacked(package: str, program: str) -> Path:
-    """The program of a Debian package.
-
-    Raises:
-        MissingError: There is no apt-get here, or it found no such package.
-    """
+    """The program of a Debian package; MissingError where it cannot be had."""
     found = TOOLS / package / program
     if not found.exists():
         with tempfile.TemporaryDirectory(dir=_made(TOOLS)) as folder:  # other test processes may be at it too

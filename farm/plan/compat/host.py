@@ -169,9 +169,14 @@ def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
 
 
 def words_have_their_feature(stack: Stack) -> Iterator[Reason]:
-    """The recipe can build what the word of an option asks for."""
+    """The machine has what the word of an option asks for, and the recipe can build it."""
     for name, word in effects(stack).items():
-        if word.feature and facts(stack.platform).in_images and word.feature not in stack.features:
+        feature = catalog.features()[word.feature] if word.feature else None
+        if feature and feature.machines is not None and stack.variant.machine not in feature.machines:
+            listed = ", ".join(feature.machines)
+            named = {"part": feature.title, "known": listed, "listed": listed}
+            yield because("switch/machine", stack, feature, rule=name, change=(name,), **named)
+        elif word.feature and facts(stack.platform).in_images and word.feature not in stack.features:
             yield Reason(name, word.lacks, word.fact, "recipe.yaml, farm/catalog/words.yaml", change=(name,))
 
 

@@ -69,7 +69,7 @@ class Matrix:
         farms = load(SHIPPED, MatrixText).channels
         return [name for name in self.channels if name not in farms]
 
-    def named(self, name: str, channel: str | None = None) -> Build:
+    def by_alias(self, name: str, channel: str | None = None) -> Build:
         """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
 
         Without a channel in the name or in `channel`, the first channel that has the alias is taken.

@@ -36,6 +36,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory, client: Any) -> Iterator[
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     done = farm.run("render", *CPU, "--bundle", str(folder / "parts"))
     assert done.returncode == 0, done.stderr
+    assert "==> pack\n" in done.stderr, "minutes without a word"
     for path in (folder, *folder.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     yield farm, folder

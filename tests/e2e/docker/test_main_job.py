@@ -3,11 +3,8 @@
 import json
 import os
 import shutil
-import signal
-import sqlite3
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from farm.run.run import submit
 from farm.run.workspace import Silent, Workspace, open_journal
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
-from tests.e2e.conftest import TIMEOUT_S
 from tests.plans import plan_of
 
 HERE = Path(__file__).parent
@@ -207,57 +203,6 @@ def test_an_avx2_wheel_named_avx_is_caught_twice(farm, emulator, tmp_path):
     assert (report.outcome, report.signal) == ("failed", "SIGILL")
     same = run_probe(python, module="canary", expect=expect, timeout_s=300, emulate="Haswell")
     assert same.outcome == "passed"
-
-
-def wait_for_container(farm: Any, process: subprocess.Popen[str]) -> str:
-    """Wait until the journal holds the build's container; returns the run."""
-    database = farm.project / "artifacts" / "farm.db"
-    for _ in range(TRIES):
-        assert process.poll() is None, process.communicate()
-        if database.exists():
-            with sqlite3.connect(database) as journal:
-                try:
-                    rows = journal.execute(
-                        "SELECT j.run_id FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.state = 'running'"
-                    ).fetchall()
-                except sqlite3.OperationalError:
-                    rows = []
-            journal.close()
-            if rows:
-                return str(rows[0][0])
-        time.sleep(0.1)
-    raise AssertionError("the build did not start")
-
-
-TRIES = 6000
-
-
-def test_a_killed_controller_finds_its_run_again(farm, client):
-    process = farm.start("submit", "--variant", "sm35-avx-py311", "--package", "canary")
-    run = wait_for_container(farm, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    (container,) = client.containers.list(all=True, filters={"label": f"farm.run={run}"})
-    said = json.loads(farm.submit("--json").stdout)
-    assert said["run"] == run
-    assert steps(said)["build"]["result"].startswith("resumed")
-    (job,) = [job for job in farm.json("status", run)["jobs"] if job["kind"] == "build"]
-    assert [attempt["handle"] for attempt in job["attempts"]] == [container.id]
-    assert len(farm.json("status")) == 1
-    assert client.containers.list(all=True, filters={"label": f"farm.run={run}"}) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_no_container_and_nothing_in_the_index(farm, client, number):
-    process = farm.start("submit", "--variant", "sm35-avx-py311", "--package", "canary")
-    run = wait_for_container(farm, process)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 130, err
-    assert client.containers.list(all=True, filters={"label": f"farm.run={run}"}) == []
-    (job,) = farm.json("status", run)["jobs"]
-    assert [attempt["state"] for attempt in job["attempts"]] == ["cancelled"]
-    assert published(farm.index) == []
 
 
 def test_without_an_engine_it_says_what_to_do(farm):

@@ -113,6 +113,12 @@ def test_killed_at_several_points(farm, client, code):
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
+    # The controller that was killed alone finds its run again, and the container that went on without it.
+    assert said["run"] == container.labels["farm.run"]
+    assert next(step["result"] for step in said["steps"] if step["step"] == "build").startswith("resumed")
+    (job,) = [job for job in made.json("status", said["run"])["jobs"] if job["kind"] == "build"]
+    assert job["attempts"][-1]["handle"] == container.id
+    assert client.containers.list(all=True, filters={"label": f"farm.run={said['run']}"}) == []
     compiled.append(OBJECT.findall((made.folder(said["run"]) / "build.log").read_text()))
     count = Counter(name for attempt in compiled for name in attempt)
     heavy = [name for name in count if "heavy_" in name]

@@ -83,7 +83,7 @@ def test_without_an_emulator_it_is_refused_with_the_way_to_get_one(farm):
     ],
 )
 @pytest.mark.usefixtures("registered")
-def test_it_is_built_and_tested_and_called_emulated(farm, variant, model, sass):
+def test_it_is_built_and_tested_and_called_emulated(farm, client, variant, model, sass):
     process = farm.start("submit", "--variant", variant, *CANARY)
     out, err = process.communicate(timeout=IMAGE_S)
     assert process.returncode == 0, err
@@ -93,6 +93,10 @@ def test_it_is_built_and_tested_and_called_emulated(farm, variant, model, sass):
     assert (list(steps), {step["outcome"] for step in steps.values()}) == (names, {"done"})
     assert steps["image"]["result"].endswith(", emulated")
     assert "aarch64 is emulated by qemu on this engine" in err
+    # Two bytes of its ELF header say for which machine a program is: the compilers run on this one, without qemu.
+    place = 'od -An -tx1 -j18 -N2 "$(g++-12 -print-prog-name=cc1plus || g++-11 -print-prog-name=cc1plus)"'
+    image = (farm.folder(said["run"]) / "image.id").read_text()
+    assert client.containers.run(image, ["sh", "-c", place], remove=True).split() == [b"3e", b"00"]
     inside = inspect(Path(said["wheel"]))
     assert [tag.endswith("_aarch64") for tag in inside.tags] == [True]
     assert {sm for library in inside.libraries for each in library.fatbins for sm in each.sass} == sass

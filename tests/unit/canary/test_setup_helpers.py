@@ -8,9 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from hypothesis import strategies as st
 
 import farm.recipes
+
+CASES = yaml.safe_load(Path(__file__).with_name("setup_helpers.yaml").read_text(encoding="utf-8"))
 
 SOURCE = Path(farm.recipes.__file__).parent / "canary" / "src" / "setup_helpers.py"
 
@@ -30,25 +33,7 @@ helpers = load()
 
 @pytest.mark.parametrize(
     ("text", "flags"),
-    [
-        ("3.5", ["-gencode=arch=compute_35,code=sm_35"]),
-        (
-            "3.5+PTX",
-            ["-gencode=arch=compute_35,code=sm_35", "-gencode=arch=compute_35,code=compute_35"],
-        ),
-        (
-            "3.5;5.0 8.6",
-            [
-                "-gencode=arch=compute_35,code=sm_35",
-                "-gencode=arch=compute_50,code=sm_50",
-                "-gencode=arch=compute_86,code=sm_86",
-            ],
-        ),
-        ("9.0a", ["-gencode=arch=compute_90a,code=sm_90a"]),
-        ("10.0", ["-gencode=arch=compute_100,code=sm_100"]),
-        (" 3.5 ; 3.5+PTX;", ["-gencode=arch=compute_35,code=sm_35", "-gencode=arch=compute_35,code=compute_35"]),
-        ("12.0f", ["-gencode=arch=compute_120f,code=sm_120f"]),
-    ],
+    CASES["arch_list_becomes_exactly_these_flags"],
 )
 def test_arch_list_becomes_exactly_these_flags(text, flags):
     assert helpers.gencode_flags(helpers.parse_arch_list(text)) == flags
@@ -56,22 +41,7 @@ def test_arch_list_becomes_exactly_these_flags(text, flags):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        " ; ",
-        "35",
-        "sm_35",
-        "3.5+ptx",
-        "3.5,3.7",
-        "3.55",
-        "0.5",
-        "103.0",
-        "Kepler",
-        "3.5+PTX+PTX",
-        "3.5b",
-        "٣.5",
-        "3.5\x00",
-    ],
+    CASES["a_wrong_arch_list_is_refused_by_name"],
 )
 def test_a_wrong_arch_list_is_refused_by_name(text):
     with pytest.raises(helpers.EnvironmentValueError, match=r"^TORCH_CUDA_ARCH_LIST: "):

@@ -122,16 +122,7 @@ def test_windows_wheels_of_the_python_index_are_for_cpus():
 
 @pytest.mark.parametrize(
     ("torch", "cuda", "card", "said"),
-    [
-        ("2.8.0", "12.8", 61, True),
-        ("2.8.0", "12.9", 52, True),
-        ("2.8.0", "12.8", 70, False),
-        ("2.8.0", "12.6", 61, False),
-        ("2.11.0", "12.8", 70, True),
-        ("2.15.0", "12.6", 61, True),
-        ("2.7.1", "12.8", 61, False),
-        ("2.0.1", "11.7", 35, False),
-    ],
+    CASES["what_upstream_dropped_is_said"],
 )
 def test_what_upstream_dropped_is_said(torch, cuda, card, said):
     found = check(Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch))
@@ -156,35 +147,7 @@ def test_ptx_goes_up_only():
 AARCH64 = "linux-aarch64"
 
 
-@pytest.mark.parametrize(
-    ("card", "torch", "platform", "python", "line"),
-    [
-        # The Python index has CUDA wheels for 64-bit Arm from 2.11 on; before, PyTorch's own (aarch64_ci_build.sh).
-        (90, "2.7.0", AARCH64, "py312", "pip install torch==2.7.0 --index-url https://download.pytorch.org/whl/cu128"),
-        (121, "2.9.0", AARCH64, "py312", "pip install torch==2.9.0 --index-url https://download.pytorch.org/whl/cu130"),
-        (110, "2.9.1", AARCH64, "py312", "pip install torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130"),
-        (110, "2.8.0", AARCH64, "py312", None),
-        (90, "2.11.0", AARCH64, "py312", "pip install torch==2.11.0"),
-        # Pythons of the release (RELEASE.md), whatever the index.
-        (89, "2.9.0", LINUX, "py39", None),
-        (89, "2.8.0", LINUX, "py39", "pip install torch==2.8.0"),
-        (89, "2.4.1", LINUX, "py313", None),
-        (89, "2.8.0", LINUX, "py314", None),
-        (89, "2.15.0", LINUX, "py310", None),
-        (89, "2.5.1", "windows-x86_64", "py313", None),
-        # What people report: pytorch#150733, pytorch#54053, digitalsreeni-image-annotator#57, DeepPrep#233.
-        (120, "2.5.1", LINUX, "py312", None),
-        (120, "2.0.1", LINUX, "py311", None),
-        (61, "2.8.0", LINUX, "py312", "pip install torch==2.8.0 --index-url https://download.pytorch.org/whl/cu126"),
-        (52, "1.13.1", LINUX, "py310", "pip install torch==1.13.1"),
-        (90, "1.13.1", LINUX, "py310", None),
-        (89, "1.13.1", LINUX, "py310", "pip install torch==1.13.1"),
-        (86, "1.12.1", LINUX, "py310", "pip install torch==1.12.1 --index-url https://download.pytorch.org/whl/cu116"),
-        (100, "2.6.0", LINUX, "py312", None),
-        (103, "2.9.1", LINUX, "py312", "pip install torch==2.9.1"),
-        (87, "2.9.1", AARCH64, "py310", None),
-    ],
-)
+@pytest.mark.parametrize(("card", "torch", "platform", "python", "line"), CASES["with_a_python_and_a_machine"])
 def test_with_a_python_and_a_machine(card, torch, platform, python, line):
     assert pip(ask(card, platform, torch, python=python)) == line
 
@@ -267,20 +230,7 @@ def test_other_makers_are_named_with_what_they_lack():
 
 @pytest.mark.parametrize(
     ("name", "sm", "machine"),
-    [
-        # NVIDIA: Grace and Tegra are Arm; GB10 has 20 Arm cores.
-        ("NVIDIA GH200 480GB", 90, "aarch64"),
-        ("H100 PCIe", 90, "x86_64"),
-        ("NVIDIA GB200", 100, "aarch64"),
-        ("B200", 100, "x86_64"),
-        ("GB300", 103, "aarch64"),
-        ("B300 SXM6 AC", 103, "x86_64"),
-        ("NVIDIA GB10", 121, "aarch64"),
-        ("sm_121", 121, "aarch64"),
-        ("Orin (nvgpu)", 87, "aarch64"),
-        ("Jetson AGX Thor", 110, "aarch64"),
-        ("GTX 1080 Ti", 61, "x86_64"),
-    ],
+    CASES["the_machine_that_a_card_is_in"],
 )
 def test_the_machine_that_a_card_is_in(name, sm, machine):
     assert gpus.machine(name, sm) == machine

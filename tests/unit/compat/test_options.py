@@ -5,10 +5,13 @@ import io
 from pathlib import Path
 
 import pytest
+import yaml
 
 from farm.cli import main as command_line
 from farm.cli.main import COMMANDS, main, module, parser
 from farm.plan.options import OPTIONS
+
+CASES = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
 
 PROJECT = Path(__file__).parents[3]
 SAMPLES = {"cuda": "11.8", "torch": "2.6.0", "cudnn": "8.7.0", "toolkit": "nvidia", "blas": "openblas"}
@@ -42,20 +45,7 @@ def test_a_question_about_upstreams_wheels_uses_an_option_or_refuses_it(farm, op
 
 @pytest.mark.parametrize(
     ("variable", "value", "words", "code", "says"),
-    [
-        ("FARM_CUDA", "12.8", ("why", "--official", "--gpu", "GTX 1080", "--torch", "2.8"), 3, "with CUDA 12.8"),
-        ("FARM_CUDNN", "8.7.0", ("why", "--official", "--gpu", "V100"), 2, "environment FARM_CUDNN: about a build"),
-        ("FARM_CUDNN", "8.7.0", ("plan", "--variant", "cpu-avx-py311"), 2, "FARM_CUDNN means nothing to variant cpu"),
-        (
-            "FARM_BLAS",
-            "mkl",
-            ("plan", "--variant", "sm35-avx-py311", "--package", "canary"),
-            2,
-            "nothing to recipe canary",
-        ),
-        ("FARM_CUDNN", "9.99", ("plan", "--variant", "cpu-avx-py311"), 2, "9.99 (from environment FARM_CUDNN)"),
-        ("FARM_TORCH", "1.4", ("plan", "--variant", "cpu-avx-py311"), 2, "it begins at 1.12.0"),
-    ],
+    CASES["a_variable_is_used_or_refused_too"],
 )
 def test_a_variable_is_used_or_refused_too(farm, monkeypatch, variable, value, words, code, says):
     monkeypatch.setenv(variable, value)
@@ -81,23 +71,7 @@ def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
 
 @pytest.mark.parametrize(
     ("given", "code", "says"),
-    [
-        (("--gpu", "GTX 1080", "--torch", "2.8", "--cuda", "12.8"), 3, "with CUDA 12.8 in the catalogue has code for"),
-        (("--gpu", "V100", "--torch", "2.10", "--cuda", "13.0"), 3, "with CUDA 13.0 in the catalogue has code for"),
-        (("--gpu", "GTX 1080", "--torch", "2.8.0+cu128"), 3, "of torch 2.8.0 with CUDA 12.8"),
-        (("--gpu", "GTX 1080", "--torch", "2.8.0+cu126"), 0, "whl/cu126"),
-        (("--gpu", "GTX 1080", "--cuda", "banana"), 2, "CUDA 'banana' is not in the catalogue"),
-        (("--gpu", "GTX 1080", "--cuda", "10.0"), 2, "it begins at 10.2"),
-        (("--gpu", "GTX 1080", "--torch", "1.7.1"), 2, "it begins at 1.12.0"),
-        (("--gpu", "GTX 1080", "--torch", "3.0"), 2, "newer ones: tools/refresh-catalogue"),
-        (("--gpu", "GTX 1080", "--torch", "2.8.0+cpu"), 2, "+cpu runs on no card"),
-        (("--gpu", "GTX 1080", "--torch", "2.8.0+cu128", "--cuda", "12.6"), 2, "name two CUDAs"),
-        (("--gpu", "V100", "--cuda", "12.4.1"), 0, "with CUDA 12.4 runs on"),
-        (("--gpu", "V100", "--gpu", "RTX 5090"), 0, "torch 2.10.0 with CUDA 12.8 runs on V100 (sm_70) and RTX 5090"),
-        (("--gpu", "K40", "--gpu", "RTX 5090"), 3, "leaves out sm_35"),
-        (("--gpu", "V100", "--gpu", "GH200"), 2, "no machine has all of"),
-        (("--gpu", "K80", "--driver", "470"), 0, "without cuDNN on sm_37"),
-    ],
+    CASES["the_answers_about_upstreams_wheels"],
 )
 def test_the_answers_about_upstreams_wheels(farm, given, code, says):
     got, said = farm("why", "--official", *given)

@@ -10,6 +10,8 @@ import yaml
 from farm.cli.main import main
 from tests.schemas import valid
 
+CASES = yaml.safe_load(Path(__file__).with_name("why.yaml").read_text(encoding="utf-8"))
+
 PROJECT = Path(__file__).parents[3]
 
 
@@ -96,17 +98,7 @@ def test_no_official_wheel_leads_to_proved_builds_first(why):
 
 @pytest.mark.parametrize(
     ("card", "sm"),
-    [
-        ("CMP 100-210", "sm_70"),
-        ("CMP 100HX", "sm_70"),
-        ("GeForce GTX 950A", "sm_50"),
-        ("GeForce 930A", "sm_50"),
-        ("Tesla K10.G2.8GB", "sm_30"),
-        ("Product Name : Tesla K40m", "sm_35"),
-        ("GK208B [GeForce GT 730]", "sm_35"),
-        ("GF117M [GeForce 610M/710M/810M/820M / GT 620M/625M/630M/720M]", "sm_21"),
-        ("GeForce 820M", "sm_21 or sm_30"),
-    ],
+    CASES["names_that_people_and_tools_write"],
 )
 def test_names_that_people_and_tools_write(why, card, sm):
     code, said = why("--official", "--gpu", card)
@@ -135,21 +127,7 @@ def test_a_card_by_its_sm(why, name):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (("--gpu", "RTX 9999"), "the catalogue has no card"),
-        (("--platform", "windows", "--msvc", "2021"), "nor an MSVC version"),
-        (("--msvc", "2022"), "--msvc means nothing to sm35-avx-py311 on linux"),
-        (("--gpu", "RX 7900 XTX"), "is a card of AMD: it runs no CUDA"),
-        (("--gpu", "gfx1100"), "is a card of AMD: it runs no CUDA"),
-        (("--gpu", "MI250X"), "is a card of AMD: it runs no CUDA"),
-        (("--gpu", "Radeon R9 390"), "is a card of AMD: it runs no CUDA"),
-        (("--gpu", "Gaudi2"), "is a card of Intel: it runs no CUDA"),
-        (("--gpu", "Apple M5"), "for that machine: --variant mps-arm64-py311 --platform macos"),
-        (("--gpu", "VR200"), "is sm_107: nvcc can compile for it, and no PyTorch"),
-        (("--gpu", "sm_88"), "is sm_88: nvcc can compile for it, and no PyTorch"),
-        (("--numpy", ">=2"), "is not a version"),
-        (("--driver", "new"), "is not a version"),
-    ],
+    CASES["what_cannot_be_read_is_a_usage_error"],
 )
 def test_what_cannot_be_read_is_a_usage_error(why, words, says):
     code, said = why("--variant", "sm35-avx-py311", *words)
@@ -160,15 +138,7 @@ def test_what_cannot_be_read_is_a_usage_error(why, words, says):
 
 @pytest.mark.parametrize(
     ("card", "python", "code", "line"),
-    [
-        ("V100", "py313t", 0, "pip install torch==2.12.0 --index-url"),
-        ("V100", "py38", 0, "pip install torch==2.4.1\n"),
-        ("V100", "3.8", 0, "pip install torch==2.4.1\n"),
-        ("RTX 5090", "cp314t", 0, "yes: PyTorch's own wheel of torch 2.15.0 with CUDA 13.2 runs on RTX 5090"),
-        ("V100", "py315", 3, "no: there is no wheel of torch 2.14.1 for py315"),
-        ("RTX 5090", "py314t", 0, "yes: PyTorch's own wheel of torch 2.15.0 with CUDA 13.2 runs on RTX 5090"),
-        ("K40", "py38", 3, "no: none of PyTorch's own wheels in the catalogue has code for K40 (sm_35)"),
-    ],
+    CASES["the_official_wheel_for_a_python_that_the_farm_may_not_build_for"],
 )
 def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, card, python, code, line):
     got, said = why("--official", "--gpu", card, "--python", python)
@@ -178,15 +148,7 @@ def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, ca
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["--gpu", "RTX 3090"], "an example: --variant sm86-avx2-py311; about PyTorch's own wheels: --official"),
-        (["--official", "--gpu", "V100", "--python", "py399"], "no release of PyTorch in the catalogue has wheels for"),
-        (["--variant", "sm70-avx2-py311", "--python", "py38"], "--python belongs to --official"),
-        (["--official", "--gpu", "V100", "--driver", "new"], "driver 'new' is not a version"),
-        (["--official", "--gpu", "kepler"], "one of its chips: --gpu sm_35 or --gpu sm_37"),
-        (["--variant", "sm35-avx-py311", "--gcc", "clang-17"], "'clang-17' is no version of gcc"),
-        (["--variant", "sm35-avx-py311", "--channel", "nope"], "channels: "),
-    ],
+    CASES["a_question_that_cannot_be_answered_is_refused"],
 )
 def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
     code, said = why(*words)

@@ -122,11 +122,6 @@ def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(plan,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_bundle_does_not_overwrite(made, plan, tmp_path):
-    with pytest.raises(UsageError, match="is not empty"):
-        write_bundle(plan, dest=made[0], tree=tmp_path, inputs={}, environment={})
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_nothing_is_left_of_a_bundle_that_was_interrupted(made, plan, tree, tmp_path, monkeypatch, there):
     whole, _ = made

@@ -714,6 +714,8 @@ def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expe
 def test_a_package_without_device_code_is_the_same_for_every_card(own, capsys, gpu, said):
     assert main(["--project", str(own), "plan", "--variant", f"{gpu}-avx-py311", "--package", "hello"]) == 0
     assert ("it has no code for a GPU: cpu-avx-py311 is the same code" in capsys.readouterr().out) == said
+    assert main(["--project", str(own), "matrix", "--variant", f"{gpu}-*"]) == 0
+    assert ("hello has no code for a GPU: its builds are the same code for each" in capsys.readouterr().out) == said
 
 
 def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, capsys):

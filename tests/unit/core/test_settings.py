@@ -150,7 +150,7 @@ def test_an_index_of_the_command_line_is_an_address_or_a_path_from_here(tmp_path
     monkeypatch.chdir(tmp_path)
     settings = Settings(index="s3://own/index", index_public_url="https://wheels.example.org")
     for given, index in (("s3://other/x", "s3://other/x"), ("out/index", f"{tmp_path}/out/index"), ("/srv", "/srv")):
-        named = settings.named(given)
+        named = settings.with_index(given)
         assert (named.index, named.index_public_url) == (index, None)
 
 

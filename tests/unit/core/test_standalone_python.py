@@ -13,6 +13,7 @@ import pytest
 
 from farm import catalog
 from farm.base.errors import NotBuildableError
+from farm.engines.images import Toolchain
 from farm.plan.build import judge
 from farm.plan.file import Plan
 from farm.plan.render import render
@@ -129,6 +130,23 @@ def test_an_image_that_downloads_archives_asks_a_server_of_the_users_own_first(v
     assert bool(declared) == asks
     assert "RUN python3 /farm/scripts/install_" not in (before if asks else dockerfile)
     assert not asks or "RUN python3 /farm/scripts/install_" in after
+
+
+@pytest.mark.parametrize(
+    ("variant", "base", "compilers"),
+    [
+        ("cpu-armv8_2-py311", "debian-bookworm", True),
+        ("cpu-armv9-py313", "debian-trixie", True),
+        ("cpu-armv8_2-py312", "ubuntu-noble", False),
+        ("cpu-avx-py311", "debian-bookworm", False),
+    ],
+)
+def test_an_emulated_image_for_arm_gets_compilers_of_the_engines_machine(variant, base, compilers):
+    plan = plan_of(variant, "canary")
+    image = render(ROOT, plan.model_copy(update={"base": base})).image
+    assert ("scripts/native_compilers.sh" in image) == compilers
+    made = {emulated: Toolchain("x", image, "0", "y", {}, emulated=emulated).arguments for emulated in (False, True)}
+    assert made == {False: {"BASE": "y"}, True: {"BASE": "y"} | ({"FARM_EMULATED": "1"} if compilers else {})}
 
 
 # --- the script that installs it ------------------------------------------------------------------

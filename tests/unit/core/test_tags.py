@@ -1,9 +1,14 @@
 """Which Pythons a wheel's tags are for."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from farm.base.tags import python_of, serves
 from farm.plan.variant import PYTHONS
+
+CASES = yaml.safe_load(Path(__file__).with_name("tags.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -17,21 +22,7 @@ def test_the_python_of_a_wheels_tags(python):
 
 @pytest.mark.parametrize(
     ("interpreter", "abi", "pythons"),
-    [
-        ("cp311", "cp311", "py311"),
-        ("cp313", "cp313t", "py313t"),
-        ("cp310", "abi3", "py310 py311 py312 py313 py314"),
-        ("cp32", "abi3", "py39 py310 py311 py312 py313 py314"),
-        ("cp312", "abi3", "py312 py313 py314"),
-        ("py3", "none", "py39 py310 py311 py312 py313 py313t py314 py314t"),
-        ("py312", "none", "py312 py313 py313t py314 py314t"),
-        ("cp311", "none", "py311"),
-        ("cp313", "none", "py313 py313t"),
-        ("cp311", "cp312", ""),
-        ("cp3", "abi3", ""),
-        ("py2", "none", ""),
-        ("pp310", "pypy310_pp73", ""),
-    ],
+    CASES["which_pythons_install_a_wheel"],
 )
 def test_which_pythons_install_a_wheel(interpreter, abi, pythons):
     """As pip decides (PEP 425, PEP 384, PEP 703)."""

@@ -48,21 +48,7 @@ def test_what_a_name_means(name, sms, python, machine):
 
 @pytest.mark.parametrize(
     ("name", "first"),
-    [
-        ("sm34-avx-py311", "sm35-avx-py311"),
-        ("sm99-avx-py311", "sm100-avx-py311"),
-        ("keppler-avx-py311", "kepler-avx-py311"),
-        ("sm35-avx3-py311", "sm35-avx2-py311"),
-        ("sm35-sse42-py311", "sm35-sse41-py311"),
-        ("sm35-avx-py316", "sm35-avx-py314"),
-        ("sm35-avx-py3.11", "sm35-avx-py311"),
-        ("sm34-avx-py38", "sm35-avx-py39"),
-        ("sm35-avx-cp310", "sm35-avx-py310"),
-        ("sm35-avx-python3.9", "sm35-avx-py39"),
-        ("sm75-avx2-3.13t", "sm75-avx2-py313t"),
-        ("sm90-aarch64-py312", "sm90-armv8_2-py312"),
-        ("sm75-AMD64-py312", "sm75-sse41-py312"),
-    ],
+    CASES["the_nearest_name_comes_first"],
 )
 def test_the_nearest_name_comes_first(name, first):
     with pytest.raises(UsageError) as caught:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,39 +17,7 @@ from farm.plan.variant import PYTHONS, Variant
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
 ROOT = Path(__file__).parents[3]
 
-# Variants of every recorded machine by the hardware alone, and the newest Python found.
-BY_HARDWARE = {
-    "k40-470-sandybridge": "sm35-avx-py313",
-    "k80-haswell": "sm37-avx2-py311",
-    "gtx1080ti-haswell": "sm61-avx2-py313",
-    "rtx2080ti-zen2": "sm75-avx2-py312",
-    "rtx3090-i9-12900k": "sm86-avx512-py313",
-    "rtx5070-windows": "sm120-avx2-py313",
-    "h100-graviton3": "sm90-armv8_2-py313",
-    "h100-graviton3-sve2": "sm90-armv9-py313",
-    "h100-zen4": "sm90-avx512-py313",
-    "h200": "sm90-avx512-py312",
-    "rtx5090-zen4": "sm120-avx512-py313",
-    "dgx-spark": "sm121-armv9-py313",
-    "laptop-sandybridge": "cpu-avx-py313",
-    "laptop-haswell": "cpu-avx2-py313",
-    "m3-macbook": "mps-arm64-py313",
-    "jetson-orin-nano": "sm87-armv8_2-py313",
-    "jetson-nano": None,
-    "k40-and-gtx1080ti": "legacy-avx-py311",
-    "rtx3090-and-rtx4090": "sm86-avx512-py313",
-    "gtx680-470": "cpu-avx-py311",
-    "gt730-470": "sm35-avx2-py311",
-    "k40-no-driver": "cpu-avx-py311",
-    "wsl2-rtx4090": "sm89-avx2-py313",
-    "wsl2-no-driver": "cpu-avx2-py313",
-    "alpine-t4": "cpu-avx2-py313",
-    "container-without-gpu": "cpu-avx-py311",
-    "gtx1080ti-driver-mismatch": "cpu-avx2-py313",
-    "a100-mig": "sm80-avx512-py313",
-    "v100-vgpu": "sm70-avx512-py313",
-    "gh200-grace": "sm90-armv9-py313",
-}
+MACHINES = yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
 
 
 def own(variant: str, channel: str = "a", proved: str = "", **more) -> Own:
@@ -64,7 +33,7 @@ def own(variant: str, channel: str = "a", proved: str = "", **more) -> Own:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_machines(recommend, name):
-    assert recommend(name).variant == BY_HARDWARE[name]
+    assert recommend(name).variant == MACHINES["by hardware"][name]
 
 
 class TestDecisionTreeOfTheSeed:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
@@ -31,29 +32,16 @@ def on(monkeypatch, record, recorded):
     return lambda name: monkeypatch.setattr("farm.cli.detect.Machine", lambda: recorded(record(name)))
 
 
-# What was tested on a card or an emulated CPU; else the exact GPU's newest release that the driver runs.
-OFFERED = {
-    # CUDA 11.8 by minor-version compatibility (450.80.02 and newer): the wheel has machine code for sm_35.
-    "k40-470-sandybridge": ("sm35-avx-py311", "debian-2.6.0"),
-    "gtx1080ti-haswell": ("sm61-avx2-py313", "legacy-2.14.1"),
-    "rtx2080ti-zen2": ("sm75-avx2-py312", "pytorch-2.9-vllm-0.14.0"),  # driver 550: no CUDA 13
-    "rtx3090-i9-12900k": ("sm86-avx512-py313", "pytorch-2.9-python313"),
-    "h100-zen4": ("sm90-avx512-py313", "debian-2.6.0-cu124"),
-    "h100-graviton3-sve2": ("sm90-armv9-py313", "pytorch-2.9-python313"),
-    "laptop-haswell": ("cpu-avx2-py313", "pytorch-2.10-python313"),  # it has no Python 3.11
-    "laptop-sandybridge": ("cpu-avx-py311", "debian-2.6.0"),
-    "dgx-spark": ("sm121-armv9-py313", "pytorch-2.10-python313"),
-    "m3-macbook": ("mps-arm64-py313", "pytorch-2.10-python313"),
-}
+MACHINES = yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("name", "expected"), OFFERED.items())
+@pytest.mark.parametrize(("name", "expected"), MACHINES["offered"].items())
 def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     on(name)
     publish_torch(tmp_path, expected[0])
     assert main(["--project", str(ROOT), "detect", "--json", "--index", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)["recommendation"]
-    assert (found["variant"], found["channel"]) == expected
+    assert [found["variant"], found["channel"]] == expected
     group = expected[0].rsplit("-", 1)[0]
     assert found["pip"] == f"pip install torch==2.0.1 --extra-index-url {tmp_path.as_uri()}/whl/{group}/simple/"
 

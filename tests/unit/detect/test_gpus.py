@@ -1,6 +1,9 @@
 """The GPU list and its look-up."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -8,90 +11,20 @@ from farm import catalog
 from farm.catalog import gpus as module
 from farm.catalog.gpus import cards, find, gpus, nearest_names
 
-# What the guides and logs that the farm was made for name, with NVIDIA's compute capability. L40S: one of them says
-# 9.0; it is an Ada card (AD102), 8.9. Orin: one of them puts it under 11.0; it is 8.7.
-NAMED = {
-    "Tesla K40c": "sm35", "K40": "sm35", "K80": "sm37", "RTX 5070": "sm120", "RTX 5090": "sm120", "DGX Spark": "sm121",
-    "NVIDIA DRIVE Thor": "sm110", "B300": "sm103", "B100": "sm100", "B200": "sm100", "H100": "sm90", "H200": "sm90",
-    "L40S": "sm89", "RTX 4090": "sm89", "RTX 4080": "sm89", "RTX 4070 Ti": "sm89", "RTX 4070": "sm89",
-    "RTX 4060 Ti": "sm89", "L4": "sm89", "L40": "sm89", "RTX 3090": "sm86", "RTX 3090 Ti": "sm86",
-    "RTX 3080 Ti": "sm86", "A5000": "sm86", "A40": "sm86", "A100 (40GB)": "sm80", "A100 80GB": "sm80", "A30": "sm80",
-    "T4": "sm75", "RTX 2080 Ti": "sm75", "RTX 2080 Super": "sm75", "RTX 2070": "sm75", "Quadro RTX 8000": "sm75",
-    "GTX 1070": "sm61", "GTX 1080": "sm61", "GTX 1080 Ti": "sm61", "Orin": "sm87",
-}  # fmt: skip
-
-# Where a name misleads.
-TRAPS = {
-    "Tesla K20": "sm35", "GTX 780 Ti": "sm35", "GTX TITAN": "sm35", "GTX 770": "sm30", "GTX 680": "sm30",
-    "GTX 750 Ti": "sm50", "GTX TITAN X": "sm52", "NVIDIA TITAN X (Pascal)": "sm61", "TITAN V": "sm70", "MX450": "sm75",
-    "RTX 2050": "sm86", "MX570": "sm86", "GeForce RTX 3050 A Laptop GPU": "sm89", "Quadro RTX 6000": "sm75",
-    "Quadro 6000": "sm20", "RTX A6000": "sm86", "RTX 6000 Ada Generation": "sm89", "RTX PRO 6000 Blackwell": "sm120",
-    "Jetson Nano": "sm53", "Jetson Orin Nano": "sm87", "Jetson AGX Thor": "sm110", "GB10": "sm121", "GB200": "sm100",
-    "GB300": "sm103", "GH200 480GB": "sm90", "Quadro K5000": "sm30", "Quadro K5200": "sm35", "Quadro K2200": "sm50",
-    "A10G": "sm86", "T4G": "sm75",
-}  # fmt: skip
-
-# As drivers, lspci and people write them.
-SPELLINGS = {
-    "NVIDIA GeForce GTX 1080 Ti": "GeForce GTX 1080 Ti",
-    "gtx1080ti": "GeForce GTX 1080 Ti",
-    "1080 TI": "GeForce GTX 1080 Ti",
-    "GeForce(TM) GTX 1080 Ti (11 GB)": "GeForce GTX 1080 Ti",
-    "NVIDIA A100-SXM4-40GB": "A100",
-    "NVIDIA A100 80GB PCIe MIG 1g.10gb": "A100",
-    "GRID A100-10C": "A100",
-    # vGPUs, as NVIDIA's Virtual GPU Software User Guide lists them; a driver in a guest prints them so.
-    "GRID A100D-40C": "A100D",
-    "GRID V100DX-32C": "V100DX",
-    "GRID P100X-16Q": "P100X",
-    "GRID P40-2B4": "Tesla P40",
-    "NVIDIA H100XM-80C": "H100XM",
-    "NVIDIA H100L-94C": "H100L",
-    "NVIDIA RTX6000-Ada-48Q": "RTX 6000 Ada",
-    "NVIDIA RTXA6000-48Q": "RTX A6000",
-    "GRID RTX6000-24Q": "Quadro RTX 6000",
-    "NVIDIA L40S-48Q": "L40S",
-    "GRID M60-8Q": "Tesla M60",
-    "NVIDIA RTX Pro 6000 Blackwell DC-48Q": "RTX PRO 6000 Blackwell",
-    "H100 PCIe": "H100",
-    "NVIDIA H100 80GB HBM3": "H100",
-    "NVIDIA GH200 144G HBM3e": "GH200",
-    "NVIDIA GB10": "GB10",
-    "Tesla V100-DGXS-32GB": "Tesla V100",
-    "NVIDIA GeForce RTX 3050Ti Laptop GPU": "GeForce RTX 3050 Ti",
-    "GeForce GTX 1070 with Max-Q Design": "GeForce GTX 1070",
-    "NVIDIA RTX 2000 Ada Generation Laptop GPU": "RTX 2000 Ada",
-    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTX PRO 6000 Blackwell",
-    "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super": "Jetson Orin Nano Super",
-    "01:00.0 3D controller [0302]: NVIDIA Corporation GM107GLM [Quadro M2000M] [10de:13b0] (rev a2)": "Quadro M2000M",
-    "NVIDIA Corporation GA102 [GeForce RTX 3090] (rev a1)": "GeForce RTX 3090",
-    "GPU 0: Tesla K40m (UUID: GPU-5d0e5a2c-1e0b-4b5e-a27a-1f0c0d8e9b11)": "Tesla K40m",
-}
+NAMES = yaml.safe_load(Path(__file__).with_name("gpus.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("name", "sm"), (NAMED | TRAPS).items())
+@pytest.mark.parametrize(("name", "sm"), (NAMES["named"] | NAMES["traps"]).items())
 def test_each_gpu_that_matters_has_its_sm(name, sm):
     assert {card.sm for card in find(name)} == {sm}
 
 
-@pytest.mark.parametrize(("spelling", "name"), SPELLINGS.items())
+@pytest.mark.parametrize(("spelling", "name"), NAMES["spellings"].items())
 def test_spellings(spelling, name):
     assert {card.name for card in find(spelling)} == {name}
 
 
-@pytest.mark.parametrize(
-    ("line", "sm"),
-    [
-        ("GK208B [GeForce GT 730]", "sm35"),
-        ("GK107 [GeForce GT 730]", "sm30"),
-        ("GF108 [GeForce GT 730]", "sm21"),
-        ("GM108M [GeForce 940MX]", "sm50"),
-        ("GP107M [GeForce GTX 1050 Ti Mobile]", "sm61"),
-        ("AD107M [GeForce RTX 4060 Max-Q / Mobile]", "sm89"),
-        ("TU117M [GeForce GTX 1650 Mobile / Max-Q]", "sm75"),
-        ("03:00.0 3D controller: NVIDIA Corporation GK210GL [Tesla K80] (rev a1)", "sm37"),
-    ],
-)
+@pytest.mark.parametrize(("line", "sm"), NAMES["chips"].items())
 def test_the_chip_of_lspci_decides_between_cards_of_one_name(line, sm):
     """By the chips' names in pci.ids, and NVIDIA's list of compute capabilities."""
     assert {card.sm for card in find(line)} == {sm}
@@ -107,20 +40,7 @@ def test_what_is_no_nvidia_gpu_is_not_found(name):
     assert find(name) == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "company"),
-    [
-        ("RX 7900 XTX", "AMD"),
-        ("AMD Instinct MI300X", "AMD"),
-        ("Radeon VII", "AMD"),
-        ("Arc A770", "Intel"),
-        ("Intel(R) Iris(R) Xe Graphics", "Intel"),
-        ("Apple M3 Pro", "Apple"),
-        ("RTX 9999", None),
-        ("NVIDIA GeForce RTX 3090", None),
-        ("Quadro M2000M", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "company"), NAMES["makers"].items())
 def test_cards_of_other_makers_are_named_as_such(name, company):
     assert module.maker(name) == company
 

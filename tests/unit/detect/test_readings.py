@@ -4,11 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.machine.detect.machine import MAX_TEXT, Machine, NoReadingError
 from farm.machine.detect.readings import Readings, parse_cpuinfo, parse_launcher, parse_os_release, take
+
+CASES = yaml.safe_load(Path(__file__).with_name("obstacles.yaml").read_text(encoding="utf-8"))
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
 
@@ -171,16 +174,7 @@ def test_a_file_without_end_is_bounded():
 
 @pytest.mark.parametrize(
     ("name", "variant", "says"),
-    [
-        ("wsl2-rtx4090", "sm89-avx2-py313", None),
-        ("wsl2-no-driver", "cpu-avx2-py313", "this is WSL, which uses the driver of Windows"),
-        ("alpine-t4", "cpu-avx2-py313", "the C library is not glibc"),
-        ("container-without-gpu", "cpu-avx-py311", "start it with --gpus all"),
-        ("gtx1080ti-driver-mismatch", None, "restart the machine"),
-        ("a100-mig", "sm80-avx512-py313", None),
-        ("v100-vgpu", "sm70-avx512-py313", None),
-        ("gh200-grace", "sm90-armv9-py313", None),
-    ],
+    CASES["what_stands_between_a_system_and_its_card"],
 )
 def test_what_stands_between_a_system_and_its_card(recommend, name, variant, says):
     found = recommend(name)

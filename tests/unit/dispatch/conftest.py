@@ -9,7 +9,7 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.plan.settings import load_settings
 from farm.run import dispatch
-from farm.run.buildstep import CancelledError, StillRunningError
+from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import request_for
 from farm.run.workspace import Silent, Workspace, open_journal
@@ -49,6 +49,8 @@ class Build:
         self.journal.set_handle(attempt.id, f"handle-{attempt.id}")
         self.journal.set_state(attempt.id, "running")
         if isinstance(fate, StillRunningError):
+            if isinstance(fate, AwayError):
+                self.journal.set_state(attempt.id, "running", why=str(fate))
             raise fate
         if isinstance(fate, InfrastructureError):
             self.journal.set_state(attempt.id, "lost", "infra", why=str(fate))

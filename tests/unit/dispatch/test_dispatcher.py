@@ -10,7 +10,7 @@ import pytest
 from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.status import summary
 from farm.run import dispatch
-from farm.run.buildstep import CancelledError, StillRunningError
+from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
 from farm.run.queue import Worker
@@ -148,6 +148,54 @@ def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attemp
     Dispatcher(workspace, journal).drain()
     assert journal.run(run).result == "success"
     assert len(attempts(journal, run)) == 1
+
+
+def two_machines(workspace):
+    (workspace.project / "ci").mkdir()
+    runners = {"m1": {"engine": "docker", "url": "ssh://m1"}, "m2": {"engine": "docker", "url": "ssh://m2"}}
+    (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
+    return {name: Worker(name) for name in runners}
+
+
+def test_a_machine_that_died_in_a_build_gives_it_up_to_another(fleet, workspace, journal, submit, monkeypatch):
+    """Not at once: it may be restarted. The grace is nothing here."""
+    workers = two_machines(workspace)
+
+    class Machine(Backend):
+        def __init__(self, name):
+            self.name = name
+
+        def workers(self):
+            return [workers[self.name]]
+
+    monkeypatch.setattr(dispatch, "open_backend", lambda _, _on, runner: Machine(runner))
+    run = submit(on="docker")
+    fleet.fate = [AwayError("no route to m1")]
+    Dispatcher(workspace, journal).drain()
+    assert journal.run(run).result == "success"
+    assert attempts(journal, run) == [("m1", "infra"), ("m2", "success")]
+
+
+def test_the_only_machine_is_asked_again_however_long_it_is_away(fleet, workspace, journal, submit):
+    fleet.workers = [Worker("local")]
+    run = submit(on="docker")
+    fleet.fate = [AwayError("no route"), AwayError("no route")]
+    Dispatcher(workspace, journal).drain()
+    assert attempts(journal, run) == [("local", "success")]
+
+
+def test_a_cancel_ends_the_run_of_a_machine_that_is_away(fleet, workspace, journal, submit):
+    """It can be asked for nothing: the run was shown as running for ever."""
+    fleet.workers = [Worker("local")]
+    run = submit(on="docker")
+
+    fleet.fate = [AwayError("no route to local")] * 2
+    dispatcher = Dispatcher(workspace, journal)
+    dispatcher.tick()
+    journal.event(run, EventKind.CANCEL)
+    dispatcher.drain()
+    assert (journal.run(run).exit_code, attempts(journal, run)) == (130, [("local", None)])
+    assert "no route to local" in journal.happened(run, EventKind.ERROR).data["text"]
 
 
 def test_a_slot_is_free_as_soon_as_the_wheel_is_there(fleet, workspace, journal, submit, monkeypatch):

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.base.errors import BuildFailedError, InfrastructureError
+from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.engines.base import Observation
 from farm.engines.swarm import SwarmEngine
 from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.settings import load_settings
-from farm.run.buildstep import StillRunningError
+from farm.run.buildstep import AwayError, StillRunningError
 from farm.run.mainjob import MainJob
 from farm.run.run import request_for
 from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
@@ -103,6 +103,31 @@ def taken(tmp_path):
             )
 
         yield go, lambda: journal.jobs(run.id)[0].attempts[0]
+
+
+class Away(Full):
+    """Does not answer, as where its machine was switched off."""
+
+    def __init__(self, error):
+        super().__init__(0)
+        self.away = error
+
+    def observe(self, handle):
+        if self.away:
+            raise self.away
+        return super().observe(handle)
+
+
+@pytest.mark.parametrize("error", [InfrastructureError("no answer"), NoRunnerError("no answer")])
+def test_an_engine_that_does_not_answer_is_the_reason_that_is_shown_until_it_does(taken, error):
+    go, attempt = taken
+    engine = Away(error)
+    with pytest.raises(AwayError, match="no answer"):
+        go(engine)
+    assert (attempt().state, attempt().why, engine.released) == ("running", "no answer", [])
+    engine.away = None
+    go(engine)
+    assert (attempt().state, attempt().result) == ("done", "success")
 
 
 def test_a_full_disk_costs_no_build(taken):

@@ -1,11 +1,16 @@
 """What METADATA may hold before a wheel is published."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from packaging.metadata import Metadata
 from packaging.version import Version
 
 from farm.base.errors import PublishRefusedError
 from farm.index.admission import PYPI_RULES, Admission, check_metadata, check_name
+
+CASES = yaml.safe_load(Path(__file__).with_name("admission.yaml").read_text(encoding="utf-8"))
 
 
 def check(version):
@@ -42,28 +47,7 @@ def test_what_nests_too_deeply_is_refused(field):
 
 @pytest.mark.parametrize(
     "lines",
-    [
-        "Dynamic: Name\n",
-        "Dynamic: Version\n",
-        "Dynamic: Nonsense\n",
-        "License-Expression: MIT OR\n",
-        "License-Expression: No-Such-Licence\n",
-        "License-File: ../../etc/passwd\n",
-        "License-File: /etc/passwd\n",
-        "Requires-Dist: numpy >=\n",
-        "Requires-Dist: numpy; python_vershun > '3'\n",
-        "Requires-Python: three\n",
-        "Metadata-Version: 2.2\n",
-        "Provides-Extra: a b\n",
-        "Description-Content-Type: text/evil\n",
-        "Summary: one\n\tmore\n",
-        # what packaging puts aside as unparsed
-        "Summary: one\nSummary: two\n",
-        "Requires-Python: >=3.8\nRequires-Python: >=3.9\n",
-        "No-Such-Field: x\n",
-        "Requires-Dist: caf\xe9\n",
-        "Project-URL: same, https://a.example\nProject-URL: same, https://b.example\n",
-    ],
+    CASES["what_packaging_refuses_is_refused"],
 )
 def test_what_packaging_refuses_is_refused(lines):
     """The judge is `packaging.metadata` itself, which PyPI asks too."""
@@ -100,14 +84,7 @@ def test_what_pypi_refuses_besides_is_refused(lines):
 
 @pytest.mark.parametrize(
     "need",
-    [
-        "evil @ https://a.example/x.whl",
-        "evil@https://a.example/x.whl",
-        "evil @ https://a.example/x.whl ; python_version > '3'",
-        "evil[extra] @ git+https://a.example/x.git@main",
-        "evil @ file:///etc/passwd ; extra == 'never'",
-        "evil @ ../x.whl",
-    ],
+    CASES["a_direct_url_is_refused_unless_it_is_allowed"],
 )
 def test_a_direct_url_is_refused_unless_it_is_allowed(need):
     with pytest.raises(PublishRefusedError, match=r"direct URL|bad Requires-Dist") as caught:
@@ -143,16 +120,7 @@ def test_another_wheels_metadata_is_refused(changes):
 
 @pytest.mark.parametrize(
     ("lines", "changes"),
-    [
-        ("", {"name": "Torch"}),
-        ("", {"version": "2.0.1+CU118-sm35_avx"}),
-        ("", {"version": "2.0.1.0+cu118.sm35.avx"}),
-        ("Home-page: UNKNOWN\nLicense: UNKNOWN\nPlatform: UNKNOWN\n", {"metadata": "2.1"}),
-        ("License-Expression: BSD-3-Clause\nLicense-File: LICENSE\nDynamic: Description\n", {}),
-        ("Author-email: PyTorch Team <packages@pytorch.org>\nClassifier: Private :: Do Not Upload\n", {}),
-        ("Requires-Dist: nvidia-cublas-cu11==11.11.3.6; platform_system == 'Linux'\nProvides-Dist: caffe2\n", {}),
-        ("Project-URL: Docs, https://pytorch.org/docs\n\n# A description with @ https://x in it\n", {}),
-    ],
+    CASES["sound_metadata_is_taken"],
 )
 def test_sound_metadata_is_taken(lines, changes):
     assert judge(lines, **changes) is None

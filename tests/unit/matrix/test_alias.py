@@ -21,12 +21,12 @@ def matrix():
 def test_every_printed_name_finds_its_build(matrix):
     for name in matrix.channels:
         for build in matrix.builds(name):
-            assert matrix.named(f"{name}/{build.alias}") == build
-            assert matrix.named(build.alias, name) == build
+            assert matrix.by_alias(f"{name}/{build.alias}") == build
+            assert matrix.by_alias(build.alias, name) == build
 
 
 def test_without_a_channel_the_first_is_taken(matrix):
-    assert matrix.named("pytorch-python313-cuda12_8-sm80-avx512").channel == "main"
+    assert matrix.by_alias("pytorch-python313-cuda12_8-sm80-avx512").channel == "main"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_without_a_channel_the_first_is_taken(matrix):
 )
 def test_an_unknown_name_gives_the_nearest(matrix, name, channel, message):
     with pytest.raises(UsageError) as caught:
-        matrix.named(name, channel)
+        matrix.by_alias(name, channel)
     assert message in f"{caught.value} {caught.value.hint}"
 
 

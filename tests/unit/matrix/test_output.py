@@ -39,7 +39,6 @@ def test_names_of_all_channels_are_unique(farm, shipped):
 def test_json_holds_every_build(farm, shipped):
     entries = json.loads(farm("--channel", "pytorch-2.9-vllm-0.15.1", "--json"))
     assert len(entries) == 117
-    assert entries == json.loads(farm("--channel", "pytorch-2.9-vllm-0.15.1", "--format", "json"))
     assert {
         "channel": "pytorch-2.9-vllm-0.15.1",
         "package": "torch",
