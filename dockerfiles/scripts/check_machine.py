@@ -55,7 +55,7 @@ def room(plan: dict[str, Any], disk_gb: float) -> Iterator[Lack]:
     free = shutil.disk_usage(FARM).free / 1e9
     if free < wanted and not (FARM / "src/build").exists():
         text = f"{free:.0f} GB are free on the disk of C:\\farm, the build takes about {wanted:.0f} GB (estimated)"
-        yield Lack(3, text, "make room, or move C:\\farm to another drive and: mklink /J C:\\farm D:\\farm")
+        yield Lack(3, text, "make room, or move C:\\farm to another drive and: cmd /c mklink /J C:\\farm D:\\farm")
     memory = count_jobs.memory() / 1e9
     if memory < plan["memory_per_job_gb"]:
         text = f"{memory:.1f} GB of memory, one compiler takes up to {plan['memory_per_job_gb']} GB"

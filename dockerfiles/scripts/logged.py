@@ -25,28 +25,27 @@ EVERY_S = 60.0
 STEP = re.compile(rb"\[(\d{1,6})/(\d{1,6})\]")
 
 
-class Ninja:
-    """Progress of a build in the window, from Ninja's lines: `[120/6000] …`."""
+class Progress:
+    """What the window says each minute: the step, how long its program runs, Ninja's `[120/6000]` and the time left."""
 
-    def __init__(self) -> None:
-        self.first: tuple[float, int] | None = None
-        self.next = 0.0
+    def __init__(self, step: str, now: float) -> None:
+        self.step, self.start = step, now
+        self.first = (now, 0)
+        self.last: tuple[int, int] | None = None
 
     def read(self, text: bytes, now: float) -> None:
-        """Says how far it is, at most once a minute. Ninja begins to count again with each part of a build."""
-        steps = STEP.findall(text)
-        if not steps:
-            return
-        done, of = map(int, steps[-1])
-        if self.first is None or done < self.first[1]:
-            self.first = (now, done)
-        if now < self.next:
-            return
-        self.next = now + EVERY_S
-        said = f"[{done}/{of}]{left(of - done, done - self.first[1], now - self.first[0])}"
-        print(f"{time.strftime('%H:%M')} farm: {said}", flush=True)
-        if sys.platform == "win32":
-            ctypes.windll.kernel32.SetConsoleTitleW(f"farm {said}")
+        """Takes Ninja's lines in. It begins to count again with each part of a build."""
+        for done, of in [tuple(map(int, found)) for found in STEP.findall(text)][-1:]:
+            if self.last is None or done < self.last[0]:
+                self.first = (now, done)
+            self.last = (done, of)
+
+    def line(self, now: float) -> str:
+        said = f"step {self.step}, {int((now - self.start) / 60)} min"
+        if self.last is None:
+            return said
+        (done, of), (since, before) = self.last, self.first
+        return f"{said}: [{done}/{of}]{left(of - done, done - before, now - since)}"
 
 
 def left(steps: int, done: int, seconds: float) -> str:
@@ -57,11 +56,19 @@ def left(steps: int, done: int, seconds: float) -> str:
     return f", about {minutes // 60} h {minutes % 60} min left"
 
 
+def say(text: str) -> None:
+    """A line in the window, and its title."""
+    print(f"{time.strftime('%H:%M')} farm: {text}", flush=True)
+    if sys.platform == "win32":
+        ctypes.windll.kernel32.SetConsoleTitleW(f"farm {text}")
+
+
 class Log:
     """The log: one that cannot be written any more does not stop the build."""
 
     def __init__(self, path: str) -> None:
-        self.show, self.ninja = os.environ.get("FARM_SHOW"), Ninja()
+        self.show = os.environ.get("FARM_SHOW")
+        self.progress = Progress(os.environ.get("FARM_STEP", ""), time.monotonic())
         self.stream = Path(path).open("ab", buffering=0)  # noqa: SIM115 - closed when this program ends
         self.broken = False
 
@@ -70,7 +77,7 @@ class Log:
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
         elif self.show:
-            self.ninja.read(text, time.monotonic())
+            self.progress.read(text, time.monotonic())
         try:
             self.stream.write(text)
         except OSError as error:
@@ -131,7 +138,12 @@ def main(words: list[str]) -> int:
         return 9
     copier = threading.Thread(target=copy, args=(source, log, end))
     copier.start()
-    code = process.wait()
+    code = None
+    while code is None:
+        try:
+            code = process.wait(EVERY_S)
+        except subprocess.TimeoutExpired:
+            say(log.progress.line(time.monotonic()))
     # What it left running holds the pipe as well, maybe for hours: the pipe's end is not waited for.
     os.write(sink, end)
     copier.join()

@@ -92,7 +92,7 @@ def point(
     """The wheels of `wheels` that libraries of an archive need; and the libraries with other RPATHs, in `folder`.
 
     Every library in a folder where one needs such a wheel gets RPATHs into it: none records which other it opens by
-    name. The libraries that were vendored (`<name>.libs`) keep their own. `neighbours` get the folders of theirs.
+    name; not those that were vendored (`<name>.libs`). `neighbours` get the folders of theirs.
     Entries that lead out of site-packages are gone afterwards: CMake writes the folder of the toolkit's stubs into what
     links with the driver, and auditwheel corrects only the files whose libraries it vendored.
     """
@@ -103,10 +103,10 @@ def point(
     inside = {who: list(names.values()) for who, names in neighbours(libraries).items()}
     return found, [
         _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)
-        for library in own
+        for library in libraries
         if library.path in beside
         or library.path in inside
-        or any(foreign(library.path, entry) for entry in library.search_path)
+        or (library.is_loadable and any(foreign(library.path, entry) for entry in library.search_path))
     ]
 
 

@@ -63,7 +63,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
         yield ok("disk", found)
     elif patient.platform.limits_paths:
         yield missing(
-            "disk", found, rf"{wanted:g} GB are needed: make room, or mkdir D:\farm, then mklink /J C:\farm D:\farm"
+            "disk", found, rf"{wanted:g} GB are needed: make room, or mkdir D:\farm, cmd /c mklink /J C:\farm D:\farm"
         )
     else:
         yield missing("disk", found, f"{wanted:g} GB are needed for a build of {what}: make room")

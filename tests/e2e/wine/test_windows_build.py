@@ -258,6 +258,8 @@ def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine
         ("python.exe", "sys.exit(sys.version_info", ("exit=1",), 3, "tools", "another Python: 64-bit 3.11 is needed"),
         ("vswhere.exe", "installationPath", ("exit=87",), 3, "visual studio", "Visual Studio is missing"),
         ("vswhere.exe", "installationPath", ("print=C:\\nowhere",), 3, "visual studio", "Visual Studio is missing"),
+        # Other products have its installer too, and take no compiler: SQL Server Management Studio.
+        ("vswhere.exe", "installationPath", (r"print=C:\tools",), 3, "visual studio", "Visual Studio is missing"),
         ("python.exe", "check_machine.py", ("exit=3",), 3, "checks", "the lines above say what is missing"),
         ("python.exe", "check_machine.py", ("exit=9",), 9, "checks", "the lines above say what is missing"),
         ("python.exe", "install_toolkit.py", ("exit=6",), 9, "toolkit", "the last lines of the log name the archive"),

@@ -16,8 +16,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+import yaml
 
 from farm.plan.build import resolve
+from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run.journal import EventKind, Journal
@@ -26,6 +28,8 @@ from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import site, windows_path
 from tests.e2e.wine.windows_toolchain import Toolchain
 from tests.e2e.workflow import carry_out, checkout, command, of_entry, outputs
+
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/windows.yml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +47,26 @@ def toolchain(wine, windows_python, require, plan, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runner(toolchain, windows_python, require, tmp_path_factory):
-    """The folder for PATH of a Windows runner: its `farm` runs in Windows' Python."""
-    folder = tmp_path_factory.mktemp("runner")
+def environment(toolchain, windows_python, require, tmp_path_factory):
+    """Variables with which Windows' Python runs the farm and builds with itself."""
     windows_python.install(require, "pip")
-    packages = site(folder / "site", require, "-r", str(ROOT / "requirements.lock"))
-    environment = {
+    packages = site(tmp_path_factory.mktemp("site"), require, "-r", str(ROOT / "requirements.lock"))
+    return {
+        **windows_python.wine,
         "PYTHONPATH": ";".join(map(windows_path, (ROOT, packages))),
         "FARM_PYTHON": windows_path(windows_python.exe),
         "PYTHONUTF8": "1",
     }
-    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+@pytest.fixture(scope="module")
+def runner(environment, windows_python, tmp_path_factory):
+    """The folder for PATH of a Windows runner: its `farm` runs in Windows' Python."""
+    own = {name: value for name, value in environment.items() if name not in windows_python.wine}
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
     # From a pipe: Wine gives Python no valid handle for /dev/null.
     line = f': | {words} wine {shlex.quote(str(windows_python.exe))} -m farm.cli.main "$@"'
-    return command(folder / "bin", line)
+    return command(tmp_path_factory.mktemp("runner") / "bin", line)
 
 
 @dataclass(frozen=True)
@@ -128,47 +138,121 @@ def test_the_wheel_holds_the_compilers_own_words(released):
     }
 
 
-def test_the_first_build_by_the_letter_of_its_page(toolchain, windows_python, tmp_path):
-    """docs/windows.md, steps 6 to 8: the commands that it names, and the words that should appear, in their order."""
-    page = (ROOT / "docs/windows.md").read_text()
-    command = re.search(r"`farm (render .*?)`", page)[1].replace("--channel kepler-2.0.1", "--package canary")
-    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def typed(page):
+    """Each command line of the first steps, as somebody types it who tries the canary first."""
+    for block in re.findall(r"```console\n(.*?)```", page.split("\n## ")[1], re.DOTALL):
+        for line in block.strip().removeprefix("> ").split("\n   > "):
+            text = line.replace("torch-", "canary-")
+            yield text + " --package canary" * ("--variant" in text)
 
-    def farm(line: str) -> str:
-        done = subprocess.run(
-            ["farm", "--project", str(ROOT), *shlex.split(line)],
-            cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
-    assert {"kit/job/report.cmd", "kit/job/build.cmd"} <= set(farm(command).split())
-    job = toolchain.c / "a folder of any name" / "job"
-    shutil.copytree(tmp_path / "kit/job", job)
-    try:
-        report = ("wine", "cmd", "/c", "report.cmd")
-        environment = {**windows_python.wine, "FARM_PYTHON": windows_path(windows_python.exe)}
+@pytest.fixture
+def prompt(toolchain, environment):
+    """Types a line in Windows' cmd, where `farm` and Python are on PATH. Wine has no py.exe."""
+    walk, python = toolchain.c / "walk", windows_path(toolchain.python.exe)
+    toolchain.launcher("walk/farm", f"{python} -m farm.cli.main")
+    (walk / "py.cmd").write_text(f"@{python} %2 %3 %4 %5 %6\n")
+    given = environment | {"WINEPATH": f"C:\\walk;{windows_path(toolchain.python.folder)}"}
+    del given["FARM_PYTHON"]
+
+    def enter(line, folder):
+        (folder / "line.cmd").write_text(f"@{line}\n")
+        command, pipe = ["wine", "cmd", "/d", "/c", "line.cmd"], subprocess.PIPE
         done = subprocess.run(
-            report, cwd=job, env=environment, stdin=subprocess.PIPE, capture_output=True, check=False, timeout=TIMEOUT_S
+            command,
+            check=False,
+            cwd=folder,
+            env=given,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            timeout=TIMEOUT_S,
         )
-        said = done.stdout.decode("cp1252")
-        assert done.returncode == 0, said
-        first = re.search(r"The first line is `(.*?)`", page, re.DOTALL)[1].replace("torch 2.0.1+", "canary 0.1.0+")
-        lines = [line for line in said.splitlines() if "farm: " in line or line.startswith("report: ")]
-        assert fnmatchcase(lines[0], first.replace("\u2026", "*"))
-        steps = re.findall(r"`([a-z ]+)`", re.search(r"one line\s+for each step: (.*?) \(", page, re.DOTALL)[1])
-        shown = [match[1] for line in lines if (match := re.search(r"farm: step ([a-z ]+?)\s*$", line))]
-        assert shown == steps
-        assert "done: " in lines[-2]
-        assert lines[-1].startswith("report: ")
-        assert (job / "farm-report.zip").is_file()
-        repair = re.search(r"next: farm (repair .*)", lines[-2])[1].strip()
-        here = re.sub(r"C:([\w\\.+-]+)", lambda match: str(toolchain.c) + match[1].replace("\\", "/"), repair)
-        assert "cudart64_110.dll" in farm(here)
-        (wheel,) = (tmp_path / "repaired").glob("*.whl")
-        checks = farm(f"verify {wheel} --variant sm35-avx-py311 --package canary --platform windows")
-        named, heads, *rows = (line.split() for line in checks.splitlines() if line.strip())
-        assert (named, heads[:2]) == ([wheel.name], ["check", "status"])
-        assert {row[1] for row in rows} == {"passed", "not"}
-    finally:
-        toolchain.remove("a folder of any name")
+        assert done.returncode == 0, f"{line}\n{done.stdout.decode('cp1252')}"
+        return done.stdout.decode("cp1252")
+
+    yield enter
+    toolchain.python.run("-m", "pip", "uninstall", "-q", "-y", "canary")
+    shutil.rmtree(walk)
+
+
+@pytest.fixture
+def drive(toolchain, tmp_path):
+    """A disk D:, and afterwards C:\\farm is on C: again."""
+    farm, made = toolchain.c / "farm", tmp_path / "drive"
+    made.mkdir()
+    (toolchain.c.parent / "dosdevices/d:").symlink_to(made)
+    farm.rename(tmp_path / "farm")
+    yield made
+    farm.unlink()
+    (made / "farm").rename(farm)
+
+
+def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, plan, tmp_path):
+    """docs/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes no junction."""
+    page, digest, farm = (ROOT / "docs/windows.md").read_text(), plan.digest[:12], toolchain.c / "farm"
+    user = toolchain.c / "users/Jürgen & Söhne (100% !x!)"
+    job = user / "a folder of any name" / "job"
+    user.mkdir(parents=True)
+    said, lines = [], list(typed(page))
+    for line in lines:
+        if line == r"cmd /c mklink /J C:\farm D:\farm":
+            (drive / "farm").rmdir()
+            (tmp_path / "farm").rename(drive / "farm")
+            farm.symlink_to(drive / "farm")
+        elif line == r".\report.cmd":
+            shutil.copytree(user / "kit/job", job)
+        entered = line.replace("<plan>", digest)
+        if "….whl" in line:
+            [wheel] = (farm / "out" / digest / "wheel").iterdir()
+            entered = entered.replace("canary-….whl", wheel.name)
+        said.append("" if "mklink" in line else prompt(entered, job if "report" in line else user))
+        assert line != r".\report.cmd" or "; next: farm repair" in said[-1], said[-1]
+    shutil.rmtree(user)
+    _, _, _, render, _, built, repaired, checks, smoke, _, page_of_report = said
+    assert r"kit\job\report.cmd" in render
+    first = re.search(r"The first line is\s+`(.*?)`", page)[1].replace("torch 2.0.1+", "canary 0.1.0+")
+    shown = [line.strip() for line in built.splitlines() if "farm: " in line or line.startswith("report: ")]
+    assert fnmatchcase(shown[0], first.replace("…", "*"))
+    steps = re.findall(r"`([a-z ]+)`", re.search(r"one line\s+for each step: (.*?) \(", page, re.DOTALL)[1])
+    assert [match[1] for line in shown if (match := re.search(r"farm: step ([a-z ]+)$", line))] == steps
+    assert shown[-1].startswith("report: ")
+    # The page's line of repair is the one that build.cmd prints.
+    [repair] = (line for line in lines if line.startswith("farm repair"))
+    printed = re.search(r"done: .*; next: (farm repair .*)", shown[-2])[1].replace('"', "")
+    assert fnmatchcase(printed, repair.replace("<plan>", digest).replace("…", "*"))
+    assert "cudart64_110.dll" in repaired
+    named, heads, *rows = (line.split() for line in checks.splitlines() if line.strip())
+    assert (named, heads[:2]) == ([wheel.name], ["check", "status"])
+    assert {row[1] for row in rows} == {"passed", "not"}
+    assert "8 passed; cuda not run: no NVIDIA driver" in smoke
+    assert toolchain.python.run("-c", "import canary; print(canary.__name__)").stdout == "canary\n"
+    assert "step libraries" in page_of_report
+
+
+def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp_path):
+    """windows.yml, every script of the job. cmd and Python are Wine's; the paths of Git for Windows stand in."""
+    cuda = WORKFLOW["jobs"]["canary"]["strategy"]["matrix"]["cuda"][-1]
+    options = {"cuda": Choice(cuda, "--cuda")}
+    toolchain.toolkit(resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options)))
+    shutil.rmtree(toolchain.c / "farm/out", ignore_errors=True)
+    python, starts = toolchain.python.exe, '#!/bin/sh\n: | wine "$0.exe" "$@"\n'
+    programs = {
+        "cmd": '[ "$1 $2" = "//d //c" ] || exit 99\nshift 2\n: | wine cmd /d /c "$@"',
+        # Windows' bash opens C:/x.
+        "cygpath": f"ln -s {shlex.quote(str(toolchain.c))} C:\necho C:/farm/out/*",
+        "python": f': | wine {python} "$@" || exit\n[ "$2" = venv ] || exit 0\n'
+        f'printf %s {shlex.quote(starts)} > "$3/Scripts/python"\nchmod +x "$3/Scripts/python"',
+    }
+    for name, script in programs.items():
+        (runner / name).write_text(f"#!/bin/sh\n{script}\n")
+        (runner / name).chmod(0o755)
+    made = checkout(tmp_path / "checkout", tmp_path / "index")
+    environ = environment | {"WINEPATH": windows_path(python.parent)}
+    said = carry_out("windows.yml", "canary", made, path=runner, environ=environ, CUDA=cuda, **WORKFLOW["env"])
+    assert "cudart64_110.dll" in said
+    assert re.search(r"fresh\\+Lib\\+site-packages\\+canary", said)
+    read = ["-m", "farm.cli.main", "report", "read", made / "kit/job/farm-report.zip"]
+    page = subprocess.run([sys.executable, *read], capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+    assert f"canary 0.1.0+cu{cuda.replace('.', '')}.sm35.avx for sm35-avx-py311" in page
+    assert "failures in the log: 0" in page

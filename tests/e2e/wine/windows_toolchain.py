@@ -89,7 +89,7 @@ class Toolchain:
                     with archive.open(name) as body, place.open("wb") as out:
                         shutil.copyfileobj(body, out)
 
-    def _launcher(self, place: str, *lines: str) -> None:
+    def launcher(self, place: str, *lines: str) -> None:
         exe = self.c / f"{place}.exe"
         exe.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(self.folder / "launch.exe", exe)
@@ -110,7 +110,7 @@ class Toolchain:
         own = "-Wno-unused-command-line-argument /clang:-O2 /clang:-std=c++14 /GS-"
         headers = " ".join(f"/clang:-isystem /clang:{folder}" for folder in self._headers)
         as_msvc = AS_MSVC.format(msc_ver(self.pins.toolset), BUILD)
-        self._launcher(
+        self.launcher(
             "vc/bin/cl",
             f"{clang} {own} -nostdinc /clang:-nostdinc++ {headers}",
             "?/arch:AVX /clang:-mavx",
@@ -134,7 +134,7 @@ class Toolchain:
         command = ["x86_64-w64-mingw32-ar", "d", library / "libstdc++.a", "random.o"]
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
         c_runtime = " ".join(f"{name}.lib" for name in RUNTIME)
-        self._launcher(
+        self.launcher(
             "vc/bin/link",
             r"C:\clang\zig.exe lld-link -lldmingw -alternatename:__image_base__=__ImageBase -nodefaultlib",
             "-alternatename:_ZNSt13random_device7_M_initEPKcy=abort",
@@ -147,11 +147,11 @@ class Toolchain:
 
     def _visual_studio(self) -> None:
         shutil.copy(self.folder / "rc.exe", self.c / "vc/bin" / "rc.exe")
-        self._launcher("vc/bin/mt", r"C:\windows\system32\cmd.exe /c exit 0 &rem")
-        self._launcher("vc/bin/lib", r"C:\clang\zig.exe lib")
-        self._launcher(f"{VS}/Installer/vswhere", "=C:\\" + self.vs.replace("/", "\\"))
+        self.launcher("vc/bin/mt", r"C:\windows\system32\cmd.exe /c exit 0 &rem")
+        self.launcher("vc/bin/lib", r"C:\clang\zig.exe lib")
+        self.launcher(f"{VS}/Installer/vswhere", "=C:\\" + self.vs.replace("/", "\\"))
         toolset = f"{self.pins.toolset}.{BUILD}"
-        self._launcher(f"{self.vs}/VC/Tools/MSVC/{toolset}/bin/Hostx64/x64/cl", r"C:\vc\bin\cl.exe")
+        self.launcher(f"{self.vs}/VC/Tools/MSVC/{toolset}/bin/Hostx64/x64/cl", r"C:\vc\bin\cl.exe")
         (self.c / "vc/sdk").mkdir()
         (self.c / "vc/sdk/windows.h").touch()
         script = self.c / self.vs / "VC/Auxiliary/Build/vcvarsall.bat"
@@ -206,7 +206,7 @@ class Toolchain:
         (self.c / "farm/tools").mkdir(parents=True, exist_ok=True)
         for tool in self.pins.tools:
             (self.c / f"farm/tools/{tool.name}.ok").write_text(tool.sha256)
-        self._launcher("farm/tools/sccache/sccache", r"?--stop-server C:\windows\system32\cmd.exe /c exit 0 &rem")
+        self.launcher("farm/tools/sccache/sccache", r"?--stop-server C:\windows\system32\cmd.exe /c exit 0 &rem")
 
     def _nvcc(self, plan: Plan, home: Path) -> None:
         tools = home / "stand-in"
@@ -226,7 +226,7 @@ class Toolchain:
         }
         (tools / "settings.json").write_text(json.dumps(settings))
         place = plan.env["CUDA_HOME"].removeprefix("C:/")
-        self._launcher(f"{place}/bin/nvcc", rf"{windows_path(self.python.exe)} {folder}\nvcc.py")
+        self.launcher(f"{place}/bin/nvcc", rf"{windows_path(self.python.exe)} {folder}\nvcc.py")
 
     def kit(self, plan: Plan, target: Path) -> Path:
         """The rendered job of a plan in `target`."""

@@ -53,6 +53,22 @@ def test_what_goes_on_is_not_waited_for(logged, tmp_path):
     assert (code, said, b"left " in log) == (0, "", True)
 
 
+def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
+    """It waits until the word was read."""
+    waits = tmp_path / "waits"
+    os.mkfifo(waits)
+    start = "import sys, logged; logged.EVERY_S = 0.01; sys.exit(logged.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", start, sys.executable, "-c", "import sys; open(sys.argv[1])", str(waits)]
+    scripts = root / "dockerfiles/scripts"
+    given = {"PYTHONPATH": str(scripts), "FARM_STEP": "source", "FARM_LOG": str(tmp_path / "log")}
+    with subprocess.Popen(command, env={**os.environ, **given}, stdout=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        assert line
+        os.close(os.open(waits, os.O_WRONLY))
+        process.stdout.read()
+    assert (process.returncode, line.partition(" farm: ")[2]) == (0, "step source, 0 min\n")
+
+
 def test_where_there_is_no_log_nothing_is_started(logged, tmp_path):
     made = tmp_path / "made"
     code, said, _ = logged(sys.executable, "-c", f"open({str(made)!r}, 'w')", target=tmp_path / "away/build.log")

@@ -64,6 +64,15 @@ def test_every_command_of_the_farm_exists_and_takes_its_options(page):
     assert {"render", "doctor", "repair", "verify", "submit"} <= set(whole)
 
 
+def test_the_first_steps_are_the_same_words_in_powershell(page):
+    """None is here: no character that it reads and cmd does not, and scripts by their path."""
+    lines = [line.strip() for line in re.findall(r"^ +> (.*)$", page.split("\n## ")[1], re.MULTILINE)]
+    assert len(lines) > 8
+    for line in lines:
+        assert not set(line.replace("<plan>", "")) & set("`$&;|(){}@#'\"%!,<>"), line
+        assert re.match(r"(farm|cmd /c|mkdir|py|\.\\report\.cmd)( |$)", line), line
+
+
 def test_the_first_steps_command_renders_what_the_next_ones_copy(page, root, tmp_path, capsys):
     [command] = [line for line in commands(page) if line.startswith("render --variant")]
     assert main(["--project", str(root), *command.replace("-o kit", f"-o {tmp_path / 'kit'}").split()]) == 0
@@ -74,7 +83,7 @@ def test_the_first_steps_command_renders_what_the_next_ones_copy(page, root, tmp
 
 
 def test_the_steps_are_those_of_the_scripts_in_their_order(page, rendered):
-    said = re.search(r"one line\n\s*for each step: (.*?) \(with", page, re.DOTALL)
+    said = re.search(r"one line\s+for each step: (.*?) \(with", page, re.DOTALL)
     steps = re.findall(r"`([^`]+)`", said[1])
     build, prepare = rendered["job/build.cmd"], rendered["job/prepare.cmd"]
     text = build.replace(r"call .\prepare.cmd", prepare)
@@ -99,7 +108,7 @@ def test_what_it_quotes_is_what_the_scripts_say(page, rendered):
 
 def test_exit_codes_are_those_of_the_script(page, rendered):
     codes = re.findall(r'set "FARM_CODE=(\d)"', rendered["job/build.cmd"])
-    said = re.search(r"^Exit codes: (.*?)\. After", page, re.DOTALL | re.MULTILINE)[1]
+    said = re.search(r"^Exit codes: (.*?)\.$", page, re.MULTILINE)[1]
     assert {int(code) for code in codes} | {0} == {int(code) for code in re.findall(r"(?:^|, )(\d) ", said)}
 
 

@@ -206,17 +206,19 @@ def script(root, name, monkeypatch):
     return module
 
 
-def test_progress_of_ninja(root, capsys, monkeypatch):
-    """Once a minute, however many lines there are; a part of the build that begins to count again is noticed."""
-    ninja = script(root, "logged", monkeypatch).Ninja()
+def test_the_word_of_each_minute(root, monkeypatch):
+    """A step without Ninja has one too, and a part of the build that begins to count again is noticed."""
+    progress = script(root, "logged", monkeypatch).Progress("build", 0)
+    said = []
     for now, text in (
-        (0, b"-- Configuring done\n"), (10, b"[1/101] Building CXX object a.obj\n[2/101] b\n"), (20, b"[3/101] c\n"),
-        (130, b"[12/101] d\n"), (200, b"[1/50] e\n"), (300, b"[11/50] f\n"),
+        (60, b"-- Configuring done\n"), (70, b"[1/101] Building CXX object a.obj\n[2/101] b\n"), (80, b"[3/101] c\n"),
+        (190, b"[12/101] d\n"), (310, b""), (320, b"[1/50] e\n"), (420, b"[11/50] f\n"),
     ):  # fmt: skip
-        ninja.read(text, now)
-    said = [line.partition("farm: ")[2] for line in capsys.readouterr().out.splitlines()]
+        progress.read(text, now)
+        said.append(progress.line(now).removeprefix("step build, "))
     assert said == [
-        "[2/101]", "[12/101], about 0 h 17 min left", "[1/50]", "[11/50], about 0 h 6 min left",
+        "1 min", "1 min: [2/101]", "1 min: [3/101], about 0 h 16 min left", "3 min: [12/101], about 0 h 17 min left",
+        "5 min: [12/101], about 0 h 35 min left", "5 min: [1/50]", "7 min: [11/50], about 0 h 6 min left",
     ]  # fmt: skip
 
 

@@ -64,6 +64,8 @@ MESSAGES = {
     "RuntimeError: Compiler: cl is not found.": "torch-compile-cl",
     "RuntimeError: Torch.compile() is only support MSVC with English language pack,Please reinstall its language pack "
     "to English.": "torch-compile-language",
+    "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nUnicodeDecodeError: 'utf-8' codec "
+    "can't decode byte 0xff in position 54: invalid start byte": "torch-compile-language",  # pytorch/pytorch#145383
     "c:/t/x.cpp(1): fatal error C1083: Cannot open include file: 'algorithm': No such file or directory":
         "torch-compile-headers",
     "LINK : fatal error LNK1104: cannot open file 'MSVCRT.lib'": "torch-compile-libraries",

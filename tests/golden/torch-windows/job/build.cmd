@@ -87,7 +87,7 @@ set "PYTHONUTF8=1"
 if defined FARM_PYTHON goto :python
 if exist C:\farm\python\python.exe set "FARM_PYTHON=C:\farm\python\python.exe"
 if defined FARM_PYTHON goto :python
-py -3.11 -c "import sys; print(sys.executable)" > %FARM_SAID%\python.txt 2>nul
+py.exe -3.11 -c "import sys; print(sys.executable)" > %FARM_SAID%\python.txt 2>nul
 if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("%FARM_SAID%\python.txt") do set "FARM_PYTHON=%%p"
 if defined FARM_PYTHON goto :python
 for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
@@ -130,9 +130,9 @@ set "FARM_NEXT=Visual Studio is missing: install Build Tools 2019: https://downl
 if not exist "%FARM_VSWHERE%" goto :failed
 "%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > %FARM_SAID%\vs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-rem What an uninstalled toolset leaves is a folder without a compiler.
+rem What an uninstalled toolset leaves is a folder without a compiler; other products with that installer have no VC.
 set "FARM_ANY="
-for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do if exist "%%i\" set "FARM_ANY=%%i"
+for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do if exist "%%i\VC\Tools\MSVC\" set "FARM_ANY=%%i"
 for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do call :toolset "%%i"
 if not defined FARM_ANY goto :failed
 set FARM_NEXT=no Visual Studio here has the C++ toolset 14.29 with cl.exe and vcvarsall.bat; this adds it: %FARM_SETUP% --installPath "%FARM_ANY%" --add Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64

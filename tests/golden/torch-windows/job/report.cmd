@@ -17,9 +17,9 @@ if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
 "%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe" -products * >> %FARM_REPORT% 2>&1
-nvidia-smi >> %FARM_REPORT% 2>&1
-git --version >> %FARM_REPORT% 2>&1
-py -0p >> %FARM_REPORT% 2>&1
+nvidia-smi.exe >> %FARM_REPORT% 2>&1
+git.exe --version >> %FARM_REPORT% 2>&1
+py.exe -0p >> %FARM_REPORT% 2>&1
 >> %FARM_REPORT% echo build.cmd begins: %DATE% %TIME%
 "%ComSpec%" /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
