@@ -1,12 +1,13 @@
 """A plain web server of a folder: what `python -m http.server` does, with the media types that installers ask for."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from tests.servers.threads import answered_by
 
 JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -53,12 +54,5 @@ class Handler(SimpleHTTPRequestHandler):
 def serving(root: Path, asked: list | None = None) -> Iterator[str]:
     """Serves a folder on the loopback; gives its URL."""
     handler = partial(Handler, directory=str(root), asked=[] if asked is None else asked)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answered_by(handler) as url:
+        yield url

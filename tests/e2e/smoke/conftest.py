@@ -1,18 +1,17 @@
 """Stand-in torch wheels that really misbehave, and `farm smoke` on them in a project of its own."""
 
-import base64
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
 import textwrap
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
 VERSION = "2.8.0+cpu.avx2"
@@ -38,24 +37,8 @@ class Answer:
 
 
 def make_wheel(folder: Path, files: dict[str, str]) -> Path:
-    """A wheel of `torch` with these files; RECORD with their hashes."""
-    wheel = folder / f"torch-{VERSION}-py3-none-any.whl"
-    info = f"torch-{VERSION}.dist-info"
-    everything = {
-        **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {VERSION}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{name},sha256={_digest(text)},{len(text.encode())}\n" for name, text in everything.items())
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in everything.items():
-            archive.writestr(name, text)
-        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
-    return wheel
-
-
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+    """A wheel of `torch` with these files."""
+    return build_wheel(folder, f"torch-{VERSION}-py3-none-any.whl", more=files).path
 
 
 @pytest.fixture

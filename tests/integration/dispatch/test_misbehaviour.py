@@ -1,15 +1,13 @@
 """What comes back from managers and jobs that do not behave."""
 
 import json
-import threading
-from http.server import ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import docker
 import pytest
 
 from farm.engines.swarm import SwarmEngine
-from tests.servers.threads import Handler
+from tests.servers.threads import Handler, answered_by
 
 
 class Manager:
@@ -88,13 +86,9 @@ def handler(manager):
 @pytest.fixture
 def manager():
     made = Manager()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(made))
-    server.daemon_threads = True
-    made.url = f"tcp://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield made
-    server.shutdown()
-    server.server_close()
+    with answered_by(handler(made)) as url:
+        made.url = url.replace("http", "tcp")
+        yield made
 
 
 @pytest.fixture

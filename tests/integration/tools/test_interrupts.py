@@ -4,17 +4,16 @@ A moment is an operation that Python tells of (PEP 578): an import, a file that 
 started. So the moments are the same on any machine, however busy.
 """
 
-import base64
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
 SELECT = ["--variant", "cpu-avx-py311", "--package", "canary"]
@@ -76,21 +75,7 @@ class Place:
 
 
 def pure_wheel(folder, version):
-    info, tag = f"canary-{version}.dist-info", "cp311-cp311-manylinux_2_17_x86_64"
-    contents = {
-        "canary/__init__.py": b"",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: canary\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n".encode(),
-    }
-    rows = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}\n"
-        for name, data in contents.items()
-    ]
-    path = folder / f"canary-{version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in {**contents, f"{info}/RECORD": ("".join(rows) + f"{info}/RECORD,,\n").encode()}.items():
-            archive.writestr(name, data)
-    return path.name
+    return build_wheel(folder, f"canary-{version}-cp311-cp311-manylinux_2_17_x86_64.whl").path.name
 
 
 @pytest.fixture(scope="module")

@@ -256,10 +256,8 @@ def test_wheels_for_the_build_are_refused_where_nothing_installs_them(own):
     use_project(own)
     with pytest.raises(UsageError, match=r"hello/recipe\.yaml: build_requires: .* not on macos"):
         build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("mps-neon-py311"), "macos"), None)
-    assert (
-        len(build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("cpu-avx-py311"), "linux"), None))
-        == 1
-    )
+    stack = Stack("hello", Variant.parse("cpu-avx-py311"), "linux")
+    assert len(build_requires("hello", recipe("hello"), stack, None)) == 1
 
 
 @pytest.mark.parametrize(
@@ -600,9 +598,8 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
     read: list[object] = []
     monkeypatch.setattr(selection, "from_environment", lambda environ: read.append(environ) or {})
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
-    assert (
-        "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in capsys.readouterr().err
-    )
+    said = "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine"
+    assert said in capsys.readouterr().err
     assert len(read) == 1  # the selectors are those of the plan
 
 

@@ -10,7 +10,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 
 import pytest
 
@@ -321,12 +321,6 @@ def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(index, cache, t
 def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(cache, tmp_path, monkeypatch):
     """Debian's mirror and the Python index are one server here, which stops after the first fetch."""
     web = tmp_path / "web"
-    handler = partial(SimpleHTTPRequestHandler, directory=web)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    here = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("PIP_INDEX_URL", f"{here}/simple/")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     whole = plan_of("cpu-avx-py311", channel="debian-2.6.0")
     parts = []
     for name, folder in (("fmt", "debian/pool/main/f/fmtlib"), ("pybind11", "simple/pybind11")):
@@ -347,11 +341,10 @@ def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itse
     def gathered(dest):
         return [path.read_bytes() for path in gather(plan, cache, tmp_path / dest, mirror=f"{here}/debian", line=print)]
 
-    try:
+    with answered_by(partial(SimpleHTTPRequestHandler, directory=web)) as here:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{here}/simple/")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         first = gathered("first")
-    finally:
-        server.shutdown()
-        server.server_close()
     assert gathered("again") == first
     for part, instead in zip(parts, ("fmtlib_11.1.1+ds1.orig.tar.gz", "any pybind11 from 2.13 on"), strict=True):
         (kept,) = cache.glob(f"{part.source.sha256}.*")

@@ -131,10 +131,8 @@ def test_exceptions_go_by_every_axis(read, channels):
 """
     channel = read(text).channel("one")
     sm80, other = Variant("sm80", "avx2", "py312"), Variant("sm80", "avx2", "py311")
-    assert (
-        channel.pins("torch", sm80, "linux").options["cudnn"],
-        channel.pins("torch", sm80, "linux").options["blas"],
-    ) == ("9.13.0", "openblas")
+    options = channel.pins("torch", sm80, "linux").options
+    assert (options["cudnn"], options["blas"]) == ("9.13.0", "openblas")
     assert channel.pins("torch", sm80, "linux", "12.8").options["cudnn"] == "9.10.2"
     assert channel.pins("torch", other, "linux").options["blas"] is None
     assert channel.pins("torch", Variant("cpu", "avx2", "py311"), "linux").options["cudnn"] is None

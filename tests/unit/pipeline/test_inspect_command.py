@@ -1,6 +1,5 @@
 """`farm inspect`: what is said of Windows wheels, and the tree."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,21 +8,14 @@ from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
 from farm.wheel import library
 from farm.wheel.inspect import inspect
+from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
 MINGW = bytes.fromhex("4d5a")  # what a PE file begins with
 
 
 def wheel_of(folder, files, tag):
-    info = "canary-1.0.dist-info"
-    path = folder / f"canary-1.0-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: canary\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
+    return build_wheel(folder, f"canary-1.0-{tag}.whl", more=files).path
 
 
 def test_a_broken_library_is_named(tmp_path, capsys):

@@ -19,6 +19,7 @@ from farm.wheel.policy import defaults
 from farm.wheel.repair import repair
 from farm.wheel.vendor import RepairOptions
 from farm.wheel.verify import verify
+from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -52,21 +53,13 @@ def test_a_channel_replaces_rules_key_by_key(tmp_path):
     assert policy.dispatching == tuple(recipe("torch").verify.dispatching)
     assert policy != plan_of("sm35-avx-py311", channel="kepler-2.0.1").verify
     assert plan.digest == plan_of("sm35-avx-py311", channel="kepler-2.0.1").digest  # what is built is the same
-    assert (
-        load_matrix(tmp_path).channel("kepler-compat").text.verify
-        == load_matrix(tmp_path).channel("kepler-2.0.1").text.verify
-    )
+    matrix = load_matrix(tmp_path)
+    assert matrix.channel("kepler-compat").text.verify == matrix.channel("kepler-2.0.1").text.verify
 
 
 def test_repair_writes_what_verify_asks_for(tmp_path):
     plan = plan_of("cpu-avx2-py311", torch="2.0.1")
-    info = "torch-2.0.1.dist-info"
-    wheel = tmp_path / "torch-2.0.1-cp311-cp311-linux_x86_64.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("torch/__init__.py", "")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.0.1\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
-        archive.writestr(f"{info}/RECORD", "")
+    wheel = build_wheel(tmp_path, "torch-2.0.1-cp311-cp311-linux_x86_64.whl").path
     found = {}
     for name, requires in (("without", []), ("with", plan.requires)):
         folder = tmp_path / name
@@ -79,15 +72,9 @@ def test_repair_writes_what_verify_asks_for(tmp_path):
 
 def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_path):
     plan = plan_of("cpu-avx-py311", package="torchvision", channel="debian-2.6.0")
-    info, built = "torchvision-0.21.0.dist-info", tmp_path / "built" / "wheel"
-    built.mkdir(parents=True)
     written = "Requires-Dist: numpy\nRequires-Dist: torch==2.6.0+cpu.avx\n"
-    with zipfile.ZipFile(built / "torchvision-0.21.0-cp311-cp311-any.whl", "w") as archive:
-        archive.writestr("torchvision/__init__.py", "")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torchvision\nVersion: 0.21.0\n{written}")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    repaired = repair_built(plan, built.parent, tmp_path / "repaired").wheel
+    build_wheel(tmp_path / "built/wheel", "torchvision-0.21.0-cp311-cp311-any.whl", extra=written)
+    repaired = repair_built(plan, tmp_path / "built", tmp_path / "repaired").wheel
     with zipfile.ZipFile(repaired) as archive:
         text = archive.read(f"torchvision-{plan.version}.dist-info/METADATA").decode()
     found = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
@@ -96,14 +83,7 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
 
 def windows_wheel(folder, version):
     """A torch for Windows as setup.py leaves it: without the bound on numpy."""
-    folder.mkdir(parents=True)
-    info, wheel = f"torch-{version}.dist-info", folder / f"torch-{version}-cp311-cp311-win_amd64.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("torch/__init__.py", "")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-win_amd64\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return wheel
+    return build_wheel(folder, f"torch-{version}-cp311-cp311-win_amd64.whl").path
 
 
 @pytest.mark.parametrize("channel", ["kepler-2.0.1", "kepler-2.7.1", "rtx50-windows"])
@@ -155,14 +135,7 @@ def test_what_the_plan_has_is_not_taken_beside_it(tmp_path, capsys):
 def test_a_wheel_of_another_release_than_the_recipes_is_refused(tmp_path, built, taken):
     """Its version would be written over, and the index would offer other code under that name."""
     plan = plan_of("cpu-avx-py311", package="torchvision", channel="debian-2.6.0")
-    wheel = tmp_path / "built" / "wheel" / f"torchvision-{built}-cp311-cp311-any.whl"
-    wheel.parent.mkdir(parents=True)
-    with zipfile.ZipFile(wheel, "w") as archive:
-        info = f"torchvision-{built}.dist-info"
-        archive.writestr("torchvision/__init__.py", "")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torchvision\nVersion: {built}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-any\n")
-        archive.writestr(f"{info}/RECORD", "")
+    build_wheel(tmp_path / "built/wheel", f"torchvision-{built}-cp311-cp311-any.whl")
     if taken:
         repaired = repair_built(plan, tmp_path / "built", tmp_path / "repaired").wheel
         assert repaired.name.startswith(f"torchvision-{plan.version}-")

@@ -1,14 +1,12 @@
 """`farm verify --waive` and `farm publish --waive`, as typed."""
 
-import base64
-import hashlib
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from farm.cli.main import main
+from tests.indexes.wheels import build_wheel
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
@@ -30,23 +28,8 @@ def wheel(farm, tmp_path):
     """A pure wheel with one forbidden member, for the plan's version."""
     _, out, _ = farm("plan", *SELECT, "--json")
     version = json.loads(out)["version"]
-    info = f"canary-{version}.dist-info"
-    tag = "cp311-cp311-manylinux_2_17_x86_64"
-    files = {
-        "canary/__init__.py": b"",
-        "torch/lib/x_test.so": b"",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: canary\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n".encode(),
-    }
-    rows = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}\n"
-        for name, data in files.items()
-    ]
-    path = tmp_path / f"canary-{version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in {**files, f"{info}/RECORD": "".join(rows).encode() + f"{info}/RECORD,,\n".encode()}.items():
-            archive.writestr(name, data)
-    return str(path)
+    name = f"canary-{version}-cp311-cp311-manylinux_2_17_x86_64.whl"
+    return str(build_wheel(tmp_path, name, more={"torch/lib/x_test.so": b""}).path)
 
 
 def test_verify(farm, wheel):
