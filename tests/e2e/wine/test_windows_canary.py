@@ -62,7 +62,7 @@ def environment(toolchain, windows_python, require, tmp_path_factory):
 @pytest.fixture(scope="module")
 def runner(environment, windows_python, tmp_path_factory):
     """The folder for PATH of a Windows runner: its `farm` runs in Windows' Python."""
-    own = {name: value for name, value in environment.items() if name not in windows_python.wine}
+    own = {name: value for name, value in environment.items() if windows_python.wine.get(name) != value}
     words = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
     # From a pipe: Wine gives Python no valid handle for /dev/null.
     line = f': | {words} wine {shlex.quote(str(windows_python.exe))} -m farm.cli.main "$@"'

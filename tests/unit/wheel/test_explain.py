@@ -53,6 +53,14 @@ def test_error_126(package, make_pe, message):
     assert "torch 2.4.1 or newer" in found.cure
 
 
+def test_error_126_of_a_dll_with_two_openmp_runtimes(package, make_pe):
+    """The missing one is not to be had: the DLL computes wrong numbers with it (pytorch/pytorch#193784)."""
+    torch = make_pe(needed=["VCOMP140.DLL", "libomp140.x86_64.dll"])
+    found = both(package({"torch/lib/torch_cpu.dll": torch}, WINDOWS), "[WinError 126]")
+    assert "libomp140.x86_64.dll, needed by torch/lib/torch_cpu.dll" in found.culprits
+    assert "build again with one OpenMP runtime" in found.cure
+
+
 def test_error_126_of_a_wheel_without_dlls(package, make_elf):
     """Not the advice for Windows wheels: nothing was looked into."""
     found = both(package({"torch/_C.abi3.so": make_elf()}), "WinError 126")
