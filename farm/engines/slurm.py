@@ -46,7 +46,7 @@ CANCEL_S = 120
 LOOKS, LOOK_PAUSE_S = 5, 6.0
 """A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
 GATHER_S = 1.0
-"""How long a job waits for others that go out with it."""
+"""How long a job waits for another that goes out with it."""
 MAX_ARRAY = 1000
 """Tasks of one array; Slurm's own default for MaxArraySize is 1001."""
 ALL_CPUS = 1 << 16
@@ -342,7 +342,10 @@ class SlurmEngine:
         """Gives a job to Slurm, in one array with the others that wait for that and ask for the same."""
         sent: Future[None] = Future()
         self._waiting.append((options, handle, sent))
-        time.sleep(GATHER_S)
+        seen = 0
+        while seen < len(self._waiting):  # more have come
+            seen = len(self._waiting)
+            time.sleep(GATHER_S)
         with self._sending:  # meanwhile more gather
             if not sent.done():
                 together = [each for each in self._waiting if each[0] == options][:MAX_ARRAY]

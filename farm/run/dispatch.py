@@ -292,6 +292,10 @@ class Dispatcher:
     def _attempts(self, run_id: str) -> list[Attempt]:
         return [a for job in self.journal.jobs(run_id) if job.kind == "build" for a in job.attempts]
 
+    def _live(self, run_id: str) -> Attempt | None:
+        """The build that an engine has."""
+        return next((attempt for attempt in self._attempts(run_id) if attempt.state not in FINAL), None)
+
     def _lost(self, run_id: str) -> list[Attempt]:
         return [attempt for attempt in self._attempts(run_id) if attempt.result == "infra"]
 
@@ -303,7 +307,7 @@ class Dispatcher:
         if entry is None or entry.active:  # its own thread sees to it
             self._look_at.discard(run_id)
             return
-        live = next((a for a in self._attempts(run_id) if a.state not in FINAL), None)
+        live = self._live(run_id)
         if live is None and self.journal.happened(run_id, EventKind.CANCEL):
             self._end(entry, CancelledError("cancelled before it started"))
         elif now < entry.not_before:
@@ -414,7 +418,8 @@ class Dispatcher:
         outcomes = Outcomes(run=entry.id)
         try:
             run = self.journal.run(entry.id)
-            self.journal.event(entry.id, EventKind.BEGUN)
+            if self._live(entry.id) is None:  # else it is asked about again, for as long as its machine is away
+                self.journal.event(entry.id, EventKind.BEGUN)
             job = MainJob(
                 self.workspace,
                 plan_of(run),
@@ -457,8 +462,7 @@ class Dispatcher:
         elif isinstance(error, AwayError) and (gone := self._gone(entry, now)):
             self.journal.set_state(gone.id, "lost", "infra", why=str(error))
             self._lose(entry, gone.runner, self._lost(run_id), error, now)
-        elif isinstance(error, StillRunningError):
-            note_error(self.journal, run_id, error)
+        elif isinstance(error, StillRunningError):  # its attempt has the reason
             self._again(entry, now + PAUSE_S)
         elif entry.worker and len(lost) > entry.losses:
             self._lose(entry, entry.worker, lost, error, now)
@@ -476,7 +480,7 @@ class Dispatcher:
             return None
         if now - datetime.fromisoformat(said.time).timestamp() < self.workspace.settings.grace_s:
             return None
-        return next((attempt for attempt in self._attempts(entry.id) if attempt.state not in FINAL), None)
+        return self._live(entry.id)
 
     def _lose(self, entry: Entry, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
         """A runner lost the build: it goes to another entry, if there is entry."""

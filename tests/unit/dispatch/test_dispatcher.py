@@ -182,6 +182,8 @@ def test_the_only_machine_is_asked_again_however_long_it_is_away(fleet, workspac
     fleet.fate = [AwayError("no route"), AwayError("no route")]
     Dispatcher(workspace, journal).drain()
     assert attempts(journal, run) == [("local", "success")]
+    kinds = [event.kind for event in journal.events(run)]
+    assert (kinds.count(EventKind.BEGUN), kinds.count(EventKind.ERROR)) == (1, 0)  # it may be away for days
 
 
 def test_a_cancel_ends_the_run_of_a_machine_that_is_away(fleet, workspace, journal, submit):
