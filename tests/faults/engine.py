@@ -1,14 +1,12 @@
 """An engine in the place of Docker and a project for it: for faults at every write."""
 
-import base64
-import hashlib
 import io
 import json
 import os
 import sys
 import tarfile
+import tempfile
 import threading
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +19,7 @@ from farm.run import buildstep, dispatch, run, smoke
 from farm.run.queue import Worker
 from farm.run.workspace import Silent, Workspace
 from farm.smoke import environment, runner
+from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[2]
@@ -33,24 +32,9 @@ def the_plan():
 
 def a_wheel():
     """Name and bytes of a wheel that holds what the plan promises; there is no code in it."""
-    version, tag = the_plan().version, "cp311-cp311-manylinux_2_17_x86_64"
-    info = f"canary-{version}.dist-info"
-    files = {
-        "canary/__init__.py": b"",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: canary\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
-    }
-    record = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items()]
-    files[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"]).encode()
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(zipfile.ZipInfo(name), data)
-    return f"canary-{version}-{tag}.whl", made.getvalue()
-
-
-def _digest(data):
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    name = f"canary-{the_plan().version}-cp311-cp311-manylinux_2_17_x86_64.whl"
+    with tempfile.TemporaryDirectory() as folder:
+        return name, build_wheel(Path(folder), name).path.read_bytes()
 
 
 def output():

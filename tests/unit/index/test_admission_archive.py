@@ -165,9 +165,8 @@ def test_what_is_taken(tmp_path, uploaded, mode):
 def test_the_dist_info_is_that_of_the_file_name(tmp_path, folder, left_out, why):
     with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
         for name in {"METADATA", "WHEEL", "RECORD"} - {left_out}:
-            archive.writestr(
-                f"{folder}.dist-info/{name}", "Name: torch\nVersion: 2.0.1+cu118.sm35.avx\nWheel-Version: 1.0\n"
-            )
+            text = "Name: torch\nVersion: 2.0.1+cu118.sm35.avx\nWheel-Version: 1.0\n"
+            archive.writestr(f"{folder}.dist-info/{name}", text)
     with pytest.raises(PublishRefusedError, match=why):
         check_archive(tmp_path / NAME)
 

@@ -9,16 +9,14 @@ import io
 import json
 import re
 import shutil
-import threading
 import zipfile
-from http.server import ThreadingHTTPServer
 
 import pytest
 
 from farm import catalog
 from farm.base.yamlfile import load
 from farm.catalog import models
-from tests.servers.threads import Handler
+from tests.servers.threads import Handler, answered_by
 from tests.unit.wheel.conftest import build_elf, fat_container, fat_entry
 from tools import refresh_catalogue
 
@@ -66,9 +64,7 @@ class Index:
                     data, code = data[int(given[1]) : int(given[2]) + 1], 206
                 self.reply(code, data)
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.handler = Page
 
     def add(self, package, file, members=None, **more):
         data = wheel(members or {})
@@ -95,9 +91,8 @@ def index():
     made = Index()
     for package in ("torch", "torchvision", "torchaudio", "cuda-toolkit"):
         made.pages[package] = []
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with answered_by(made.handler) as made.url:
+        yield made
 
 
 @pytest.fixture
