@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from tests.indexes.wheels import build_wheel
+from tests.servers.threads import answered_by
 
 EVIL = '<img src=x onerror="document.title=1">\x1b[2J</script><script>document.title=2</script>'
 ROOT = Path(__file__).parents[3]
@@ -80,22 +80,17 @@ def served(tmp_path_factory):
     for name in ("ci", "dockerfiles"):
         shutil.copytree(ROOT / name, project / name)
     index = project / "artifacts" / "index"
-    handler = partial(Quiet, directory=index)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    config = project / "ci" / "farm.yaml"
-    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"index_public_url": url}))
-    store = open_store(str(index))
-    wheels = tmp_path_factory.mktemp("wheels")
-    for filename, group in WHEELS:
-        publish_tiny(store, filename, group, wheels)
-    report = {"outcome": "failed", "reason": EVIL, "facts": {"machine": EVIL, "python": EVIL}, "checks": []}
-    store.create(f"smoke/{WHEELS[2][0]}/0.json", json.dumps(report).encode(), content_type="application/json")
-    assert main(["--project", str(project), "site", "build"]) == 0
-    yield project, url
-    server.shutdown()
-    server.server_close()
+    with answered_by(partial(Quiet, directory=index)) as url:
+        config = project / "ci" / "farm.yaml"
+        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"index_public_url": url}))
+        store = open_store(str(index))
+        wheels = tmp_path_factory.mktemp("wheels")
+        for filename, group in WHEELS:
+            publish_tiny(store, filename, group, wheels)
+        report = {"outcome": "failed", "reason": EVIL, "facts": {"machine": EVIL, "python": EVIL}, "checks": []}
+        store.create(f"smoke/{WHEELS[2][0]}/0.json", json.dumps(report).encode(), content_type="application/json")
+        assert main(["--project", str(project), "site", "build"]) == 0
+        yield project, url
 
 
 @pytest.fixture

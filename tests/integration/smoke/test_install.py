@@ -16,6 +16,7 @@ from farm.base.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.smoke.environment import Target, install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod
+from tests.indexes.wheels import build_wheel
 from tests.servers import moto
 from tests.servers.threads import answered_by
 from tests.servers.tls import Authority
@@ -23,18 +24,9 @@ from tests.servers.tls import Authority
 
 def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "", tag: str = "py3-none-any") -> None:
     """Puts a pure-Python wheel with one module into an index of files."""
-    folder = index / name
-    folder.mkdir(parents=True, exist_ok=True)
-    wheel = folder / f"{name}-{version}-{tag}.whl"
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"{name}.py", source)
-        archive.writestr(f"{info}/METADATA", metadata)
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
+    wheel = build_wheel(index / name, f"{name}-{version}-{tag}.whl", source, requires, python=None).path
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    with (folder / "index.html").open("a") as page:
+    with wheel.with_name("index.html").open("a") as page:
         page.write(f'<!DOCTYPE html><a href="{wheel.name.replace("+", "%2B")}#sha256={digest}">{wheel.name}</a>\n')
 
 

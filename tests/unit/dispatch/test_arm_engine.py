@@ -1,8 +1,7 @@
 """Two Docker engines of ci/runners.yaml: the one on ARM takes what is for ARM; where it is away, the other emulates."""
 
+import contextlib
 import json
-import threading
-from http.server import ThreadingHTTPServer
 
 import pytest
 
@@ -10,13 +9,12 @@ from farm.run import backends, dispatch
 from farm.run.dispatch import Dispatcher
 from farm.run.run import request_for
 from tests.plans import plan_of
-from tests.servers.threads import Handler
+from tests.servers.threads import Handler, answered_by
 
 
 @pytest.fixture
 def engines():
-    """Starts what speaks Docker's API as far as a dispatcher asks an engine that builds nothing yet."""
-    servers = []
+    """Starts what speaks Docker's API as far as a dispatcher asks an engine that builds nothing yet; gives its URL."""
 
     def start(machine):
         answers = {
@@ -29,15 +27,10 @@ def engines():
                 found = next((answer for path, answer in answers.items() if self.path.endswith(path)), {})
                 self.reply(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        return f"tcp://127.0.0.1:{server.server_port}", server
+        return stack.enter_context(answered_by(Engine)).replace("http", "tcp", 1)
 
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with contextlib.ExitStack() as stack:
+        yield start
 
 
 @pytest.mark.parametrize(
@@ -51,10 +44,7 @@ def engines():
 )
 def test_who_takes_it(fleet, workspace, journal, engines, monkeypatch, variant, away, runner):
     monkeypatch.setattr(dispatch, "open_backend", backends.open_backend)
-    (intel, _), (arm, server) = engines("x86_64"), engines("aarch64")
-    if away:
-        server.shutdown()
-        server.server_close()
+    intel, arm = engines("x86_64"), "tcp://127.0.0.1:1" if away else engines("aarch64")
     (workspace.project / "ci").mkdir()
     (workspace.project / "ci" / "runners.yaml").write_text(
         f'runners:\n  intel: {{engine: docker, url: "{intel}"}}\n'
