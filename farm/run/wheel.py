@@ -113,7 +113,7 @@ def _decided(report: Report, wheel: Path) -> Report:
     try:
         return emulate(report, wheel, only=cpu.undecided)
     except (UsageError, InfrastructureError) as error:
-        return report.replaced(cpu.model_copy(update={"emulated": str(error)}))
+        return report.replaced(cpu.model_copy(update={"emulated": f"not emulated: {error}"}))
 
 
 def report_text(report: Report) -> str:

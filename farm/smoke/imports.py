@@ -72,10 +72,10 @@ def emulate(
     """
     level = report.policy.cpu
     if level is None:
-        raise UsageError("not emulated: no CPU level is promised", hint="give --variant, or `cpu` in the policy")
+        raise UsageError("no CPU level is promised", hint="give --variant, or `cpu` in the policy")
     model = model_for(level)
     if model.name is None:
-        raise UsageError(f"not emulated: {model.reason}", hint="leave --emulate out")
+        raise UsageError(str(model.reason), hint="leave --emulate out")
     if command is None:
         command = [find_emulator(), "-cpu", model.name, str(_python(wheel))]
     members = [
@@ -116,16 +116,14 @@ def _python(wheel: Path) -> Path:
     """
     tags = parse_wheel_name(wheel.name).tags
     if platform_machine(tags) != "x86_64":
-        raise UsageError(f"not emulated: {wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
+        raise UsageError(f"{wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
     rows = [tag.split("-") for tag in sorted(tags)]
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
     found = next((path for name in names if (path := find_python(name))), None)
     if found is None:
-        raise InfrastructureError(
-            f"not emulated: no Python of {' or '.join(names)} is here", hint="put one on the PATH"
-        )
+        raise InfrastructureError(f"no Python of {' or '.join(names)} is here", hint="put one on the PATH")
     return found
 
 
