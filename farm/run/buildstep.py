@@ -311,14 +311,15 @@ class BuildStep:
                 self._noted(attempt),
                 lambda observed: self._note_state(attempt, observed),
             )
+        except LocalDiskError as error:  # the journal may be on that disk, too
+            raise StillRunningError(str(error), hint=error.hint) from error
         except InfrastructureError as error:
             raise self._away(attempt, error) from error
 
-    def _away(self, attempt: Attempt, error: FarmError) -> StillRunningError:
+    def _away(self, attempt: Attempt, error: FarmError) -> AwayError:
         """The error for a build that cannot be followed; until it can be, it is the attempt's reason."""
         self.context.journal.set_state(attempt.id, "running", why=str(error))
-        kind = StillRunningError if isinstance(error, LocalDiskError) else AwayError  # of this machine's disk
-        return kind(str(error), hint="run the same command again: it continues if the build is still there")
+        return AwayError(str(error), hint="run the same command again: it continues if the build is still there")
 
     def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""

@@ -462,7 +462,9 @@ class Dispatcher:
         elif isinstance(error, AwayError) and (gone := self._gone(entry, now)):
             self.journal.set_state(gone.id, "lost", "infra", why=str(error))
             self._lose(entry, gone.runner, self._lost(run_id), error, now)
-        elif isinstance(error, StillRunningError):  # its attempt has the reason
+        elif isinstance(error, StillRunningError):
+            if not isinstance(error, AwayError):  # else the attempt has the reason
+                note_error(self.journal, run_id, error)
             self._again(entry, now + PAUSE_S)
         elif entry.worker and len(lost) > entry.losses:
             self._lose(entry, entry.worker, lost, error, now)

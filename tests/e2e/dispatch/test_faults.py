@@ -122,13 +122,13 @@ class Story:
         return float(self.wait("a loss is noticed", noticed))
 
     def said_after(self, since: float, word: str, one: str | None = None) -> float | None:
-        """Seconds from `since` until the journal held `word` as an error or a reason to wait, of any run or of one."""
+        """Seconds from `since` until the journal held `word` as an error or a reason, of any run or of one."""
         with self.journal as journal:
             times = [
                 datetime.fromisoformat(event.time).timestamp() - since
                 for run in ([one] if one else self.submitted)
                 for event in journal.events(run)
-                if event.kind in ("error", "waiting") and word in str(event.data)
+                if event.kind in ("error", "waiting", "state") and word in str(event.data)
             ]
         return min((t for t in times if t > 0), default=None)
 
