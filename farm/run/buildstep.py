@@ -41,6 +41,9 @@ class AwayError(StillRunningError):
     """The engine of a build does not answer."""
 
 
+AWAY = "run the same command again: it continues if the build is still there"
+
+
 class CancelledError(FarmError):
     """Someone asked for the end of the run (130, as for Ctrl-C)."""
 
@@ -215,7 +218,7 @@ class BuildStep:
             engine = self.context.backend(last.runner).engine
             observed = engine.observe(last.handle)
         except (InfrastructureError, NoRunnerError) as error:
-            raise self._away(last, error) from error
+            raise AwayError(str(error), hint=AWAY) from error
         # Killed from outside it is lost as well, though its engine still knows it: it is built again.
         if observed.state != "lost" and observed.cause is not Cause.KILLED:
             return last
@@ -314,12 +317,7 @@ class BuildStep:
         except LocalDiskError as error:  # the journal may be on that disk, too
             raise StillRunningError(str(error), hint=error.hint) from error
         except InfrastructureError as error:
-            raise self._away(attempt, error) from error
-
-    def _away(self, attempt: Attempt, error: FarmError) -> AwayError:
-        """The error for a build that cannot be followed; until it can be, it is the attempt's reason."""
-        self.context.journal.set_state(attempt.id, "running", why=str(error))
-        return AwayError(str(error), hint="run the same command again: it continues if the build is still there")
+            raise AwayError(str(error), hint=AWAY) from error
 
     def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""

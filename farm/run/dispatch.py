@@ -463,7 +463,10 @@ class Dispatcher:
             self.journal.set_state(gone.id, "lost", "infra", why=str(error))
             self._lose(entry, gone.runner, self._lost(run_id), error, now)
         elif isinstance(error, StillRunningError):
-            if not isinstance(error, AwayError):  # else the attempt has the reason
+            live = self._live(run_id) if isinstance(error, AwayError) else None
+            if live is not None:  # the attempt's reason until its engine answers: one event, however often it is asked
+                self.journal.set_state(live.id, "running", why=str(error))
+            else:
                 note_error(self.journal, run_id, error)
             self._again(entry, now + PAUSE_S)
         elif entry.worker and len(lost) > entry.losses:
