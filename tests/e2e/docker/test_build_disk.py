@@ -48,7 +48,7 @@ def disk(farm, client, code, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk: root")
 def test_a_full_disk_while_it_compiles_and_while_it_links(farm, code, disk):
     made = type(farm)(farm.project, code)
-    # One compiler at a time: with two, Ninja's own log of the other's file may be what the disk has no room for first.
+    # One compiler: with two, Ninja's own log of the other's file may be what the disk has no room for first.
     (farm.project / "ci" / "runners.yaml").write_text("runners:\n  local: {engine: docker, cpus: 1}\n")
     arguments = ("submit", *SELECT, "--no-publish", "--no-smoke", "--json")
     compiled: Counter[str] = Counter()
