@@ -41,11 +41,11 @@ class Progress:
             self.last = (done, of)
 
     def line(self, now: float) -> str:
-        said = f"step {self.step}, {int((now - self.start) / 60)} min"
+        text = f"step {self.step}, {int((now - self.start) / 60)} min"
         if self.last is None:
-            return said
+            return text
         (done, of), (since, before) = self.last, self.first
-        return f"{said}: [{done}/{of}]{left(of - done, done - before, now - since)}"
+        return f"{text}: [{done}/{of}]{left(of - done, done - before, now - since)}"
 
 
 def left(steps: int, done: int, seconds: float) -> str:

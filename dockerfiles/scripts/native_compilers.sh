@@ -26,4 +26,3 @@ ln -sfn "/usr/include/c++/$version" "/usr/$target/include/c++/$version"
 ln -sfn "/usr/include/$target/c++/$version" "/usr/include/c++/$version/$target"
 cd /
 rm -rf "$folder"
-dpkg --print-foreign-architectures

@@ -480,10 +480,10 @@ class Dispatcher:
 
     def _gone(self, entry: Entry, now: float) -> Attempt | None:
         """The build of a machine that has not answered for `grace_s`, where others could build it; else None."""
-        said = self.journal.happened(entry.id, EventKind.STATE)
-        if said is None or len(engine_kind(entry.on).machines(self.workspace)) < 2:
+        state = self.journal.happened(entry.id, EventKind.STATE)
+        if state is None or len(engine_kind(entry.on).machines(self.workspace)) < 2:
             return None
-        if now - datetime.fromisoformat(said.time).timestamp() < self.workspace.settings.grace_s:
+        if now - datetime.fromisoformat(state.time).timestamp() < self.workspace.settings.grace_s:
             return None
         return self._live(entry.id)
 
