@@ -9,8 +9,7 @@ from farm.base.errors import FarmError
 from farm.base.tags import serves
 from farm.index.layout import json_key, without_rebuild
 from farm.index.pages import File, parse_page
-from farm.index.reader import Reader, open_reader
-from farm.index.standing import WITHDRAWN, standing, withdrawn
+from farm.index.reader import WITHDRAWN, Reader, open_reader, standing, withdrawn
 from farm.machine.detect.choose import Recommendation
 from farm.machine.detect.hardware import driver_problem
 from farm.machine.detect.readings import Os, Readings

@@ -418,7 +418,7 @@ def test_durations(seconds, text):
 
 
 def test_rebuild_alone_forces_and_with_a_number_is_the_version(capsys):
-    from farm.cli.submit import AGAIN
+    from farm.cli.arguments import AGAIN
 
     assert parse(["submit", "--variant", "x", "--rebuild"]).rebuild == AGAIN
     assert parse(["submit", "--variant", "x", "--rebuild", "2"]).rebuild == 2

@@ -20,7 +20,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.source_tree import tree_files
 from farm.cli import selection
 from farm.cli.main import main
-from farm.cli.project import workspace_of
+from farm.cli.selection import workspace_of
 from farm.machine.doctor import checks
 from farm.machine.doctor.findings import GB, Patient
 from farm.plan.build import resolve

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.cli.status import summary
+from farm.cli.runs import summary
 from farm.run.journal import EventKind, Phase, Reason, Request, state_of
 from farm.run.journal.model import Process, Run
 
