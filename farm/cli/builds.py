@@ -95,11 +95,7 @@ def run_render(args: argparse.Namespace) -> int:
     if args.bundle:
         with watching(args) as watcher:
             files += bundle(Workspace(project, settings, watcher), plan, args.bundle)
-    if args.json:
-        show.json_document([str(path) for path in files])
-    else:
-        for path in files:
-            show.say(path)
+    show.answer(args, [str(path) for path in files], files)
     return 0
 
 
@@ -180,12 +176,8 @@ def hand_over(args: argparse.Namespace, workspace: Workspace, named: Sequence[Ru
     """
     dispatcher = start_dispatcher(workspace)
     if args.detach:
-        if args.json:
-            several_runs = [{"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named]
-            show.json_document(several_runs if several else {"run": named[0].id})
-        else:
-            for run in named:
-                show.say(run.id)
+        documents = [{"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named]
+        show.answer(args, documents if several else {"run": named[0].id}, [run.id for run in named])
         return 0
     if not several:
         return follow(args, workspace, named[0], dispatcher)
@@ -322,10 +314,8 @@ def run_smoke(args: argparse.Namespace) -> int:
 
 def _write_probe(args: argparse.Namespace) -> int:
     args.write_probe.write_bytes(pack.pack(PROBE))
-    if args.json:
-        show.json_document({**Outcomes().to_json(), "reports": []})
-    else:
-        show.say(f"{args.write_probe}: python3 {args.write_probe.name} --help")
+    line = f"{args.write_probe}: python3 {args.write_probe.name} --help"
+    show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
     return 0
 
 

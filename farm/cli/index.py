@@ -40,6 +40,7 @@ from farm.wheel.verify import verify
 
 
 def run_publish(args: argparse.Namespace) -> int:
+    """Print what was published; 7 when wheels were left out."""
     if args.variant and not args.to and not args.sources and len(args.wheels) == 1:
         args.wheel = args.wheels[0]
         return _verified(args)
@@ -48,11 +49,6 @@ def run_publish(args: argparse.Namespace) -> int:
             "publish one wheel by its --variant, or wheels and folders --to a group, or all wheels --from an index",
             hint="farm publish WHEEL --variant sm35-avx-py311; farm publish dist/ --to sm35-avx",
         )
-    return _as_they_are(args)
-
-
-def _as_they_are(args: argparse.Namespace) -> int:
-    """Print what was published; 7 when wheels were left out."""
     offers, left_out = list[Offer](), dict[str, str]()
     if args.wheels:
         offers, left_out = in_folders(args.wheels, args.to, args.channel)
@@ -65,12 +61,9 @@ def _as_they_are(args: argparse.Namespace) -> int:
     say = (lambda _name: None) if args.json or args.quiet else show.say
     done = publish_all(open_store(index_url(args)), offers, policy=policy_of(args), progress=say)
     left_out |= done.left_out
-    if args.json:
-        show.json_document({"wheels": list(done.wheels), "left_out": left_out})
-    else:
-        for why in left_out.values():
-            show.say(f"left out: {why}")
-        show.say(f"{len(done.wheels)} published, {len(left_out)} left out")
+    lines = [f"left out: {why}" for why in left_out.values()]
+    count = f"{len(done.wheels)} published, {len(left_out)} left out"
+    show.answer(args, {"wheels": list(done.wheels), "left_out": left_out}, [*lines, count])
     return 7 if left_out else 0
 
 
@@ -107,12 +100,8 @@ def _verified(args: argparse.Namespace) -> int:
             )
             step.result = result.wheel_url
     line = pip_line(*pip_request(workspace, plan, args.wheel.name))
-    if args.json:
-        show.json_document({"changed": result.changed, "wheel": result.wheel_url, "pip": line})
-    else:
-        if not args.quiet:
-            show.say("published" if result.changed else "already there: nothing to do")
-        show.say(line)
+    outcome = [] if args.quiet else ["published" if result.changed else "already there: nothing to do"]
+    show.answer(args, {"changed": result.changed, "wheel": result.wheel_url, "pip": line}, [*outcome, line])
     return 0
 
 
@@ -165,14 +154,9 @@ def _reconcile(args: argparse.Namespace) -> int:
     store = _store(args)
     done = reconcile(store, take_back=args.take_back)
     written = [*done.written, *follow(store)]
-    if args.json:
-        show.json_document({"written": written, "missing": list(done.missing)})
-    else:
-        for key in written:
-            show.say(f"written: {key}")
-        for filename in done.missing:
-            show.say(f"left out: {filename} was claimed, and its bytes are not there; publish it again")
-        show.say(f"{len(written)} pages written")
+    lines = [f"written: {key}" for key in written]
+    lines += [f"left out: {name} was claimed, and its bytes are not there; publish it again" for name in done.missing]
+    show.answer(args, {"written": written, "missing": list(done.missing)}, [*lines, f"{len(written)} pages written"])
     return 7 if done.missing else 0
 
 
@@ -181,12 +165,8 @@ def _event(args: argparse.Namespace) -> int:
     store, group = _store(args), getattr(args, "to", None)
     wheels, changed = record_event(store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group)
     pages = sorted({*changed, *follow(store)})
-    if args.json:
-        show.json_document({"wheels": wheels, "pages": pages})
-    else:
-        for key in pages:
-            show.say(f"changed: {key}")
-        show.say(f"{len(wheels)} wheels, {len(pages)} pages changed")
+    lines = [*(f"changed: {key}" for key in pages), f"{len(wheels)} wheels, {len(pages)} pages changed"]
+    show.answer(args, {"wheels": wheels, "pages": pages}, lines)
     return 0
 
 
@@ -199,21 +179,16 @@ def _variant(args: argparse.Namespace) -> int:
         content, build = variant_json({label: labelled}), build_of(record)
         path, metadata = label_wheel(args.wheel, folder, label, content, build)
         pages = publish_variant(store, path, record, label, labelled, metadata)
-    if args.json:
-        show.json_document({"wheel": path.name, "label": label, "pages": pages})
-    else:
-        root = store.url(f"{ROOT}simple/")
-        show.say(f"{path.name}: {label}")
-        show.say(f"UV_PREVIEW_FEATURES=wheel-variants uv pip install --index-url {root} {record.project}")
+    uv = f"uv pip install --index-url {store.url(f'{ROOT}simple/')} {record.project}"
+    lines = [f"{path.name}: {label}", f"UV_PREVIEW_FEATURES=wheel-variants {uv}"]
+    show.answer(args, {"wheel": path.name, "label": label, "pages": pages}, lines)
     return 0
 
 
 def _sign(args: argparse.Namespace) -> int:
     pages, wheels, expires = sign(_store(args), _signer(args), trust_clock=args.trust_clock)
-    if args.json:
-        show.json_document({"pages": pages, "wheels": wheels, "expires": expires.isoformat()})
-    else:
-        show.say(f"signed {pages} pages and {wheels} wheels; that counts until {expires:%Y-%m-%d}")
+    line = f"signed {pages} pages and {wheels} wheels; that counts until {expires:%Y-%m-%d}"
+    show.answer(args, {"pages": pages, "wheels": wheels, "expires": expires.isoformat()}, [line])
     return 0
 
 
@@ -238,13 +213,9 @@ def _verify(args: argparse.Namespace) -> int:
     seen = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "torch-farm" / "verified"
     state = seen / hashlib.sha256(root).hexdigest()[:32]
     done = verify_index(open_reader(args.url), root, state=state, wheels=args.wheels)
-    if args.json:
-        show.json_document(done._asdict())
-    else:
-        for problem in done.problems:
-            show.say(problem)
-        found = f"{len(done.problems)} problems" if done.problems else "all as signed"
-        show.say(f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}")
+    found = f"{len(done.problems)} problems" if done.problems else "all as signed"
+    line = f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
+    show.answer(args, done._asdict(), [*done.problems, line])
     return 6 if done.problems else 0
 
 
@@ -253,12 +224,10 @@ def _keys(args: argparse.Namespace) -> int:
     successor = load_signer(args.new_root_key) if args.new_root_key else None
     number, data = set_keys(store, load_signer(args.root_key), [load_public(path) for path in args.public], successor)
     digest = hashlib.sha256(data).hexdigest()
-    if args.json:
-        show.json_document({"root": number, "sha256": digest})
-    else:
-        if number == 1:
-            show.say(f"give {store.url(root_key(1))} to users (sha256 {digest}), and keep the root key offline")
-        show.say(f"root {number} counts from now on; next, with a key that may sign: farm index check, farm index sign")
+    lines = [f"root {number} counts from now on; next, with a key that may sign: farm index check, farm index sign"]
+    if number == 1:
+        lines.insert(0, f"give {store.url(root_key(1))} to users (sha256 {digest}), and keep the root key offline")
+    show.answer(args, {"root": number, "sha256": digest}, lines)
     return 0
 
 
@@ -297,9 +266,7 @@ def run_site(args: argparse.Namespace) -> int:
     )
     # Pages are replaced under conditions, like those of the index.
     check_store(store)
-    changed, where = list(pages.write(store, made).changed), public_url(workspace, "index.html")
-    if args.json:
-        show.json_document({"files": len(made), "changed": changed, "where": where})
-    else:
-        show.say(f"{len(made)} files, {len(changed)} changed: {where}")
+    changed, where = pages.write(store, made), public_url(workspace, "index.html")
+    line = f"{len(made)} files, {len(changed)} changed: {where}"
+    show.answer(args, {"files": len(made), "changed": changed, "where": where}, [line])
     return 0

@@ -589,7 +589,7 @@ def run_matrix(args: argparse.Namespace) -> int:
     form = "json" if args.json and args.format == "table" else args.format
     if form == "names":
         for build in builds:
-            print(build.alias if args.channel else f"{build.channel}/{build.alias}")
+            show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
         show.json_document([_entry(build) for build in builds])
     elif form == "github":
@@ -633,9 +633,8 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         pythons = _join(build.variant.python for build in builds)
         versions = _join(build.cuda or "yes" for build in builds)
         rows.setdefault((package, where, gpu, pythons), {})[cpu] = versions
-    print(f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)")
     show.table(
-        "",
+        f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)",
         ("package", "platform", "GPU", "Python", *cpus),
         [(*row, *(found.get(cpu, "-") for cpu in cpus)) for row, found in rows.items()],
     )

@@ -79,16 +79,13 @@ def run_init(args: argparse.Namespace) -> int:
     if farm:
         contents[WORKFLOW] = contents[WORKFLOW].replace(b'FARM: ""', f"FARM: {json.dumps(farm)}".encode())
     outputs.write(args.folder, contents)
-    if args.json:
-        show.json_document({"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]})
-        return 0
-    for file in files:
-        show.say(args.folder / file)
     enter = "" if args.folder == Path() else f"cd {shlex.quote(_for_cd(args.folder))} && "
+    lines: list[object] = [args.folder / file for file in files]
     if not farm:
-        show.say(f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit or hash")
-    show.say("")
-    show.say(f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello")
+        lines.append(f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit or hash")
+    lines += ["", f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello"]
+    document = {"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}
+    show.answer(args, document, lines)
     return 0
 
 

@@ -24,7 +24,9 @@ POLL_S = 0.3
 def run_status(args: argparse.Namespace) -> int:
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
-            _nothing(args)
+            if args.run:
+                raise UsageError(f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …")
+            show.answer(args, [], ["no runs yet"])  # an answer, for which no file is written
         elif args.run:
             _one(args, journal)
         else:
@@ -34,16 +36,6 @@ def run_status(args: argparse.Namespace) -> int:
             else:
                 show.table("", COLUMNS, map(_cells, rows))
     return 0
-
-
-def _nothing(args: argparse.Namespace) -> None:
-    """No run was made here: that is an answer, and no file is written for it."""
-    if args.run:
-        raise UsageError(f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …")
-    if args.json:
-        show.json_document([])
-    else:
-        show.say("no runs yet")
 
 
 def summary(journal: Journal, run: Run) -> dict[str, Any]:
@@ -182,18 +174,13 @@ def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[st
                 offset += more
         if ended:
             break
-        alone = _warn(journal, now, alone)
+        state = state_of(journal, now)
+        if state.abandoned and not alone:  # said once: the log stands still until someone goes on with the run
+            show.note(f"run {run.id}: {state.text}")
+        alone = state.abandoned
         time.sleep(POLL_S)
     if rest:
         yield rest.decode("utf-8", "replace")
-
-
-def _warn(journal: Journal, run: Run, alone: bool) -> bool:
-    """Say once that no one carries the run out: its log then stands still until someone goes on with it."""
-    state = state_of(journal, run)
-    if state.abandoned and not alone:
-        show.note(f"run {run.id}: {state.text}")
-    return state.abandoned
 
 
 def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:
@@ -216,13 +203,10 @@ def run_cancel(args: argparse.Namespace) -> int:
         named = [run.id for run in runs_of(args, journal)]
     ended = cancel(workspace_of(args), named)
     documents = [{"id": run.id, "result": run.result, "exit_code": run.exit_code} for run in ended]
-    if args.json:
-        show.json_document(documents[0] if len(args.run) == 1 and not args.queued else documents)
-        return 0
-    for run in ended:
-        # What is published is not taken back: such a run goes on to its end.
-        late = "" if run.exit_code == ExitCode.INTERRUPTED else f" before it was cancelled: {run.result}"
-        show.say(f"run {run.id} has ended{late}")
+    # What is published is not taken back: such a run goes on to its end.
+    late = {run.id: f" before it was cancelled: {run.result}" for run in ended if run.exit_code != ExitCode.INTERRUPTED}
+    lines = [f"run {run.id} has ended{late.get(run.id, '')}" for run in ended]
+    show.answer(args, documents[0] if len(args.run) == 1 and not args.queued else documents, lines)
     return 0
 
 

@@ -3,6 +3,7 @@
 Tables are laid out here: importing Rich takes longer than most answers.
 """
 
+import argparse
 import errno
 import io
 import json
@@ -52,6 +53,15 @@ def json_document(data: Mapping[str, Any] | list[Any]) -> None:
     global document  # noqa: PLW0603 read once, at the end of the process
     document = True
     print(json.dumps(data, indent=2))
+
+
+def answer(args: argparse.Namespace, data: Mapping[str, Any] | list[Any], lines: Iterable[object] = ()) -> None:
+    """The result of a command: with `--json` the document, else the lines."""
+    if args.json:
+        json_document(data)
+    else:
+        for line in lines:
+            say(line)
 
 
 def say(text: object) -> None:
@@ -146,7 +156,6 @@ CLOSED = 141
 # Windows says EINVAL of a pipe that no one reads.
 _GONE = {errno.EPIPE, errno.EINVAL} if sys.platform == "win32" else {errno.EPIPE}
 
-
 document = False
 """A JSON document was printed: a command with `--json` prints one, also where it fails."""
 
@@ -158,8 +167,7 @@ class OutputFailedError(InfrastructureError):
 class _Outlet(io.FileIO):
     """A descriptor; after a write of the main thread that fails everything goes nowhere, so that it fails once.
 
-    Raises `OutputClosed` where its reader is gone, `OutputFailedError` else. Another thread ends quietly: the next
-    line of the main thread finds the same.
+    Another thread ends quietly: the next line of the main thread finds the same.
     """
 
     def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
@@ -226,12 +234,7 @@ def _wrap(stream: TextIO | None) -> TextIO:
 
 
 def flush() -> None:
-    """Writes out what is still held back.
-
-    Raises:
-        OutputClosed: No one reads it.
-        OutputFailedError: It cannot be written.
-    """
+    """Writes out what is still held back; OutputClosed if no one reads it, OutputFailedError if it fails."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import gc
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from farm.base.errors import UsageError
@@ -23,17 +22,15 @@ _MOST = 5  # lines about RECORD
 
 def run_inspect(args: argparse.Namespace) -> int:
     if args.explain is not None:
-        explanations = explanations_of(args.wheel, message_of(args.explain))
-        if args.json:
-            show.json_document([each.model_dump(mode="json") for each in explanations])
-        else:
-            print_explanations(explanations)
+        explanations = explanations_of(args.wheel, args.explain)
+        lines = [line for each in explanations for line in lines_of(each)]
+        show.answer(args, [each.model_dump(mode="json") for each in explanations], lines)
         return 0
     contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
     if args.json:
         show.json_document(contents.to_json())
-        return 0
-    show_contents(contents)
+    else:
+        show_contents(contents)
     return 0
 
 
@@ -77,25 +74,11 @@ def _floor(contents: WheelContents) -> str:
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
 
 
-def message_of(argument: str) -> str:
-    """The message: the argument itself, or with `-` what is on the input.
-
-    Raises:
-        UsageError: Nothing is there.
-    """
-    text = sys.stdin.read() if argument == "-" else argument
-    if not text.strip():
+def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
+    """A message, with `-` that on the input, by the files of the wheel or package; UsageError if it is not known."""
+    message = sys.stdin.read() if argument == "-" else argument
+    if not message.strip():
         raise UsageError("--explain: no message", hint="paste it as the argument, or on the input with --explain -")
-    return text
-
-
-def explanations_of(path: Path, message: str) -> tuple[Explanation, ...]:
-    """A message by the files of the wheel or package.
-
-    Raises:
-        UsageError: There is no such file or folder, no library in it, or no known error in the message.
-        VerificationFailedError: The wheel is damaged.
-    """
     found = explain(path, message)
     if not found:
         raise UsageError(
@@ -106,13 +89,10 @@ def explanations_of(path: Path, message: str) -> tuple[Explanation, ...]:
     return found
 
 
-def print_explanations(found: Sequence[Explanation]) -> None:
-    """Cause, culprits and cure of each."""
-    for each in found:
-        show.say(f"{each.message}: {each.cause}")
-        for culprit in each.culprits:
-            show.say(f"  {culprit}")
-        show.say(f"  what to do: {each.cure}")
+def lines_of(found: Explanation) -> list[str]:
+    """Cause, culprits and cure."""
+    culprits = [f"  {culprit}" for culprit in found.culprits]
+    return [f"{found.message}: {found.cause}", *culprits, f"  what to do: {found.cure}"]
 
 
 def run_repair(args: argparse.Namespace) -> int:

@@ -40,13 +40,6 @@ LIMIT = 6
 """Builds of a card in the data: for an old driver some of the first three may be none."""
 
 
-class Written(NamedTuple):
-    """How many files the site has, and the keys of those that were written now."""
-
-    files: int
-    changed: tuple[str, ...]
-
-
 Source = Callable[[str], tuple[str, ...]]
 """Group -> the options by which pip finds its wheels."""
 
@@ -85,15 +78,11 @@ def _standing(wheel: Wheel) -> Standing:
     return Standing(state=STATES[wheel.state], tests=tests)
 
 
-def write(store: Store, made: Mapping[str, bytes]) -> Written:
-    """Write what differs from what is there.
-
-    Raises:
-        InfrastructureError: The store failed, or someone else wrote the same file all the time.
-    """
+def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
+    """Write what differs from what is there, and give its keys; InfrastructureError if others write all the time."""
     with ThreadPoolExecutor(REQUESTS) as pool:
         written = pool.map(lambda key: _put(store, key, made[key]), made)
-        return Written(len(made), tuple(key for key, changed in zip(made, written, strict=True) if changed))
+        return [key for key, changed in zip(made, written, strict=True) if changed]
 
 
 def _put(store: Store, key: str, data: bytes) -> bool:

@@ -35,7 +35,7 @@ def main() -> None:
             made = pages.files(there, project=ROOT, source=source, root=URL)
             written = pages.write(store, made)
             took = f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s of processor)"
-            table.add_row(f"{name}: {len(written.changed)} of {written.files} files written", took, "")
+            table.add_row(f"{name}: {len(written)} of {len(made)} files written", took, "")
             there = there[1:]
         for page, goal in (("index.html", "100 kB"), ("project/project-0.html", "")):
             size = f"{len(gzip.compress(made[page])) / 1e3:.0f} kB of {len(made[page]) / 1e3:.0f} kB"

@@ -37,7 +37,7 @@ RUN = """
 const [script, facts, asked] = process.argv.slice(1);
 const read = (path) => JSON.parse(require("fs").readFileSync(path));
 const answers = require(script)(read(facts)), { questions, texts, names, builds } = read(asked);
-const own = ([sm, platform, driver]) => pages.own({ sms: [sm], platform, driver, python: null });
+const own = ([sm, platform, driver]) => answers.own({ sms: [sm], platform, driver, python: null });
 const rows = (q) => answers.others(q).map((row) => [row.maker, row.torch, row.install]);
 process.stdout.write(JSON.stringify({
   best: questions.map(answers.best), others: questions.map(rows), read: texts.map(answers.read),
