@@ -19,8 +19,7 @@ from farm.run.published import listed
 from farm.run.release import needs_more, pip_source
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Silent, Workspace
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import PROBE
+from farm.smoke.runner import PROBE, SmokeReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ from farm.plan.file import Plan, SourcePlan
 from farm.run.inputs import BuildInputs
 from farm.run.wheel import report_text
 from farm.run.workspace import Workspace
-from farm.wheel.report import Report
+from farm.wheel.policy import Report
 
 NOTHING = BuildInputs()
 

@@ -15,11 +15,9 @@ from farm.plan.features import description
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
 from farm.run.build import the_wheel
-from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import repair
-from farm.wheel.report import Report
-from farm.wheel.vendor import RepairOptions, RepairResult
+from farm.wheel.policy import Report
+from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
 from farm.wheel.verify import verify
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ def _decided(report: Report, wheel: Path) -> Report:
     cpu = report.check("cpu")
     if not cpu.undecided:
         return report
-    from farm.smoke.imports import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
+    from farm.smoke.emulation import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
 
     try:
         return emulate(report, wheel, only=cpu.undecided)
