@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError, VerificationFailedError
-from farm.plan.features import description
+from farm.plan.environment import feature_text
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
 from farm.run.build import the_wheel
@@ -54,7 +54,7 @@ def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptio
         version=plan.version,
         requires=plan.requires,
         opens=plan.opens,
-        description=description(plan.features, plan.without),
+        description=feature_text(plan.features, plan.without),
         library_wheels=[
             LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries), tuple(wheel.requires))
             for wheel in plan.library_wheels
