@@ -42,8 +42,7 @@ from farm.run.published import find_published, listed, use_published
 from farm.run.release import needs_more, pip_source
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import PROBE
+from farm.smoke.runner import PROBE, SmokeReport
 
 PATIENCE_S = 3.0
 """How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""

@@ -35,7 +35,7 @@ from farm.index.variants import (
     variant_json,
 )
 from farm.plan.variant import Variant
-from farm.wheel.label import label_wheel
+from farm.wheel.rewrite import label_wheel
 from farm.wheel.verify import verify
 
 

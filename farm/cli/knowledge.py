@@ -16,31 +16,29 @@ from farm import catalog
 from farm.base.errors import FarmError, UsageError
 from farm.base.project import find_project
 from farm.base.text import duration
-from farm.catalog import gpus, makers, paste
-from farm.catalog.binary import is_integrated
+from farm.catalog import gpus
+from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.cli.arguments import SWITCHES, switch
 from farm.cli.selection import plan_of, project_of, selectors_of
-from farm.machine.doctor.findings import needs
-from farm.machine.doctor.site import Site
-from farm.plan import features
+from farm.machine.doctor import Site, needs
 from farm.plan.build import judge, resolve
 from farm.plan.compat import official
-from farm.plan.compat.host import parse_msvc
 from farm.plan.compat.official import Answer, Question
+from farm.plan.compat.rules import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
+from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
-from farm.plan.matrix import Build, Channel, load_matrix
-from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.matrix import Build, Channel, load_matrix, workflow_matrix
 from farm.plan.options import OPTIONS, from_environment
 from farm.plan.recipe import recipe
 from farm.plan.recommend import Machine, Own, machine_of, own_builds
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings, load_github
 from farm.plan.variant import Variant, python_word, sm_number, sm_word
+from farm.platforms.base import platform
 from farm.platforms.facts import facts
-from farm.platforms.registry import platform
 
 Row = tuple[str, str, str]
 NO = 3
@@ -63,7 +61,7 @@ def run_plan(args: argparse.Namespace) -> int:
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
     for what, text in [
         *first(project, settings, plan),
-        *features.rows(plan.features, plan.without),
+        *feature_rows(plan.features, plan.without),
         *without_device_code(plan),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
@@ -319,7 +317,7 @@ def _read_paste(args: argparse.Namespace) -> None:
     Raises:
         UsageError: The text names no card.
     """
-    pasted = paste.read(sys.stdin.read(MAX_PASTE))
+    pasted = gpus.read_paste(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
         raise UsageError(pasted.problem or "no card is named in the text on standard input", hint=hint)
@@ -424,7 +422,7 @@ def _document(
     question: Question,
     answer: Answer,
     newest: Answer,
-    others: list[tuple[makers.Maker, str]],
+    others: list[tuple[official.Maker, str]],
     own: list[Own],
     missing: str | None,
 ) -> dict[str, Any]:
@@ -436,7 +434,7 @@ def _document(
         "newest": newest.to_json(),
         "others": [
             {"maker": row.maker, "torch": row.torch, "cuda": row.cuda, "install": line, "has": row.has}
-            | {"lacks": row.lacks, "unconfirmed": row.unconfirmed, "source": makers.source(row)}
+            | {"lacks": row.lacks, "unconfirmed": row.unconfirmed, "source": official.makers().sources[row.source]}
             for row, line in others
         ],
         "own": [

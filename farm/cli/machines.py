@@ -23,14 +23,9 @@ from farm.base.project import LOCAL, PROJECT_FILES, find_project
 from farm.cli import show
 from farm.cli.selection import journal_of, workspace_of
 from farm.index.backends import open_store
-from farm.machine.detect.choose import Recommendation, choose, machine_of
-from farm.machine.detect.hardware import driver_problem
-from farm.machine.detect.machine import Machine
-from farm.machine.detect.published import with_published
-from farm.machine.detect.readings import OTHER, Readings, take
-from farm.machine.doctor.checks import examine
-from farm.machine.doctor.project import examine_project
-from farm.machine.doctor.site import Site
+from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
+from farm.machine.doctor import Site, examine, examine_project
+from farm.machine.readings import OTHER, Machine, Readings, take
 from farm.plan.build import resolve
 from farm.plan.compat import official
 from farm.plan.file import Plan

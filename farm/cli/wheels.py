@@ -13,8 +13,7 @@ from farm.wheel.explain import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 _MOST = 5  # lines about RECORD
@@ -159,7 +158,7 @@ def run_verify(args: argparse.Namespace) -> int:
     policy, waivers = policy_of(args)
     report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
     if args.emulate:
-        from farm.smoke.imports import emulate
+        from farm.smoke.emulation import emulate
 
         report = emulate(report, args.wheel)
     if args.json:

@@ -19,7 +19,7 @@ from farm.base.retries import retry_while_open
 from farm.engines.base import FINAL, Cause, Engine, Observation
 from farm.engines.transfer import LocalDiskError
 from farm.plan.file import Plan
-from farm.platforms.registry import platform
+from farm.platforms.base import platform
 from farm.run import build, bundle
 from farm.run.backends import Backend, engine_kind
 from farm.run.inputs import INPUTS_FILE, BuildInputs, gathered, read_inputs

@@ -30,16 +30,16 @@ from farm.index.stores import Store
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import Recipe, names, recipe
+from farm.platforms.base import platform
 from farm.platforms.facts import facts
-from farm.platforms.registry import platform
 from farm.run import sources
 from farm.run.journal import Journal, OpenRun
 from farm.run.sources import fetch, gather
 from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
 from farm.wheel.archive import Archive
-from farm.wheel.dependencies import required
 from farm.wheel.metadata import read_dist_info
+from farm.wheel.needs import required
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""

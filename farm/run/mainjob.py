@@ -22,8 +22,7 @@ from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
 from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
 from farm.run.wheel import check_wheel, repair_built, summary
 from farm.run.workspace import Workspace
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import Expectation
+from farm.smoke.runner import Expectation, SmokeReport
 
 
 @dataclass(frozen=True)

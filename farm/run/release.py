@@ -20,12 +20,12 @@ from farm.index.layout import metadata_key
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE
 from farm.index.stores import Progress
-from farm.plan.features import absent
+from farm.plan.environment import absent_features
 from farm.plan.file import Plan, SourcePlan
 from farm.run.inputs import BuildInputs
 from farm.run.wheel import report_text
 from farm.run.workspace import Workspace
-from farm.wheel.report import Report
+from farm.wheel.policy import Report
 
 NOTHING = BuildInputs()
 
@@ -72,7 +72,7 @@ def publish_wheel(
                 "report": findings_of(report),
                 "channel": plan.channel,
                 **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
-                **({"without": lacking} if (lacking := absent(plan.without)) else {}),
+                **({"without": lacking} if (lacking := absent_features(plan.without)) else {}),
                 PREDICATE: predicate(plan, report, given, run=run),
                 **_waived(report),
             },

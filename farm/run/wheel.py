@@ -11,15 +11,13 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError, VerificationFailedError
-from farm.plan.features import description
+from farm.plan.environment import feature_text
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
 from farm.run.build import the_wheel
-from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import repair
-from farm.wheel.report import Report
-from farm.wheel.vendor import RepairOptions, RepairResult
+from farm.wheel.policy import Report
+from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
 from farm.wheel.verify import verify
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptio
         version=plan.version,
         requires=plan.requires,
         opens=plan.opens,
-        description=description(plan.features, plan.without),
+        description=feature_text(plan.features, plan.without),
         library_wheels=[
             LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries), tuple(wheel.requires))
             for wheel in plan.library_wheels
@@ -108,7 +106,7 @@ def _decided(report: Report, wheel: Path) -> Report:
     cpu = report.check("cpu")
     if not cpu.undecided:
         return report
-    from farm.smoke.imports import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
+    from farm.smoke.emulation import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
 
     try:
         return emulate(report, wheel, only=cpu.undecided)

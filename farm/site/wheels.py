@@ -23,7 +23,7 @@ from farm.index.records import Sha256, parse_record
 from farm.index.stores import Store
 from farm.plan.variant import Variant
 from farm.plan.variant import gpus as gpu_words
-from farm.smoke.report import TESTED_AT, TESTED_WHEEL
+from farm.smoke.runner import TESTED_AT, TESTED_WHEEL
 
 STATES = {
     "smoked": "published, every part tested",

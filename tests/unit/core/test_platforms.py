@@ -13,8 +13,8 @@ from packaging.tags import platform_tags
 from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.plan.settings import load_runners, load_settings
+from farm.platforms.base import platform
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
-from farm.platforms.registry import platform
 from farm.run.backends import ENGINES, check_engine, this_machine
 from farm.run.workspace import Silent, Workspace
 from tests.plans import plan_of
@@ -25,7 +25,7 @@ NAMES = re.compile(
 )
 FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/pe.py", "win32"),
-    ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
+    ("wheel/repair.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }
 SINGLE_FOLDERS = ("recipes/", "run/standalone/", "smoke/probe")
 

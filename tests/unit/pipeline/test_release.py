@@ -20,8 +20,7 @@ from farm.run.run import take_up
 from farm.run.smoke import passed_mark
 from farm.run.wheel import refusal
 from farm.run.workspace import Silent, Workspace, open_journal
-from farm.wheel.policy import Policy, Waiver
-from farm.wheel.report import Check, Finding, Report, waive
+from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, waive
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
