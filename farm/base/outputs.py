@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
 
 ROOM = "make room there, or set TMPDIR"

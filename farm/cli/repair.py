@@ -112,6 +112,6 @@ def _options(args: argparse.Namespace) -> RepairOptions:
             f"{refused[0]} beside --plan: the plan has it", hint="leave it out, or use --into in place of --plan"
         )
     from farm.plan.file import Plan
-    from farm.run.wheel import repair_options
+    from farm.run.release import repair_options
 
     return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)

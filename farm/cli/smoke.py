@@ -15,8 +15,7 @@ from farm.cli.selection import selectors_of
 from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.file import Plan
-from farm.run.published import listed
-from farm.run.release import needs_more, pip_source
+from farm.run.release import listed, needs_more, pip_source
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Silent, Workspace
 from farm.smoke.report import SmokeReport

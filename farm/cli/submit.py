@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selection import plans_of
     from farm.run.backends import check_engine, engine_for, engine_kind
     from farm.run.journal import Until
-    from farm.run.published import find_published, use_published
+    from farm.run.release import find_published, use_published
     from farm.run.run import create_detached, request_for
     from farm.run.workspace import Silent, Workspace
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
-            from farm.run.wheel import refusal
+            from farm.run.release import refusal
 
             raise refusal(report)
     return 0 if report.passed else 6

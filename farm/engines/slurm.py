@@ -162,7 +162,7 @@ RUN = """
 import json, os, sys
 from pathlib import Path
 sys.path.insert(0, "/run/engine.zip")
-from farm.engines.supervise import supervise
+from farm.engines.host import supervise
 file = Path("/run/job.json")
 job = json.loads(file.read_text())
 job["environment"].update({name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"})

@@ -228,7 +228,7 @@ GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
 MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
-AGENT = "farm.run.standalone.agent.main:main"
+AGENT = "farm.run.standalone.agent:main"
 _AGENT = "/farm-agent.pyz"
 
 

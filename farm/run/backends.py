@@ -14,9 +14,8 @@ from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect, machine_of
-from farm.engines.github import GithubEngine
-from farm.engines.github_api import GithubApi
-from farm.engines.github_api import connect as connect_github
+from farm.engines.github import GithubApi, GithubEngine
+from farm.engines.github import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.runners import cannot_test, listed_as
 from farm.engines.slurm import Options, SlurmEngine

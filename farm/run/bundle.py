@@ -31,7 +31,7 @@ from farm.run.toolchain import SCRIPTS, pack_toolchain, run_to_end, toolchain
 from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
-RUNNER = "farm.run.standalone.bundle.main:main"
+RUNNER = "farm.run.standalone.bundle:main"
 
 
 def write_bundle(

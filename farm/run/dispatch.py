@@ -23,10 +23,9 @@ from farm.base.locks import lock
 from farm.engines.base import FINAL
 from farm.run import mainjob
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
-from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
-from farm.run.mainjob import MainJob
+from farm.run.mainjob import AwayError, CancelledError, MainJob, StillRunningError
 from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.run import finish, note_error, note_steps, plan_of
 from farm.run.workspace import Outcomes, Workspace

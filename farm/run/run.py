@@ -19,12 +19,11 @@ from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerE
 from farm.base.interrupts import OutputClosed, held
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, published
+from farm.run import inputs, mainjob, release
 from farm.run.backends import check_engine, open_backend
-from farm.run.buildstep import StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
-from farm.run.mainjob import MainJob
-from farm.run.published import of_same_form
+from farm.run.mainjob import MainJob, StillRunningError
+from farm.run.release import of_same_form
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -56,8 +55,8 @@ def submit(
     inputs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
-        published.check_index(workspace, request)
-        published.check_plan(workspace, plan, request)
+        release.check_index(workspace, request)
+        release.check_plan(workspace, plan, request)
         run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
@@ -184,10 +183,10 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            published.check_index(workspace, wanted[0][1])
+            release.check_index(workspace, wanted[0][1])
         made = {f"{plan.package}=={plan.version} {plan.variant}" for plan, request in wanted if request.publishes}
         for plan, request in wanted:
-            published.check_plan(workspace, plan, request)
+            release.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
             if not here and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)

@@ -12,9 +12,9 @@ from farm import catalog
 from farm.base import processes
 from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
-from farm.engines import base_images, images, machines
+from farm.engines import images
 from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, DockerEngine
 from farm.engines.slurm import SlurmEngine
@@ -174,7 +174,7 @@ def emulates(backend: Backend, plan: Plan) -> bool:
     Raises:
         NoRunnerError: It does not run its programs, or makes images for a swarm.
     """
-    if backend.builder is None or not machines.emulates(backend.builder, plan.machine):
+    if backend.builder is None or not images.emulates(backend.builder, plan.machine):
         return False
     if backend.swarm is not None:
         raise NoRunnerError(
@@ -208,7 +208,7 @@ def toolchain(
     if emulated:
         watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take far longer")
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = base_images.base_image(
+        base = images.base_image(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],

@@ -11,8 +11,7 @@ from typing import Literal, Protocol
 
 from farm.base.project import JOURNAL
 from farm.plan.settings import Settings
-from farm.run.journal import Journal
-from farm.run.journal.database import network_file_system
+from farm.run.journal import Journal, network_file_system
 
 Outcome = Literal["done", "failed", "not run"]
 

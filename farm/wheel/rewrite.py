@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.wheel.archive import (
     DEFLATED,
     DOS_EPOCH,

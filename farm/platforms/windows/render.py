@@ -10,7 +10,7 @@ from typing import Any
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.source_tree import read_tree
+from farm.base.hashes import read_tree
 from farm.catalog import redist
 from farm.plan.file import Plan, ToolkitPlan, WindowsPlan
 from farm.plan.inputs import source_folder

@@ -9,7 +9,7 @@ import pytest
 
 from farm import catalog
 from farm.base.errors import NoRunnerError, UsageError
-from farm.engines.machines import emulates
+from farm.engines.images import emulates
 from farm.plan.build import judge, resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix

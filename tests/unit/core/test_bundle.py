@@ -19,7 +19,7 @@ from farm.base.zipapps import pack
 from farm.plan.settings import Settings
 from farm.run import bundle
 from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
-from farm.run.standalone.bundle.main import failure
+from farm.run.standalone.bundle import failure
 from farm.run.workspace import Silent, Workspace
 from tests.plans import plan_of
 from tests.pythons import python

@@ -17,7 +17,7 @@ import yaml
 
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.source_tree import tree_files
+from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
 from farm.cli.project import workspace_of

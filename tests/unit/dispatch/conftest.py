@@ -9,7 +9,7 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.plan.settings import load_settings
 from farm.run import dispatch
-from farm.run.buildstep import AwayError, CancelledError, StillRunningError
+from farm.run.mainjob import AwayError, CancelledError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import request_for
 from farm.run.workspace import Silent, Workspace, open_journal

@@ -10,9 +10,9 @@ import pytest
 from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.status import summary
 from farm.run import dispatch
-from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
+from farm.run.mainjob import AwayError, CancelledError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import cancel, request_for
 from farm.run.workspace import Silent, Workspace

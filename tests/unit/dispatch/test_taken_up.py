@@ -11,8 +11,7 @@ from farm.engines.base import Observation
 from farm.engines.swarm import SwarmEngine
 from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.settings import load_settings
-from farm.run.buildstep import AwayError, StillRunningError
-from farm.run.mainjob import MainJob
+from farm.run.mainjob import AwayError, MainJob, StillRunningError
 from farm.run.run import request_for
 from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
 from tests.plans import plan_of

@@ -13,12 +13,10 @@ from farm.index.records import PREDICATE, parse_record
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
-from farm.run.journal.model import Request
-from farm.run.published import find_published, use_published
-from farm.run.release import publish_wheel
+from farm.run.journal import Request
+from farm.run.release import find_published, publish_wheel, refusal, use_published
 from farm.run.run import take_up
 from farm.run.smoke import passed_mark
-from farm.run.wheel import refusal
 from farm.run.workspace import Silent, Workspace, open_journal
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
