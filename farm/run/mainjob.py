@@ -35,12 +35,10 @@ from farm.run.inputs import INPUTS_FILE, BuildInputs, gathered, library_wheels, 
 from farm.run.journal import Attempt, EventKind, Journal, Result, Run, Until
 from farm.run.journal import Job as JournalJob
 from farm.run.release import check_wheel, offer, pip_line, pip_request, publish_wheel, record_of, repair_built, summary
-from farm.run.smoke import Elsewhere, SmokeOptions, probe_job, smoke
+from farm.run.smoke import Elsewhere, SmokeOptions, smoke
 from farm.run.sources import fetch_all
-from farm.run.toolchain import IMAGE, emulates, toolchain, write_context
+from farm.run.toolchain import IMAGE, emulates, toolchain
 from farm.run.workspace import Outcomes, Step, Workspace
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import Expectation
 
 COLLECT_TRIES = 4
 COLLECT_PAUSE_S = 5.0
@@ -89,6 +87,10 @@ class RunContext:
     def backend(self, runner: str | None = None) -> Backend:
         """The open engine of this run's runner, or of the one that an attempt had."""
         return self.open(runner or self.runner)
+
+    def toolchain(self, backend: Backend, folder: Path) -> str:
+        """The image of the plan's toolchain, by the name that the runners of an engine know."""
+        return toolchain(self.workspace, backend, self.plan, folder, self.outcomes)
 
     def check_cancelled(self) -> None:
         """Raises CancelledError where someone asked for the end."""
@@ -148,7 +150,7 @@ class BuildStep:
                 self._note_wheel(step)
             return
         self._fetch()
-        image = self._toolchain()
+        image = context.toolchain(context.backend(), context.folder)
         engine = context.backend().engine
         with context.outcomes.timed("build", context.workspace.watcher) as step:
             # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
@@ -173,11 +175,6 @@ class BuildStep:
             size = sum(file.stat().st_size for file in files)
             step.result = f"{len(files)} file{'s' * (len(files) > 1)}, {megabytes(size)}; hashes match"
 
-    def _toolchain(self) -> str:
-        context = self.context
-        rendered = write_context(context.workspace, context.plan, context.folder, context.outcomes)
-        return toolchain(context.workspace, context.backend(), context.plan, rendered, context.folder, context.outcomes)
-
     def _note_wheel(self, step: Step) -> None:
         wheel = build.the_wheel(self._built / "wheel")
         step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
@@ -192,7 +189,7 @@ class BuildStep:
         with self._ending(attempt):
             wheel = bundle.join_pieces(context.plan, pieces, part)
             missing = bundle.stand_ins(part / "lib")
-            image = self._toolchain() if missing else ""
+            image = context.toolchain(context.backend(), context.folder) if missing else ""
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 if missing:
                     context.workspace.watcher.note(f"taken from the toolchain's image: {', '.join(missing)}")
@@ -491,7 +488,7 @@ class MainJob(RunContext):
         try:
             with contextlib.ExitStack() as opened:
                 wheel = Path(self.outcomes.wheel) if self.outcomes.wheel else None
-                elsewhere = self._with_card(machine, opened) if machine else self._elsewhere()
+                elsewhere = self._elsewhere(machine, opened)
                 gpu = bool(elsewhere and not elsewhere.foreign and self.plan.parsed_variant.sms)
                 options = SmokeOptions(wheel=wheel, filenames=filenames, gpu=gpu, elsewhere=elsewhere)
                 failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
@@ -508,28 +505,16 @@ class MainJob(RunContext):
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
 
-    def _with_card(self, machine: str, opened: contextlib.ExitStack) -> Elsewhere:
-        """The test as a job of the Docker machine that has a card for the wheel."""
-        backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
-        folder = self.folder / "test"  # its image is another one than the build's
-        rendered = write_context(self.workspace, self.plan, folder, self.outcomes)
-        image = toolchain(self.workspace, backend, self.plan, rendered, folder, self.outcomes)
-
-        def run(python: Path, expect: Expectation, emulate: str | None) -> SmokeReport:
-            site = next(python.parents[1].glob("lib/python*/site-packages"))
-            return probe_job(
-                self.workspace, self.plan, backend, image, site, expect, self.run.id, gpus=1, emulate=emulate
-            )
-
-        return Elsewhere(run)
-
-    def _elsewhere(self) -> Elsewhere | None:
-        """The test as a job of the engine, where that has a card for tests or another machine, which runs the wheel.
+    def _elsewhere(self, machine: str | None, opened: contextlib.ExitStack) -> Elsewhere | None:
+        """The test as a job of the Docker machine that has a card, or of the engine that has one or runs the wheel.
 
         None: it runs on this machine.
         """
-        system, machine = this_machine()
-        foreign = (system.facts.name, machine) != (self.plan.platform, self.plan.machine)
+        if machine:
+            backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
+            return Elsewhere(backend.engine, self.toolchain(backend, self.folder / "test"))  # its image is another one
+        system, own = this_machine()
+        foreign = (system.facts.name, own) != (self.plan.platform, self.plan.machine)
         if self.pieces is not None or not (foreign or engine_kind(self.run.request.on).traits.unpacks):
             return None
         backend = self.backend()
@@ -539,16 +524,8 @@ class MainJob(RunContext):
         if foreign and (self.folder / IMAGE).is_file():
             image = (self.folder / IMAGE).read_text(encoding="utf-8")
         else:
-            rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
-            image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
-        gpus = 0 if foreign else 1
-
-        def run(place: Path, expect: Expectation, emulate: str | None) -> SmokeReport:
-            site = place if foreign else next(place.parents[1].glob("lib/python*/site-packages"))
-            job = self.workspace, self.plan, backend, image, site, expect, self.run.id
-            return probe_job(*job, gpus=gpus, emulate=emulate)
-
-        return Elsewhere(run, foreign, foreign and emulates(backend, self.plan))
+            image = self.toolchain(backend, self.folder)
+        return Elsewhere(backend.engine, image, foreign, foreign and emulates(backend, self.plan))
 
 
 def without_a_build(plan: Plan, wheel: Path) -> str:

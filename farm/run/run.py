@@ -99,20 +99,9 @@ def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request)
     return run
 
 
-def request_for(
-    plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False, rebuild: bool = False
-) -> Request:
+def request_for(plan: Plan, **how: Any) -> Request:
     """The request that a plan was made for."""
-    return Request(
-        package=plan.package,
-        variant=plan.variant,
-        platform=plan.platform,
-        until=until,
-        on=on,
-        priority=priority,
-        detached=detached,
-        rebuild=rebuild,
-    )
+    return Request(package=plan.package, variant=plan.variant, platform=plan.platform, **how)
 
 
 def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
@@ -123,13 +112,7 @@ def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
 def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
     """The steps that were done, into the journal."""
     for step in outcomes.steps:
-        data: dict[str, Any] = {
-            "name": step.name,
-            "seconds": round(step.seconds, 3),
-            "outcome": step.outcome,
-            "result": step.result,
-        }
-        journal.event(run_id, EventKind.STEP, None, None, **data)
+        journal.event(run_id, EventKind.STEP, **{**vars(step), "seconds": round(step.seconds, 3)})
 
 
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:

@@ -17,7 +17,7 @@ from farm.plan.render import render
 from farm.plan.settings import load_settings
 from farm.run import dispatch, mainjob, run, smoke
 from farm.run.queue import Worker
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from farm.smoke import environment, runner
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
@@ -106,7 +106,7 @@ SETTINGS = load_settings(ROOT)
 def workspace_in(folder):
     places = {"artifacts": str(folder), "index": str(folder / "index")}
     settings = SETTINGS.model_copy(update=places)
-    return Workspace(folder, settings, Silent())
+    return Workspace(folder, settings, Watcher())
 
 
 def install(patch, plan, engine):

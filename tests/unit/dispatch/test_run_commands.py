@@ -17,7 +17,7 @@ from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
 from farm.run.journal import EventKind, Request, this_process
 from farm.run.run import request_for
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 from tests.schemas import valid
 
@@ -43,7 +43,7 @@ def swarm(project):
 
 @pytest.fixture
 def workspace(project):
-    return Workspace(project, load_settings(project), Silent())
+    return Workspace(project, load_settings(project), Watcher())
 
 
 @pytest.fixture
