@@ -8,8 +8,7 @@ from pathlib import Path
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 
 _MOST = 5  # lines about RECORD
 

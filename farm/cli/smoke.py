@@ -18,8 +18,7 @@ from farm.plan.file import Plan
 from farm.run.release import listed, needs_more, pip_source
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Watcher, Workspace
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import PROBE
+from farm.smoke.runner import PROBE, SmokeReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

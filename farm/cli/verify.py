@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     policy, waivers = policy_of(args)
     report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
     if args.emulate:
-        from farm.smoke.imports import emulate
+        from farm.smoke.emulation import emulate
 
         report = emulate(report, args.wheel)
     if args.json:

@@ -38,8 +38,8 @@ from farm.run.sources import fetch, gather
 from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
 from farm.wheel.archive import Archive
-from farm.wheel.dependencies import required
 from farm.wheel.metadata import read_dist_info
+from farm.wheel.needs import required
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""

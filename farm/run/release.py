@@ -45,11 +45,9 @@ from farm.run.inputs import BuildInputs
 from farm.run.journal import Request, Run
 from farm.run.smoke import SmokeOptions, passed_mark, serves_plan, smoke
 from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
-from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import repair
-from farm.wheel.report import Report
-from farm.wheel.vendor import RepairOptions, RepairResult
+from farm.wheel.policy import Report
+from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
 from farm.wheel.verify import verify
 
 if TYPE_CHECKING:
@@ -138,7 +136,7 @@ def _decided(report: Report, wheel: Path) -> Report:
     cpu = report.check("cpu")
     if not cpu.undecided:
         return report
-    from farm.smoke.imports import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
+    from farm.smoke.emulation import emulate  # noqa: PLC0415 (slow to import, and seldom needed)
 
     try:
         return emulate(report, wheel, only=cpu.undecided)

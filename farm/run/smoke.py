@@ -29,8 +29,20 @@ from farm.run.sources import pip_index
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
-from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
-from farm.smoke.runner import GRACE_S, PROBE, TAIL_BYTES, Ended, Expectation, arguments, judge, run_probe
+from farm.smoke.runner import (
+    GRACE_S,
+    PROBE,
+    TAIL_BYTES,
+    TESTED_AT,
+    TESTED_WHEEL,
+    Ended,
+    Expectation,
+    SmokeReport,
+    arguments,
+    judge,
+    read_document,
+    run_probe,
+)
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name

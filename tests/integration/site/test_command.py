@@ -11,7 +11,7 @@ from farm.index.check import check
 from farm.plan.settings import load_settings
 from farm.run.smoke import keep_report
 from farm.run.workspace import Watcher, Workspace
-from farm.smoke.report import Check, SmokeReport
+from farm.smoke.runner import Check, SmokeReport
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]

@@ -25,7 +25,7 @@ NAMES = re.compile(
 )
 FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/pe.py", "win32"),
-    ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
+    ("wheel/repair.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }
 SINGLE_FOLDERS = ("recipes/", "run/standalone/", "smoke/probe")
 

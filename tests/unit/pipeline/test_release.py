@@ -18,8 +18,7 @@ from farm.run.release import find_published, publish_wheel, refusal, use_publish
 from farm.run.run import take_up
 from farm.run.smoke import passed_mark
 from farm.run.workspace import Watcher, Workspace, open_journal
-from farm.wheel.policy import Policy, Waiver
-from farm.wheel.report import Check, Finding, Report, waive
+from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, waive
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
