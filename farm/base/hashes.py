@@ -12,20 +12,12 @@ from farm.base.errors import UsageError
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The sha256 of a file, in hexadecimal; OSError where it cannot be read."""
     return sha256_and_size(path)[0]
 
 
 def sha256_and_size(path: Path) -> tuple[str, int]:
-    """The sha256 of a file, in hexadecimal, and how many bytes it was taken of.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The sha256 of a file, in hexadecimal, and how many bytes it was taken of; OSError where it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
@@ -50,12 +42,9 @@ class Tree:
 
 
 def read_tree(root: Path) -> Tree:
-    """The files of a source tree, without Python's caches.
+    """The files of a source tree, without Python's caches; of a git checkout what git tracks or would add.
 
-    Of a git checkout what git tracks or would add: what builds leave there is ignored, or else is source.
-
-    Raises:
-        UsageError: Git does not list the files of the checkout.
+    What builds leave there is ignored, or else is source. UsageError: git does not list the files of the checkout.
     """
     found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
     tree, top = Tree([], {}, []), Path(os.path.realpath(root))

