@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from farm.base.errors import FarmError
 from farm.engines.docker import connect
 from farm.engines.github import GithubApi, Listed
-from farm.plan.compat.gpu import driver_knows_gpu, driver_runs_cuda
+from farm.plan.compat.rules import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.settings import Card, Runner
 from farm.platforms.facts import named

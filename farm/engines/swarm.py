@@ -52,7 +52,7 @@ class OversizeError(Exception):
 
 
 class Exchange:
-    """Objects in transit, in a bucket `s3://bucket/prefix?endpoint_url=…`; UsageError: it is none. Not the index's own."""
+    """Objects in transit, in a bucket `s3://bucket/prefix?endpoint_url=…` of their own; UsageError: it is none."""
 
     def __init__(self, url: str) -> None:
         store = open_store(url)

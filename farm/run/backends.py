@@ -24,9 +24,8 @@ from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
 from farm.plan.settings import Runner, Slurm, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
-from farm.platforms.base import Platform
+from farm.platforms.base import Platform, platform
 from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here
-from farm.platforms.registry import platform
 from farm.run.queue import Worker
 from farm.run.workspace import Workspace
 

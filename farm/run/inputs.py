@@ -30,8 +30,8 @@ from farm.index.stores import Store
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import Recipe, names, recipe
+from farm.platforms.base import platform
 from farm.platforms.facts import facts
-from farm.platforms.registry import platform
 from farm.run import sources
 from farm.run.journal import Journal, OpenRun
 from farm.run.sources import fetch, gather

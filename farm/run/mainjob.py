@@ -27,7 +27,7 @@ from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
 from farm.index.records import Record
 from farm.plan.file import Plan
-from farm.platforms.registry import platform
+from farm.platforms.base import platform
 from farm.run import build, bundle
 from farm.run.backends import Backend, card_machine, engine_kind, open_card_machine, this_machine
 from farm.run.build import the_wheel

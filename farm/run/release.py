@@ -36,7 +36,7 @@ from farm.index.pages import parse_page
 from farm.index.publish import NameTakenError, PublishResult, finish, publish
 from farm.index.records import PREDICATE, Record, parse_record
 from farm.index.stores import SCRATCH, Progress, Store
-from farm.plan.features import absent, description
+from farm.plan.environment import absent_features, feature_text
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.recipe import folder, recipe
 from farm.run.backends import engine_kind
@@ -84,7 +84,7 @@ def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptio
         version=plan.version,
         requires=plan.requires,
         opens=plan.opens,
-        description=description(plan.features, plan.without),
+        description=feature_text(plan.features, plan.without),
         library_wheels=[
             LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries), tuple(wheel.requires))
             for wheel in plan.library_wheels
@@ -218,7 +218,7 @@ def publish_wheel(
                 "report": findings_of(report),
                 "channel": plan.channel,
                 **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
-                **({"without": lacking} if (lacking := absent(plan.without)) else {}),
+                **({"without": lacking} if (lacking := absent_features(plan.without)) else {}),
                 PREDICATE: predicate(plan, report, given, run=run),
                 **_waived(report),
             },

@@ -21,10 +21,10 @@ from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
 from farm.cli.project import workspace_of
-from farm.machine.doctor import checks
-from farm.machine.doctor.findings import GB, Patient
+from farm.machine import doctor
+from farm.machine.doctor import GB, Patient
 from farm.plan.build import resolve
-from farm.plan.compat import Stack
+from farm.plan.compat.stack import Stack
 from farm.plan.inputs import build_requires
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
@@ -700,7 +700,7 @@ class Small:
 def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expected):
     plan = plan_of(own, "sm35-avx-py311", package)
     patient = Patient(Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan)
-    found = [*checks.memory(patient), *checks.disk(patient)]
+    found = [*doctor.memory(patient), *doctor.disk(patient)]
     assert {finding.check: finding.state for finding in found} == expected
     said = "".join(finding.todo for finding in found)
     assert package == "torch" or "PyTorch" not in said

@@ -13,8 +13,8 @@ from packaging.tags import platform_tags
 from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.plan.settings import load_runners, load_settings
+from farm.platforms.base import platform
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
-from farm.platforms.registry import platform
 from farm.run.backends import ENGINES, check_engine, this_machine
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
