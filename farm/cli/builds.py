@@ -38,10 +38,9 @@ from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import Journal, Run, Until, state_of
-from farm.run.published import find_published, listed, use_published
-from farm.run.release import needs_more, pip_source
+from farm.run.release import find_published, listed, needs_more, pip_source, use_published
 from farm.run.smoke import SmokeOptions, smoke
-from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
+from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport
 
 PATIENCE_S = 3.0
@@ -51,7 +50,7 @@ PATIENCE_S = 3.0
 def run_submit(args: argparse.Namespace) -> int:
     rebuild, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
     project, settings, plans = plans_of(args)
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
     several = len(plans) > 1 or args.all
     kind = engine_kind(engine_for(plans[0], args.on))
@@ -273,7 +272,7 @@ def run_smoke(args: argparse.Namespace) -> int:
     plan = resolve(project, selectors)
     if args.time_limit is not None:
         settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     wheel: Path | None = args.wheel
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")

@@ -71,8 +71,7 @@ def _verified(args: argparse.Namespace) -> int:
     from farm.cli.progress import watching
     from farm.cli.wheels import waivers_of
     from farm.run.inputs import BuildInputs, read_inputs
-    from farm.run.release import pip_line, pip_request, publish_wheel
-    from farm.run.wheel import refusal, summary
+    from farm.run.release import pip_line, pip_request, publish_wheel, refusal, summary
     from farm.run.workspace import Outcomes, Workspace
 
     project, settings, plan = plan_of(args)
@@ -245,14 +244,14 @@ SUBCOMMANDS = {
 def run_site(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
     from farm.run.release import pip_source, public_url
-    from farm.run.workspace import Silent, Workspace
+    from farm.run.workspace import Watcher, Workspace
     from farm.site import pages
     from farm.site.wheels import kept_tests, wheels, with_tests
 
     project, settings = project_of(args)
     if args.index:
         settings = settings.with_index(args.index)
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     store = open_store(workspace.index_url)
     if store.get(CATALOGUE) is None:
         raise UsageError(f"{workspace.index_url} is no index: it has no {CATALOGUE}", hint="publish a wheel first")

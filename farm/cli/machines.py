@@ -42,7 +42,7 @@ from farm.run.workspace import Workspace
 if TYPE_CHECKING:
     import docker
 
-    from farm.engines.github_api import GithubApi
+    from farm.engines.github import GithubApi
     from farm.engines.runners import Reported
     from farm.engines.slurm import SlurmEngine
 
@@ -306,7 +306,7 @@ def run_runners(args: argparse.Namespace) -> int:
 
 
 def _connect(project: Path) -> "GithubApi":
-    from farm.engines.github_api import connect
+    from farm.engines.github import connect
 
     github = load_github(project)
     return connect(github.api_url, github.repository, os.environ)
@@ -314,8 +314,7 @@ def _connect(project: Path) -> "GithubApi":
 
 def _unsafe(github: Github) -> list[str]:
     """The settings at GitHub that are missing; where they cannot be read, that."""
-    from farm.engines.github_api import connect
-    from farm.engines.github_settings import missing_settings
+    from farm.engines.github import connect, missing_settings
 
     try:
         with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:

@@ -32,8 +32,8 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, UsageError
+from farm.base.hashes import tree_files
 from farm.base.requirement import read_requirement
-from farm.base.source_tree import tree_files
 from farm.base.text import short
 from farm.base.yamlfile import load, plain
 from farm.cli import show

@@ -13,8 +13,7 @@ from farm.base.project import LOCAL
 from farm.base.text import duration, log_line, plain
 from farm.cli import show
 from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
-from farm.run.journal import EventKind, Journal, Run, state_of
-from farm.run.journal.state import progress
+from farm.run.journal import EventKind, Journal, Run, progress, state_of
 
 COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
 WHY_WIDTH = 200

@@ -18,7 +18,7 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
 from farm.run.journal import Journal, Phase, Run, state_of
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from farm.wheel.metadata import parse_wheel_name
 
 WILD = frozenset("*?[")
@@ -34,7 +34,7 @@ def workspace_of(args: argparse.Namespace) -> Workspace:
     """The project as the pipeline sees it, its recipes included, without anybody who watches."""
     project, settings = project_of(args)
     use_project(project)
-    return Workspace(project, settings, Silent())
+    return Workspace(project, settings, Watcher())
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def _options(args: argparse.Namespace) -> RepairOptions:
             f"{refused[0]} beside --plan: the plan has it", hint="leave it out, or use --into in place of --plan"
         )
     from farm.plan.file import Plan
-    from farm.run.wheel import repair_options
+    from farm.run.release import repair_options
 
     return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)
 
@@ -170,7 +170,7 @@ def run_verify(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
-            from farm.run.wheel import refusal
+            from farm.run.release import refusal
 
             raise refusal(report)
     return 0 if report.passed else 6

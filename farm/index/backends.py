@@ -24,8 +24,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 from urllib.request import url2pathname
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.locks import lock
-from farm.base.retries import retry_while_open
+from farm.base.locks import lock, retry_while_open
 from farm.base.temporary import to_its_end
 from farm.index.stores import (
     CHUNK,

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.base.tags import serves
 from farm.base.yamlfile import Model, load
 from farm.engines.base import Engine

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from packaging.version import Version
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.wheel.archive import (
     DEFLATED,
     DOS_EPOCH,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.run.wheel import repair_built
+from farm.run.release import repair_built
 from farm.wheel.archive import Archive
 from farm.wheel.library import read_contents
 from farm.wheel.repair import RepairOptions, repair
