@@ -186,11 +186,7 @@ def hand_over(args: argparse.Namespace, workspace: Workspace, named: Sequence[Ru
 def follow(
     args: argparse.Namespace, workspace: Workspace, run: Run, dispatcher: subprocess.Popen[bytes] | None = None
 ) -> int:
-    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher.
-
-    Raises:
-        InfrastructureError: The dispatcher cannot be started.
-    """
+    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher."""
     log = workspace.run_folder(run.id) / "build.log"
     with open_journal(workspace.project, workspace.settings) as journal:
         try:
@@ -256,13 +252,7 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
 
 
 def run_smoke(args: argparse.Namespace) -> int:
-    """Install, run the probe and print the reports.
-
-    Raises:
-        SmokeFailedError: A check failed, with the causes and their fixes.
-        NoRunnerError: This machine has no Python for the variant, or too old a glibc for the wheel.
-        UsageError: There is no such wheel.
-    """
+    """Install, run the probe and print the reports."""
     if args.write_probe:
         return _write_probe(args)
     if args.variant is None:

@@ -228,11 +228,7 @@ def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> l
 
 
 def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
-    """The fields of a stack that were asked about.
-
-    Raises:
-        UsageError: A card, a compiler or a version is not known.
-    """
+    """The fields of a stack that were asked about."""
     _refuse_elsewhere(args, variant)
     fields: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
     fields["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
@@ -251,11 +247,7 @@ def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
 
 
 def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
-    """Refuse questions about parts that the build has not.
-
-    Raises:
-        UsageError: There is one.
-    """
+    """Refuse questions about parts that the build has not."""
     compiler = facts(args.platform).compiler
     about = {"gcc": compiler == "gcc", "msvc": compiler == "msvc"}
     about |= dict.fromkeys(("gpu", "driver", "arch_list"), bool(variant.sms))
@@ -267,11 +259,7 @@ def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
 
 
 def _run_official(args: argparse.Namespace) -> int:
-    """Answer with a pip line, or with who else has a wheel.
-
-    Raises:
-        UsageError: A card, a release or an option is not known, or upstream has nothing for the platform.
-    """
+    """Answer with a pip line, or with who else has a wheel."""
     _refuse_options(args)
     if args.gpu == ["-"]:
         _read_paste(args)
@@ -312,11 +300,7 @@ def _run_official(args: argparse.Namespace) -> int:
 
 
 def _read_paste(args: argparse.Namespace) -> None:
-    """The cards and the driver in what `nvidia-smi` or `lspci` printed, from standard input.
-
-    Raises:
-        UsageError: The text names no card.
-    """
+    """The cards and the driver in what `nvidia-smi` or `lspci` printed, from standard input."""
     pasted = gpus.read_paste(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
@@ -325,11 +309,7 @@ def _read_paste(args: argparse.Namespace) -> None:
 
 
 def _refuse_options(args: argparse.Namespace) -> None:
-    """Options that are about a build and not about wheels that others publish; release and CUDA from the environment.
-
-    Raises:
-        UsageError: One is given.
-    """
+    """Refuse options about a build, not about wheels that others publish; take release and CUDA of the environment."""
     names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
     given = [name for name in names if getattr(args, name, None) is not None]
     for name, choice in from_environment(os.environ).items():
@@ -350,11 +330,7 @@ def _refuse_options(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
-    """A question in the catalogue's words.
-
-    Raises:
-        UsageError: A word is not known.
-    """
+    """A question in the catalogue's words."""
     sms = tuple(dict.fromkeys(sm_of(name, variant.architectures if variant else ()) for name in args.gpu))
     machines = {gpus.machine(name, sm_of(name, ())) if not variant else variant.machine for name in args.gpu}
     if len(machines) > 1:
@@ -367,11 +343,7 @@ def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
 
 
 def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
-    """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`.
-
-    Raises:
-        UsageError: One is not in the catalogue, or both name a CUDA and differ.
-    """
+    """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`."""
     release, _, label = (torch or "").partition("+")
     named = [text for text in (label, cuda) if text]
     spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in named]
@@ -392,11 +364,7 @@ def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | No
 
 
 def _python(name: str | None) -> str | None:
-    """The Python that was asked for, also as 3.12, cp312 or python3.12.
-
-    Raises:
-        UsageError: No release of the catalogue has wheels for it.
-    """
+    """The Python that was asked for, also as 3.12, cp312 or python3.12."""
     known = {word for release in catalog.torch_releases().values() for word in release.pythons.linux}
     if name is None:
         return None
@@ -502,11 +470,7 @@ def print_own(own: list[Own], missing: str | None) -> None:
 
 
 def sm_of(name: str, architectures: Collection[str] = ()) -> int:
-    """The SM of a card by name or number; of a name with several chips, the one among `architectures`.
-
-    Raises:
-        UsageError: No card is called so, or several chips are.
-    """
+    """The SM of a card by name or number; of a name with several chips, the one among `architectures`."""
     word = sm_word(name.strip())
     if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
         return sm_number(word)

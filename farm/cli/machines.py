@@ -251,11 +251,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def read_report(path: Path) -> dict[str, str]:
-    """The texts of a report by name; empty, where it has none of that name.
-
-    Raises:
-        UsageError: It is no zip, or a text is too large.
-    """
+    """The texts of a report by name; empty, where it has none of that name."""
     names = ("plan.json", "farm-report.txt", "build.log", "CMakeCache.txt")
     try:
         with zipfile.ZipFile(path) as archive:

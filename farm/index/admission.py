@@ -75,13 +75,7 @@ def describe(
     channel: str | None = None,
     policy: Admission = PYPI_RULES,
 ) -> Checked:
-    """Reads a wheel and says what would be claimed.
-
-    Raises:
-        PublishRefusedError: It is not what an index takes.
-        UsageError: The wheel cannot be read, or the provenance is not a small JSON object.
-        ValueError: `upload_time` has no time zone.
-    """
+    """Reads a wheel and says what would be claimed; PublishRefusedError if it is not what an index takes."""
     if upload_time.tzinfo is None:
         raise ValueError("an upload time needs a time zone")
     try:
@@ -135,11 +129,7 @@ def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_archive(wheel: Path) -> bytes:
-    """The bytes of a wheel's METADATA, once it is known that every installer finds the same in it.
-
-    Raises:
-        PublishRefusedError: The archive, RECORD or WHEEL is not what an index takes.
-    """
+    """The bytes of a wheel's METADATA, once it is known that every installer finds the same in it."""
     try:
         with Archive(wheel, LIMITS) as archive:
             link = next((each.name for each in archive.members.values() if stat.S_ISLNK(each.mode)), None)
@@ -186,11 +176,7 @@ def _check_info(filename: str, info: DistInfo) -> None:
 
 
 def check_metadata(filename: str, project: str, version: Version, metadata: bytes, policy: Admission) -> str | None:
-    """Requires-Python of the metadata, once it is known to be sound and to speak of this very project and version.
-
-    Raises:
-        PublishRefusedError: It is not.
-    """
+    """Requires-Python of the metadata, once it is known to be sound and to speak of this very project and version."""
     raw, unparsed = parse_email(metadata)
     name = stated_name(metadata)
     try:
@@ -251,10 +237,8 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
             yield field, f"{link!r} is not an http(s) URL"
     for label, link in (found.project_urls or {}).items():
         if not 0 < len(label) <= MAX_LABEL or not _is_url(link):
-            yield (
-                "project-url",
-                f"{label!r}: {link!r} is not a label of at most {MAX_LABEL} characters and an http(s) URL",
-            )
+            why = f"is not a label of at most {MAX_LABEL} characters and an http(s) URL"
+            yield "project-url", f"{label!r}: {link!r} {why}"
     for field, needs in (("provides-dist", found.provides_dist), ("obsoletes-dist", found.obsoletes_dist)):
         for need in needs or ():
             try:

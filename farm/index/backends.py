@@ -54,22 +54,18 @@ def parts_of(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError as error:
         # Not quoted, since it may hold a password.
-        raise UsageError(
-            "not a URL: its host cannot be read", hint="brackets are for an IPv6 address: http://[::1]:8080/"
-        ) from error
+        hint = "brackets are for an IPv6 address: http://[::1]:8080/"
+        raise UsageError("not a URL: its host cannot be read", hint=hint) from error
 
 
 def open_store(url: str) -> Store:
-    """Opens a store by its name.
+    """Opens a store by its name; UsageError for anything else.
 
     Args:
         url: A path or `file://` URL of a directory (made by the first write; others may read its files), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
             encryption=aws:kms&kms_key=ARN]`. Credentials come from the usual AWS chain (environment, profile,
             instance role), never from the URL. `pages=slash`: see `farm.index.layout.to_folder`. `encryption` and
             `kms_key` are sent with each upload (ServerSideEncryption, SSEKMSKeyId), which some policies demand.
-
-    Raises:
-        UsageError: Anything else.
     """
     if "://" not in url:
         return _directory(Path(url) if url else None, url)

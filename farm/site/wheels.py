@@ -75,11 +75,7 @@ Tests = Mapping[str, Sequence[Smoke]]
 
 
 def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]]:
-    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report.
-
-    Raises:
-        InfrastructureError: The store failed.
-    """
+    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report."""
     keys: dict[str, list[str]] = {}
     for key in store.list(SMOKE):
         name = key.removeprefix(SMOKE).partition("/")[0]
@@ -250,11 +246,7 @@ def _report(document: Any) -> Report | None:
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
-    """Every wheel of the index, once: a request for each project of each group, and one for each record.
-
-    Raises:
-        InfrastructureError: The store failed, or holds a page that is not one of ours.
-    """
+    """Every wheel of the index, once: a request for each project of each group, and one for each record."""
     found = store.get(CATALOGUE)
     catalogue = parse_catalogue(found.data if found else None)
     places = [(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
