@@ -6,7 +6,7 @@ import os
 import platform as system
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -204,9 +204,8 @@ def run_why(args: argparse.Namespace) -> int:
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
         if plan and plan.windows:
-            show.say(
-                f"openmp: {plan.windows.openmp} alone; two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
-            )
+            why = "two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
+            show.say(f"openmp: {plan.windows.openmp} alone; {why}")
         for text in floating:
             show.prose(f"not pinned: {text}")
         tested = [row for row in evidence if row[0] == "tested"]
@@ -235,10 +234,8 @@ def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
     fields["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
         if len(args.gpu) > 1:
-            raise UsageError(
-                "--gpu is given twice: a build is asked about one card",
-                hint="about PyTorch's own wheels for several cards: --official",
-            )
+            hint = "about PyTorch's own wheels for several cards: --official"
+            raise UsageError("--gpu is given twice: a build is asked about one card", hint=hint)
         fields["gpu"] = sm_of(args.gpu[0], variant.architectures)
         fields["gpu_name"] = args.gpu[0]
     # None where nothing was said, False for `--no-…`: both ask nothing.
@@ -417,12 +414,8 @@ def _document(
 def _print_official(args: argparse.Namespace, question: Question, answer: Answer, newest: Answer) -> None:
     cards = " and ".join(_named(name, sm) for name, sm in zip(args.gpu, question.sms, strict=False))
     wheel = answer.wheel
-    which = "".join(
-        [
-            f" of torch {question.torch}" if question.torch else "",
-            f" with CUDA {question.cuda}" if question.cuda else "",
-        ]
-    )
+    which = f" of torch {question.torch}" if question.torch else ""
+    which += f" with CUDA {question.cuda}" if question.cuda else ""
     if wheel is None:
         show.prose(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
     elif answer.runs:
@@ -486,16 +479,13 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     family = name.strip().lower()
     chips = [sm for sm, one in catalog.architectures().architectures.items() if one.name.lower() == family]
     if not known and chips:
-        raise UsageError(
-            f"{name!r} is the name of an architecture, not of a card", hint=f"one of its chips: {_either(chips)}"
-        )
+        hint = f"one of its chips: {_either(chips)}"
+        raise UsageError(f"{name!r} is the name of an architecture, not of a card", hint=hint)
     if not known:
         near = gpus.nearest_names(name)
-        raise UsageError(
-            f"the catalogue has no card {name!r}",
-            hint=(f"nearest: {', '.join(near)}; or give" if near else "give")
-            + " its SM, as `farm detect` on its machine says: --gpu sm_NN",
-        )
+        hint = f"nearest: {', '.join(near)}; or give" if near else "give"
+        hint += " its SM, as `farm detect` on its machine says: --gpu sm_NN"
+        raise UsageError(f"the catalogue has no card {name!r}", hint=hint)
     if len(known) == 1 and (sm := sm_number(min(known))) in _of_no_variant():
         raise _no_variant(name, sm)
     # All of its chips are too old: the newest stands for them, and the rules say so.
@@ -553,7 +543,10 @@ def run_matrix(args: argparse.Namespace) -> int:
         for build in builds:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
-        show.json_document([_entry(build) for build in builds])
+        names = ("channel", "package", "variant", "platform", "cuda", "alias")
+        show.json_document(
+            [{n: str(build.variant) if n == "variant" else getattr(build, n) for n in names} for build in builds]
+        )
     elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
@@ -573,17 +566,6 @@ def _fits(build: Build, args: argparse.Namespace) -> bool:
     )
 
 
-def _entry(build: Build) -> dict[str, Any]:
-    return {
-        "channel": build.channel,
-        "package": build.package,
-        "variant": str(build.variant),
-        "platform": build.platform,
-        "cuda": build.cuda,
-        "alias": build.alias,
-    }
-
-
 def _grid(channel: Channel, offered: list[Build]) -> None:
     """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA in the cells."""
     cells: dict[tuple[str, str, str, str], list[Build]] = {}
@@ -592,8 +574,8 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for (package, where, gpu, cpu), builds in cells.items():
-        pythons = _join(build.variant.python for build in builds)
-        versions = _join(build.cuda or "yes" for build in builds)
+        pythons = " ".join(dict.fromkeys(build.variant.python for build in builds))
+        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in builds))
         rows.setdefault((package, where, gpu, pythons), {})[cpu] = versions
     show.table(
         f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)",
@@ -604,7 +586,3 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         if not recipe(channel.text.recipes.get(package, package)).is_for_gpus:
             show.say(f"{package} has no code for a GPU: its builds are the same code for each, and as for cpu")
     print()
-
-
-def _join(words: Iterable[str]) -> str:
-    return " ".join(dict.fromkeys(words))

@@ -83,9 +83,8 @@ def describe(
     except ValueError as error:
         raise PublishRefusedError(str(error)) from error
     if project in RESERVED:
-        raise PublishRefusedError(
-            f"{wheel.name}: {project!r} is a name of the index's own layout", hint="give the project another name"
-        )
+        hint = "give the project another name"
+        raise PublishRefusedError(f"{wheel.name}: {project!r} is a name of the index's own layout", hint=hint)
     if not wheel.is_file():
         raise UsageError(f"cannot read {wheel}: {'not a file' if wheel.exists() else 'No such file or directory'}")
     try:
@@ -119,10 +118,8 @@ def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise UsageError(f"the provenance is not JSON: {error}") from error
     if len(text) > MAX_PROVENANCE:
-        raise UsageError(
-            f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",
-            hint="give digests of the reports, not the reports",
-        )
+        hint = "give digests of the reports, not the reports"
+        raise UsageError(f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}", hint=hint)
     # As a reader of the record gets it: tuples have become lists.
     plain: dict[str, Any] = json.loads(text)
     return plain

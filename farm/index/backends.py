@@ -26,17 +26,7 @@ from urllib.request import url2pathname
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import lock, retry_while_open
 from farm.base.temporary import to_its_end
-from farm.index.stores import (
-    CHUNK,
-    MAX_GET,
-    Progress,
-    Stat,
-    Store,
-    Stored,
-    check_discardable,
-    check_key,
-    file_chunks,
-)
+from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Store, Stored, check_discardable, check_key, file_chunks
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Characters that botocore takes in a path, but for folders' names. Which names may be made is the server's to say:

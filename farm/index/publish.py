@@ -60,9 +60,7 @@ from farm.index.records import (
 from farm.index.stores import SCRATCH, Prediction, Progress, Store, Stored, Swapped, swap
 
 HOME_PAGE = pages.document(
-    "Wheels",
-    [],
-    ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>'],
+    "Wheels", [], ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>']
 )
 """The root page of the index until `farm site build` writes its own."""
 
@@ -210,13 +208,7 @@ class Pages:
         return found
 
     def _json(
-        self,
-        group: str,
-        project: str,
-        wheels: list[Wheel],
-        seen: Prediction | None,
-        rest: Rest | None,
-        new: set[str],
+        self, group: str, project: str, wheels: list[Wheel], seen: Prediction | None, rest: Rest | None, new: set[str]
     ) -> ProjectPage:
         key, known = json_key(group, project), {wheel.name for wheel in wheels}
 

@@ -15,28 +15,10 @@ from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
-from farm.index.layout import (
-    CATALOGUE,
-    GROUPS,
-    event_key,
-    html_key,
-    json_page_of,
-    metadata_key,
-    record_key,
-    wheel_key,
-)
+from farm.index.layout import CATALOGUE, GROUPS, event_key, html_key, json_page_of, metadata_key, record_key, wheel_key
 from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue, parse_page
 from farm.index.publish import Pages, check_store, delete_files, parse_names
-from farm.index.records import (
-    ForeignObjectError,
-    State,
-    Wheel,
-    fold,
-    parse_record,
-    read_all,
-    read_events,
-    read_state,
-)
+from farm.index.records import ForeignObjectError, State, Wheel, fold, parse_record, read_all, read_events, read_state
 from farm.index.signatures import expiring
 from farm.index.stores import Store, Stored
 

@@ -90,19 +90,16 @@ class Event(Model):
 
 
 class State(NamedTuple):
-    """After all events: how many there were, and what they come to.
+    """After all events: the number of the newest (0: none), and what they come to.
 
-    Attributes:
-        number: Of the newest event; 0 for none.
-        yanked: The reason, or False.
-        removed: The reason, or None; nothing comes after that.
-        groups: Those to which it was promoted.
+    `yanked` and `removed` are the reason, else False and None; nothing comes after a removal.
     """
 
     number: int = 0
     yanked: bool | str = False
     removed: str | None = None
     groups: tuple[str, ...] = ()
+    """Those to which it was promoted."""
 
 
 class Wheel(NamedTuple):

@@ -270,12 +270,7 @@ class S3Store:
         return True
 
     def _put(
-        self,
-        key: str,
-        data: bytes | Path,
-        what: Stat,
-        headers: dict[str, Any],
-        progress: Progress | None = None,
+        self, key: str, data: bytes | Path, what: Stat, headers: dict[str, Any], progress: Progress | None = None
     ) -> bool:
         digest, tries = what.sha256 or "", 0
 
