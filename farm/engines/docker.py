@@ -41,8 +41,7 @@ LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
 
 
 API_TIMEOUT_S = 600
-FIRST_S = 30
-"""A first question is answered in milliseconds; later ones take as long as what they ask for."""
+FIRST_S = 30  # a first question is answered in milliseconds; later ones take as long as what they ask for
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 INSTALL_HINT = (
     "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
@@ -172,13 +171,10 @@ def _try_socket(url: str, timeout_s: int) -> None:
 
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
-CRASHED = 255
-"""Docker's exit code of a container that ran when the engine itself was killed."""
-TERMINATED = 143
-"""SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
+CRASHED = 255  # Docker's exit code of a container that ran when the engine itself was killed
+TERMINATED = 143  # SIGTERM from outside: `docker stop`, or the shutdown of the machine
 IN_USE = 409
-GPU = ["gpu", "compute", "utility"]
-"""Capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi."""
+GPU = ["gpu", "compute", "utility"]  # capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -134,13 +134,11 @@ def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> s
     return first
 
 
-KEPT_LINES = 5000
-"""Of the output of an image's build or of debootstrap, for the search for its first error."""
+KEPT_LINES = 5000  # of the output of an image's build or of debootstrap, for the search for its first error
 MAX_LINE = 1 << 16
 STEP_WIDTH = 100
 TOOLKIT = "scripts/toolkit.json"
-PROJECT_LABEL = "farm.project"
-"""On an image: the project that made it, for `farm clean`."""
+PROJECT_LABEL = "farm.project"  # on an image: the project that made it, for `farm clean`
 
 
 @dataclass(frozen=True)
@@ -489,7 +487,7 @@ def _debootstrap(
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
             answer = client.api.import_image(stream)
-    # A line of JSON for each thing that it does; the last one holds the id.
+    # a line of JSON for each thing that it does; the last one holds the id.
     return str(json.loads(answer.splitlines()[-1])["status"])
 
 

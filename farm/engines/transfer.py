@@ -64,8 +64,7 @@ def storing(name: str, path: Path) -> Iterator[None]:
 
 
 MAX_MEMBERS = 10_000
-MAX_HEADER = 64 << 10
-"""Bytes of a long name or a pax header, which tarfile holds in memory."""
+MAX_HEADER = 64 << 10  # bytes of a long name or a pax header, which tarfile holds in memory
 
 _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,

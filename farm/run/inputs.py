@@ -74,9 +74,8 @@ def is_being_built(journal: Journal, plan: Plan) -> bool:
 def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
     """The wheel of each of the plan's needs, by its requirement, as the index offers it.
 
-    Raises:
-        UsageError: One is not published; the hint is the command that builds it.
-        InfrastructureError: The index does not answer, or holds a page that is not one of ours.
+    UsageError: one is not published; the hint is the command that builds it. InfrastructureError: the index does not
+    answer.
     """
     if not plan.needs:
         return {}  # most builds: the index is not even opened
@@ -84,11 +83,7 @@ def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
 
 
 def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:
-    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it.
-
-    Raises:
-        InfrastructureError: The index does not answer.
-    """
+    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it."""
     store, found = open_store(index_url), list[tuple[str, str | None]]()
     for need in map(Requirement, plan.needs):
         try:
@@ -187,14 +182,7 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
 
 
 def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) -> list[Path]:
-    """Those of the plan's wheels of libraries that `wheel` requires, in `folder`; fetched once a host.
-
-    Returns `[folder]` for `verify`; nothing where the plan has none.
-
-    Raises:
-        InfrastructureError: One cannot be fetched.
-        BuildFailedError: What was fetched is not what the plan names.
-    """
+    """Those of the plan's wheels of libraries that `wheel` requires, fetched; `[folder]` for `verify`, or nothing."""
     if not plan.library_wheels:
         return []
     cache = workspace.artifacts / "sources"
@@ -227,13 +215,7 @@ class Inputs:
 
 @contextlib.contextmanager
 def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> Iterator[Inputs]:
-    """The inputs of a build; its folders are removed when the block ends.
-
-    Sources have gigabytes, and the engine has copied them when its `submit` returns.
-
-    Raises:
-        FarmError: A source or a needed wheel cannot be had.
-    """
+    """The inputs of a build; its folders go at the end: sources have gigabytes, and `submit` has copied them."""
     system = platform(plan.platform)
     made = [folder / name for name in ("sources", "needs")]
     sources, needed = made
@@ -262,12 +244,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
 
 
 class BuildInputs(Model):
-    """The inputs of one build.
+    """The inputs of one build: the id of its image, sha256 of the published wheels that it was built against, by name.
 
-    Attributes:
-        image: The id of the image that it ran in.
-        wheels: The published wheels that it was built against: sha256 by name.
-        cache: The compiler cache of the build's own machine; what was in it is not known by digest.
+    `cache`: the compiler cache of the build's own machine; what was in it is not known by digest.
     """
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
@@ -276,11 +255,7 @@ class BuildInputs(Model):
 
 
 def read_inputs(file: Path) -> BuildInputs:
-    """The inputs that another machine's build noted.
-
-    Raises:
-        BuildFailedError: The file is none of ours.
-    """
+    """The inputs that another machine's build noted; BuildFailedError: the file is none of ours."""
     try:
         # A runner wrote it: a link could lead to any file of this machine.
         if file.is_symlink() or file.stat().st_size > MAX_INPUTS:

@@ -63,12 +63,9 @@ class CancelledError(FarmError):
 
 @dataclass(frozen=True)
 class RunContext:
-    """Common state of the steps of one run.
+    """Common state of the steps of one run; `open`: the engine of a runner; `built` is called when the wheel is here.
 
-    Attributes:
-        open: The open engine of a runner.
-        runner: The machine that the queue chose; None: this one's, or the engine chooses.
-        built: Called when the wheel is here.
+    `runner`: the machine that the queue chose; None: this one's, or the engine chooses.
     """
 
     workspace: Workspace
@@ -395,11 +392,7 @@ def _collect(engine: Engine, handle: str, part: Path, max_bytes: int) -> None:
 
 
 def note_inputs(context: RunContext, built: Path) -> BuildInputs:
-    """The inputs of a run's build, which are beside its wheel afterwards.
-
-    Raises:
-        BuildFailedError: A runner left a file that is none.
-    """
+    """The inputs of a run's build, beside its wheel afterwards; BuildFailedError: a runner left a file that is none."""
     file = built / INPUTS_FILE
     if engine_kind(context.run.request.on).traits.gathers:
         return read_inputs(file) if file.exists() else BuildInputs()
@@ -529,10 +522,7 @@ class MainJob(RunContext):
 
 
 def without_a_build(plan: Plan, wheel: Path) -> str:
-    """The hint where the rules are at fault: a new submit builds again, since it cannot know that the wheel is not.
-
-    With the inputs, which the provenance needs; `farm submit` then finds the wheel published, and tests it.
-    """
+    """The hint where the rules are at fault: a new submit builds again. With the inputs, which the provenance needs."""
     build = f"--variant {plan.variant} --package {plan.recipe} --platform {plan.platform} --channel {plan.channel}"
     inputs = wheel.parents[1] / "built" / INPUTS_FILE
     command = f"farm publish {shlex.quote(str(wheel))} {build} --inputs {shlex.quote(str(inputs))}"

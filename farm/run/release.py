@@ -57,9 +57,7 @@ if TYPE_CHECKING:
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
 
-    Raises:
-        BuildFailedError: The source is another release than the recipe says.
-        FarmError: A library is missing, or the wheel is broken; `dest` holds no wheel then.
+    BuildFailedError: the source is another release. FarmError: a library is missing, or the wheel is broken.
     """
     wheel = the_wheel(built / "wheel")
     libraries = built / "lib"
@@ -71,11 +69,7 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
 
 
 def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptions:
-    """Options of the repair of a wheel, as the plan has them, with the folders where libraries are searched for.
-
-    Raises:
-        BuildFailedError: The wheel is of another package or release than the plan.
-    """
+    """Options of the repair of a wheel, as the plan has them; BuildFailedError: it is of another package or release."""
     _check_promise(plan, wheel)
     return RepairOptions(
         lib_dirs=lib_dirs,
@@ -95,8 +89,8 @@ def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptio
 def _check_promise(plan: Plan, wheel: Path) -> None:
     """Refuse another package, and another release, as after one whose recipe still has the old number.
 
-    Its number would be written over. A build that does not know its release says 0 or one of development, without git
-    for instance; the files of PyTorch and of its companions say a0 in every release.
+    A build that does not know its release says 0 or one of development, without git for instance; the files of PyTorch
+    and of its companions say a0 in every release.
     """
     name = parse_wheel_name(wheel.name)
     if name.name != canonicalize_name(plan.package):
@@ -118,10 +112,8 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
 def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
     """Verify a wheel against its plan and leave the report in `report_file`.
 
-    `dependencies`: wheels, or folders of wheels, that it leaves libraries to.
-
-    Raises:
-        VerificationFailedError: It does not hold what it promises; every finding is in the text.
+    `dependencies`: wheels, or folders of wheels, that it leaves libraries to. VerificationFailedError: it does not hold
+    what it promises; every finding is in the text.
     """
     report = _decided(verify(wheel, plan.verify, dependencies=dependencies), wheel)
     # Written before it is judged: a wheel that is refused needs its report most.
@@ -189,15 +181,9 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a verified wheel into the group of its variant and the root of its channel.
 
-    Args:
-        workspace: Names the index.
-        plan: Names the group.
-        wheel: The file.
-        report: Verify's report about this very file.
-        given: What the build had beside its plan, for the provenance.
-        run: The run that built it, likewise.
-        policy: What the index takes beyond PyPI's rules.
-        progress: Gets how many bytes of the wheel are stored.
+    Args:     report: Verify's report about this very file.     given, run: What the build had beside its plan, and the
+    run that built it, for the provenance.     policy: What the index takes beyond PyPI's rules.     progress: Gets how
+    many bytes of the wheel are stored.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
@@ -260,15 +246,10 @@ def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
 
 
 def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple[str, ...]:
-    """The options by which pip finds the wheels of one variant group.
+    """The options by which pip finds the wheels of one variant group; `more`: they need others, of pip's own index.
 
-    A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
-    an index; other buckets do not answer folders.
-
-    Args:
-        workspace: Names the index.
-        group: The group.
-        more: The wheels need others that pip's own index has: this index is then asked beside it.
+    A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are an
+    index; other buckets do not answer folders.
     """
     return ("--extra-index-url" if more else "--index-url", public_url(workspace, f"whl/{group}/simple/"))
 
@@ -308,14 +289,7 @@ def predicate(
     *,
     run: str | None = None,
 ) -> dict[str, Any]:
-    """The predicate for the wheel of a plan.
-
-    Args:
-        plan: What was built: its digest, its source and the parts of it, the archives and wheels of its toolkit.
-        report: What verify found: its digest, as `verify.json` in the folder of the run.
-        given: What the build had beside its plan.
-        run: The id of the run, where there was one.
-    """
+    """The predicate of the provenance for the wheel of a plan; `run`: the id of its run, where there was one."""
     dependencies: list[dict[str, Any]] = [_dependency("source", plan.source)]
     dependencies += [_dependency(part.into, part.source) for part in plan.parts]
     if given.image is not None:
@@ -378,11 +352,8 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
     """The record of the wheel that was built by this very plan and verified, and that users can install now.
 
     None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
-    or where it is yanked.
-
-    Raises:
-        PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan needs NVIDIA's wheels
-            or the other way round. One version has one form.
+    or where it is yanked. PublishRefusedError: it is there in the other form, with CUDA's libraries where this plan
+    needs NVIDIA's wheels or the other way round.
     """
     if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
         with open_journal(workspace.project, workspace.settings) as journal:
@@ -392,11 +363,7 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
 
 
 def record_of(workspace: Workspace, plan: Plan) -> Record | None:
-    """A published wheel of the plan, whatever runs there are.
-
-    Raises:
-        PublishRefusedError: As `find_published`.
-    """
+    """A published wheel of the plan, whatever runs there are; PublishRefusedError as for `find_published`."""
     store = open_store(workspace.index_url)
     for filename in listed(store, plan):
         key = record_key(filename)
@@ -445,10 +412,7 @@ def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
 
 
 def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) -> tuple[str, tuple[str, ...]]:
-    """Bring the pages to the end that a publisher who failed did not reach: the wheel is listed, and not everywhere.
-
-    Returns the requirement and the options by which pip installs it, which are in `outcomes` then.
-    """
+    """Bring the pages to the end that a publisher who failed did not reach; returns what `pip_request` does."""
     group = plan.parsed_variant.group
     with outcomes.timed("publish", workspace.watcher) as step:
         finish(open_store(workspace.index_url), group, record.project)
@@ -459,11 +423,7 @@ def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) 
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
-    """The result of a run; the smoke test is run where `test` is set and it never passed here.
-
-    Raises:
-        SmokeFailedError: It failed.
-    """
+    """The result of a run; with `test` its smoke test is run, unless it passed here; SmokeFailedError: it failed."""
     outcomes = Outcomes(wheel=None)
     requirement, source = offer(workspace, plan, record, outcomes)
     if not test:
@@ -480,16 +440,11 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
     return outcomes
 
 
-ROOM = 1 << 30
-"""Bytes that this machine keeps free for a run that builds elsewhere: its wheel, twice, and its logs."""
+ROOM = 1 << 30  # bytes that this machine keeps free for a run that builds elsewhere: its wheel, twice, and its logs
 
 
 def check_index(workspace: Workspace, request: Request) -> None:
-    """Refuses an index that cannot be written; once for all runs of a command.
-
-    Raises:
-        InfrastructureError: Nothing can be put into the index.
-    """
+    """InfrastructureError where nothing can be put into the index; once for all runs of a command."""
     if not request.publishes:
         return
     store = open_store(workspace.index_url)
@@ -506,12 +461,7 @@ def check_index(workspace: Workspace, request: Request) -> None:
 
 
 def check_plan(workspace: Workspace, plan: Plan, request: Request) -> None:
-    """Check that there is room for a build, and that its wheel's name is free in the index.
-
-    Raises:
-        InfrastructureError: This machine's disk has no room.
-        PublishRefusedError: Another build has published a wheel of that name.
-    """
+    """Check that there is room for a build (InfrastructureError), and that its name is free (PublishRefusedError)."""
     needed = ROOM
     if engine_kind(request.on).traits.on_this_machine:
         needed = max(needed, int(recipe(plan.recipe).disk_gb * 1e9))

@@ -45,9 +45,7 @@ Line = Callable[[str], None]
 def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
     """One tar a commit, with its submodules; made from a shallow clone, and its own hash kept beside it.
 
-    Raises:
-        InfrastructureError: The repository cannot be cloned.
-        BuildFailedError: It has no such tag, or the tag is of another commit.
+    InfrastructureError: it cannot be cloned. BuildFailedError: there is no such tag, or it is of another commit.
     """
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
@@ -106,14 +104,10 @@ _AR, _AR_HEADER = b"!<arch>\n", 60
 
 
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
-    """Put the sources of a plan into `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
+    """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
 
-    Args:
-        plan: Whose sources.
-        cache: Where fetched sources are kept.
-        dest: An empty or absent folder.
-        mirror: Where Debian's packages are; None: where apt gets them here.
-        line: Gets a line for each thing that is fetched.
+    Args:     cache: Where fetched sources are kept.     mirror: Where Debian's packages are; None: where apt gets them
+    here.     line: Gets a line for each thing that is fetched.
 
     Raises:
         UsageError: A folder beside the recipe is not what the plan was made from.
@@ -141,9 +135,6 @@ def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> lis
     """Fetch into the cache what a build of the plan needs from elsewhere: source, parts, wheels for the build.
 
     `gather` finds it there. Before the image of the toolchain is made: a wrong name or hash is then said in seconds.
-
-    Raises:
-        FarmError: As `gather`.
     """
     cache.mkdir(parents=True, exist_ok=True)
     own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
@@ -305,11 +296,7 @@ def _address(source: SourcePlan, mirror: str | None) -> str:
 
 
 def apt_mirror() -> str:
-    """Where apt gets Debian's packages on this machine.
-
-    Raises:
-        InfrastructureError: There is no apt, or it is not set to a mirror of Debian over HTTP.
-    """
+    """Where apt gets Debian's packages on this machine; InfrastructureError: there is no such mirror over HTTP."""
     # apt itself says what its lists of sources come to, in whichever of their two formats they are written.
     command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
     try:
@@ -326,12 +313,7 @@ def apt_mirror() -> str:
 
 
 def index_address(package: str, file: str, index: str | None = None) -> str:
-    """Where an index has a file; without one the Python index that pip is set to.
-
-    Raises:
-        InfrastructureError: The index cannot be read.
-        BuildFailedError: It has no such file.
-    """
+    """Where an index (None: the one that pip is set to) has a file; BuildFailedError: it has no such file."""
     page, addresses = _index_page(package, index)
     plain = [address.partition("#")[0] for address, _ in addresses]
     by_name = {unquote(address.rpartition("/")[2]): address for address in plain}
@@ -345,11 +327,7 @@ def index_address(package: str, file: str, index: str | None = None) -> str:
 
 
 def index_files(package: str, python: str) -> dict[str, str]:
-    """The files of a project for a Python (`3.11`) on the index that pip is set to, with their sha256 or nothing.
-
-    Raises:
-        FarmError: The index cannot be read, or has no such project.
-    """
+    """The files of a project for a Python (`3.11`) on the index that pip is set to, with their sha256 or nothing."""
     found = {}
     for address, wanted in _index_page(package)[1]:
         with contextlib.suppress(InvalidSpecifier):
