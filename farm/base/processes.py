@@ -220,7 +220,7 @@ else:
     def start(
         command: list[str], *, environment: dict[str, str], folder: str, chroot: bool, **more: Any
     ) -> subprocess.Popen[bytes]:
-        """Starts a job's command in `folder`, with `chroot` its root; OSError, subprocess.SubprocessError: it cannot."""
+        """Starts a job's command in `folder`, with `chroot` its root; OSError or SubprocessError: it cannot be."""
         return subprocess.Popen(
             command,
             env=environment,

@@ -81,8 +81,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         # docker-py passes on the text alone.
         if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(
-                f"this user may not use the Docker engine at {where}: no permission for its socket",
-                hint=SOCKET_HINT,
+                f"this user may not use the Docker engine at {where}: no permission for its socket", hint=SOCKET_HINT
             ) from error
         if "timed out" in str(error).lower():  # the reason is a text where the client is made
             raise NoRunnerError(
@@ -240,10 +239,7 @@ class DockerEngine:
     def capacity(self) -> Capacity:
         info = self.client.info()
         cpus, memory = float(info["NCPU"]), int(info["MemTotal"])
-        return Capacity(
-            cpus=min(self._cpus or cpus, cpus),
-            memory=min(self._memory or memory, int(memory * 0.9)),
-        )
+        return Capacity(cpus=min(self._cpus or cpus, cpus), memory=min(self._memory or memory, int(memory * 0.9)))
 
     @guard
     def image_environment(self, image: str) -> dict[str, str]:

@@ -154,12 +154,7 @@ class HostEngine:
 
     name = "host"
     poll_s = POLL_S
-    traits = Traits(
-        in_container=False,
-        keeps_volumes=True,
-        platforms=_here(),
-        on_this_machine=True,
-    )
+    traits = Traits(in_container=False, keeps_volumes=True, platforms=_here(), on_this_machine=True)
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
         """`root` holds everything that the engine keeps; NoRunnerError: a `tree` cannot be entered here."""

@@ -186,12 +186,7 @@ class Toolchain:
 
 @guard
 def ensure_image(
-    client: docker.DockerClient,
-    wanted: Toolchain,
-    *,
-    log: Path,
-    line: Line,
-    note: Line | None = None,
+    client: docker.DockerClient, wanted: Toolchain, *, log: Path, line: Line, note: Line | None = None
 ) -> Image:
     """The image, made where the engine does not have it; its output goes to `log` and `line`, steps go to `note`.
 
@@ -284,13 +279,7 @@ def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[
         raise InfrastructureError("the Docker engine does not say which image it made")
 
 
-def _follow(
-    events: Iterator[dict[str, Any]],
-    stream: io.TextIOBase,
-    pulse: Pulse,
-    note: Line,
-    log: Path,
-) -> None:
+def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, pulse: Pulse, note: Line, log: Path) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
     for text, event in _lines(events, pulse.passing):

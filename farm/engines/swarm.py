@@ -227,12 +227,7 @@ class SwarmEngine:
     traits = Traits(queues=True)
 
     def __init__(
-        self,
-        client: docker.DockerClient,
-        exchange: Exchange,
-        *,
-        cpus: float | None = None,
-        memory: int | None = None,
+        self, client: docker.DockerClient, exchange: Exchange, *, cpus: float | None = None, memory: int | None = None
     ) -> None:
         self.client, self.exchange = client, exchange
         self._api: Any = client.api  # half of it has no types

@@ -103,13 +103,7 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
 
     def workers() -> list[Worker]:
         return [
-            Worker(
-                name,
-                machine=machine_of(client),
-                emulates=True,
-                memory=engine.capacity().memory,
-                slots=runner.slots,
-            )
+            Worker(name, machine=machine_of(client), emulates=True, memory=engine.capacity().memory, slots=runner.slots)
         ]
 
     return Backend(engine, client, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT, close=client.close)

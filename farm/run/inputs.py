@@ -174,8 +174,7 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
         if digest.hexdigest() != file.hashes.sha256:
             part.unlink()
             raise InfrastructureError(
-                f"{file.filename}: the index holds other bytes than its page says",
-                hint="farm index check says more",
+                f"{file.filename}: the index holds other bytes than its page says", hint="farm index check says more"
             )
         retry_while_open(part.replace, dest / file.filename)
     return {file.filename: file.hashes.sha256 for file in wheels.values()}

@@ -148,12 +148,7 @@ class Queue:
         return Decision(tuple(placed), waiting, refused)
 
     def _hopeless(
-        self,
-        now: float,
-        task: Task,
-        workers: Collection[Worker],
-        waiting: dict[str, str],
-        refused: dict[str, str],
+        self, now: float, task: Task, workers: Collection[Worker], waiting: dict[str, str], refused: dict[str, str]
     ) -> None:
         """No runner that is online can take it: it waits for one for a while, then it is refused."""
         since = self._unfit.setdefault(task.id, now)

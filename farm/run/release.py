@@ -282,13 +282,7 @@ def pip_line(requirement: str, source: tuple[str, ...]) -> str:
 BUILD_TYPE = "urn:torch-farm:wheel:v1"
 
 
-def predicate(
-    plan: Plan,
-    report: Report,
-    given: BuildInputs,
-    *,
-    run: str | None = None,
-) -> dict[str, Any]:
+def predicate(plan: Plan, report: Report, given: BuildInputs, *, run: str | None = None) -> dict[str, Any]:
     """The predicate of the provenance for the wheel of a plan; `run`: the id of its run, where there was one."""
     dependencies: list[dict[str, Any]] = [_dependency("source", plan.source)]
     dependencies += [_dependency(part.into, part.source) for part in plan.parts]

@@ -390,8 +390,7 @@ def _not_fetched(address: str, error: requests.exceptions.RequestException) -> F
     """The error for a file that did not come: the recipe names an absent one, or something is in the way."""
     if error.response is not None and error.response.status_code in (404, 410):
         return BuildFailedError(
-            f"{address} is not there: the server answers {error.response.status_code}",
-            hint=_CORRECT,
+            f"{address} is not there: the server answers {error.response.status_code}", hint=_CORRECT
         )
     return InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?")
 
