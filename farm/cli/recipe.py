@@ -170,7 +170,7 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
     from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
     from farm.plan.file import SourcePlan
-    from farm.run.sources import fetch, index_files
+    from farm.run.inputs import fetch, index_files
 
     try:
         need = read_requirement(wanted)

@@ -24,8 +24,7 @@ from farm.plan.file import Plan, Sha256
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
 from farm.run.build import TREE, the_wheel, tree_volume
-from farm.run.inputs import fetch_needs
-from farm.run.sources import gather
+from farm.run.inputs import fetch_needs, gather
 from farm.run.toolchain import pack_toolchain, run_to_end, toolchain
 from farm.run.workspace import Outcomes, Workspace
 

@@ -25,7 +25,7 @@ from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
 from farm.run.build import completed
-from farm.run.sources import pip_index
+from farm.run.inputs import pip_index
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform

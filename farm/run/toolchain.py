@@ -22,7 +22,7 @@ from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build import completed
-from farm.run.sources import fetch
+from farm.run.inputs import SCRIPTS, fetch
 from farm.run.workspace import Outcomes, Workspace
 
 TAIL_BYTES = 2000
@@ -31,7 +31,6 @@ PACK_TIMEOUT_S = 3600
 PROVE_S = 300
 PUSH_ATTEMPTS = 10
 IMAGE = "image.id"  # the file of a run that says in which image it was built
-SCRIPTS = "dockerfiles/scripts"
 
 
 def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
