@@ -6,11 +6,11 @@ import shlex
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from packaging.metadata import parse_email
@@ -50,9 +50,6 @@ from farm.wheel.policy import Report
 from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
 from farm.wheel.verify import verify
 
-if TYPE_CHECKING:
-    from farm.plan.file import Plan
-
 
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
@@ -60,8 +57,7 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     BuildFailedError: the source is another release. FarmError: a library is missing, or the wheel is broken.
     """
     wheel = the_wheel(built / "wheel")
-    libraries = built / "lib"
-    # Engines that hand over files alone leave an empty folder out.
+    libraries = built / "lib"  # engines that hand over files alone leave an empty folder out
     options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
@@ -109,7 +105,7 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
         )
 
 
-def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
+def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
     """Verify a wheel against its plan and leave the report in `report_file`.
 
     `dependencies`: wheels, or folders of wheels, that it leaves libraries to. VerificationFailedError: it does not hold
@@ -212,10 +208,8 @@ def publish_wheel(
             policy=policy,
             progress=progress,
         )
-    except NameTakenError as error:
-        # The name is taken by other bytes: a rebuild number gives a new name.
-        following = int(plan.options["rebuild"] or 0) + 1
-        error.hint = f"{error.hint}: run it again with --rebuild {following}"
+    except NameTakenError as error:  # by other bytes: a rebuild number gives a new name
+        error.hint = f"{error.hint}: run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}"
         raise
 
 
@@ -237,12 +231,11 @@ def _digest_of(report: Report) -> str:
     return hashlib.sha256(report_text(report).encode()).hexdigest()
 
 
-def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
+def _waived(report: Report) -> dict[str, list[dict[str, object]]]:
     """Accepted findings for the index: the reasons that were used, and how many findings each covers."""
     used: Counter[tuple[str, str]] = Counter((f.check, f.waived) for f in report.findings if f.waived is not None)
-    if not used:
-        return {}
-    return {"waivers": [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]}
+    listed = [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]
+    return {"waivers": listed} if listed else {}
 
 
 def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple[str, ...]:
@@ -359,24 +352,18 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
 def record_of(workspace: Workspace, plan: Plan) -> Record | None:
     """A published wheel of the plan, whatever runs there are; PublishRefusedError as for `find_published`."""
     store = open_store(workspace.index_url)
-    for filename in listed(store, plan):
-        key = record_key(filename)
-        found = store.get(key)
-        record = parse_record(found.data, key) if found else None
-        if record is None or record.provenance.get("plan") != plan.digest:
-            continue
-        # `verified` is the sha256 that verify read: a file that was replaced since has another.
-        if record.provenance.get("verified") != record.sha256 or not _is_offered(store, plan, record):
-            return None
-        # A record of an earlier version of the farm does not say which form it is.
-        form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
-        if form != plan.cuda_libraries:
-            raise PublishRefusedError(
-                f"{record.filename} is published with `cuda_libraries: {form}`, this plan has {plan.cuda_libraries}",
-                hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
-            )
-        return record
-    return None
+    record = next((r for r in _records(store, plan) if r.provenance.get("plan") == plan.digest), None)
+    # `verified` is the sha256 that verify read: a file that was replaced since has another.
+    if record is None or record.provenance.get("verified") != record.sha256 or not _is_offered(store, plan, record):
+        return None
+    # A record of an earlier version of the farm does not say which form it is.
+    form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
+    if form != plan.cuda_libraries:
+        raise PublishRefusedError(
+            f"{record.filename} is published with `cuda_libraries: {form}`, this plan has {plan.cuda_libraries}",
+            hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
+        )
+    return record
 
 
 def of_same_form(plan: Plan) -> Callable[[Run], bool]:
@@ -393,16 +380,22 @@ def listed(store: Store, plan: Plan) -> list[str]:
     return [name for name in names if str(parse_wheel_name(name).version) == version]
 
 
+def _records(store: Store, plan: Plan) -> Iterator[Record]:
+    """The records of the files of the plan's version."""
+    for key in map(record_key, listed(store, plan)):
+        if found := store.get(key):
+            yield parse_record(found.data, key)
+
+
 def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     """The page of the variant's group lists the wheel, with the same hash and not yanked, and the file is there."""
-    page = store.get(f"whl/{plan.parsed_variant.group}/v1-json/{record.project}/index.json")
+    key = json_key(plan.parsed_variant.group, record.project)
+    page = store.get(key)
     if page is None or store.stat(f"whl/files/{record.filename}") is None:
         return False
-    files = json.loads(page.data).get("files", [])
-    return any(
-        file["filename"] == record.filename and file["hashes"].get("sha256") == record.sha256 and not file.get("yanked")
-        for file in files
-    )
+    files = {file.filename: file for file in parse_page(page.data, key).files}
+    file = files.get(record.filename)
+    return file is not None and file.hashes.sha256 == record.sha256 and file.yanked is False
 
 
 def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) -> tuple[str, tuple[str, ...]]:
@@ -471,16 +464,11 @@ def check_plan(workspace: Workspace, plan: Plan, request: Request) -> None:
 
 
 def _check_name(workspace: Workspace, plan: Plan) -> None:
-    store = open_store(workspace.index_url)
-    for filename in listed(store, plan):
-        if not serves_plan(filename, plan):
-            continue
-        key = record_key(filename)
-        found = store.get(key)
-        built = parse_record(found.data, key).provenance.get("plan") if found else None
-        if built not in (None, plan.digest):
+    for record in _records(open_store(workspace.index_url), plan):
+        built = record.provenance.get("plan")
+        if serves_plan(record.filename, plan) and built not in (None, plan.digest):
             raise PublishRefusedError(
-                f"{filename} is in the index already, from another build (plan {str(built)[:12]}, this one is "
+                f"{record.filename} is in the index already, from another build (plan {str(built)[:12]}, this one is "
                 f"{plan.digest[:12]}); nothing was built",
                 hint=f"run it again with --rebuild {int(plan.options.get('rebuild') or 0) + 1}",
             )
