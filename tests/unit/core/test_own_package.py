@@ -20,7 +20,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
-from farm.cli.project import workspace_of
+from farm.cli.selection import workspace_of
 from farm.machine import doctor
 from farm.machine.doctor import GB, Patient
 from farm.plan.build import resolve
