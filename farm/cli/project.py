@@ -41,7 +41,7 @@ from farm.cli.selection import project_of
 from farm.plan.file import SourcePlan
 from farm.plan.matrix import Channel, Matrix, load_matrix
 from farm.plan.recipe import Recipe, use_project
-from farm.run.sources import fetch, index_files
+from farm.run.inputs import fetch, index_files
 
 WORKFLOW = Path(".github", "workflows", "wheels.yml")
 _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
