@@ -544,9 +544,8 @@ def run_matrix(args: argparse.Namespace) -> int:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
         names = ("channel", "package", "variant", "platform", "cuda", "alias")
-        show.json_document(
-            [{n: str(build.variant) if n == "variant" else getattr(build, n) for n in names} for build in builds]
-        )
+        fields = [{name: getattr(build, name) for name in names} for build in builds]
+        show.json_document([each | {"variant": str(each["variant"])} for each in fields])
     elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
