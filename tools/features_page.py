@@ -9,7 +9,7 @@ from pathlib import Path
 
 from farm import catalog
 from farm.plan.build import resolve
-from farm.plan.features import is_official
+from farm.plan.environment import is_official
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from tools.generated import write

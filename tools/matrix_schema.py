@@ -2,15 +2,14 @@
 
     python -m tools.matrix_schema [--out FILE]
 
-For maintainers: run it when the model in farm/plan/matrix/shape.py or the names in the catalogue change. A test says so
+For maintainers: run it when the model in farm/plan/matrix.py or the names in the catalogue change. A test says so
 when it was forgotten.
 """
 
 from pathlib import Path
 from typing import Any
 
-from farm.plan.matrix import REQUIRED
-from farm.plan.matrix.shape import MatrixText
+from farm.plan.matrix import REQUIRED, MatrixText
 from tools.generated import schema_text, write
 
 OUT = Path(__file__).parent.parent / "ci" / "matrix.schema.json"

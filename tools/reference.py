@@ -17,7 +17,7 @@ from farm.base import resources as shipped
 from farm.base.errors import EXITS
 from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
-from farm.plan.matrix.shape import ChannelText
+from farm.plan.matrix import ChannelText
 from farm.plan.options import OPTIONS
 from farm.plan.settings import Settings
 

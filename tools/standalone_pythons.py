@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from farm.catalog.models import PinnedWheel
 from farm.plan.variant import PYTHONS
-from farm.platforms.windows.tools import windows_tools
+from farm.platforms.windows import windows_tools
 from tools.package_index import RemoteWheel, Wheel, release_key, wheels
 
 MACHINES = ("x86_64", "aarch64")

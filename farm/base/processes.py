@@ -241,11 +241,7 @@ else:
 
 
 def check(*, tree: bool) -> None:
-    """Refuses what cannot be done here.
-
-    Raises:
-        NoRunnerError: A root file system is to be entered (`tree`), and this machine does not allow it.
-    """
+    """NoRunnerError where a root file system is to be entered (`tree`) and this machine does not allow it."""
     if not tree:
         return
     if sys.platform == "linux":
@@ -295,15 +291,9 @@ def end_marked(handle: str, number: int, patience_s: float) -> bool:
 
 
 class Tree:
-    """The processes of a job, started by its supervisor.
+    """The processes of a job, started by its supervisor; OSError or subprocess.SubprocessError where they cannot be.
 
-    Args:
-        command: Runs in `folder`, which is its root where `chroot` says so; its output goes to `log`.
-        environment: Has the mark.
-        memory: Bytes that all of them together may hold.
-
-    Raises:
-        OSError, subprocess.SubprocessError: It cannot be started.
+    `command` runs in `folder`, its root with `chroot`; `environment` has the mark; `memory`: bytes of all together.
     """
 
     def __init__(

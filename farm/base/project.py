@@ -14,13 +14,7 @@ JOURNAL = "farm.db"
 
 
 def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` that is a project (has one of PROJECT_FILES), else `start` itself.
-
-    A folder without any is a project with the farm's own defaults.
-
-    Raises:
-        UsageError: There is no such folder.
-    """
+    """The nearest folder at or above `start` with one of PROJECT_FILES; else `start`, with the farm's own defaults."""
     if not start.is_dir():
         raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):

@@ -28,10 +28,7 @@ _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float",
 
 
 class Model(BaseModel):
-    """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion.
-
-    Validators are made when a model is first used: a command needs few of them.
-    """
+    """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -45,9 +42,9 @@ def pattern(expression: str, meaning: str) -> Any:
 def word_of(
     kind: str, known: Callable[[], Sequence[str]], meant: Callable[[str], Sequence[str]] = lambda _: ()
 ) -> WrapValidator:
-    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`.
+    """Refuses a word that is none of `known`; the nearest are named, first those that `meant` gives for another name.
 
-    `meant` gives the known words that another name stands for.
+    An unquoted 3.5 is a word, too: of `sm35`.
     """
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
@@ -72,11 +69,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load(path: Path, model: type[M]) -> M:
-    """Read the YAML file `path` into `model`.
-
-    Raises:
-        UsageError: The file is absent, not YAML, or does not have the model's shape.
-    """
+    """Read the YAML file `path` into `model`; UsageError: it is absent, not YAML, or not of the model's shape."""
     raw = _content(path)
     if is_own(path):
         try:
@@ -135,9 +128,7 @@ def _checked(path: Path, raw: bytes, model: type[M]) -> M:
 def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
     """Plain data out of YAML text, and the node that it came from, for the lines of what a model refuses.
 
-    Raises:
-        UsageError: It is empty, or has aliases, duplicate keys, deep nesting or values that JSON does not have.
-        yaml.YAMLError: It is not YAML.
+    UsageError: aliases, duplicate keys, deep nesting, values that JSON does not have; yaml.YAMLError: it is not YAML.
     """
     _check_events(text, path)
     loader = Loader(text)
@@ -210,10 +201,7 @@ MEANINGS: dict[str, str] = {}
 
 
 def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Each mistake as `file:line: what is wrong`, in the order of the lines.
-
-    `root` is the node of the whole file, `error` what `model` said of its data.
-    """
+    """Each mistake in the data of the node `root` as `file:line: what is wrong`, in the order of the lines."""
     lines: dict[tuple[int | str, ...], str] = {}
     meant: set[tuple[int | str, ...]] = set()
     problems = error.errors()
@@ -281,7 +269,7 @@ def _said(problem: ErrorDetails) -> str:
 
 
 def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
-    """The line and the node of a pydantic location, and the location without the parts that name no key: unions' tags.
+    """The line and node of a pydantic location, and the location without the tags of unions, which name no key.
 
     The last part may name a key that is missing.
     """

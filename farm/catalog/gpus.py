@@ -1,4 +1,4 @@
-"""GPUs by name: which SM a card has, and which cards are too old (`gpus.yaml`)."""
+"""GPUs: which SM a card has by its name (`gpus.yaml`) or in pasted text (`paste.yaml`), and which code runs on it."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from farm import catalog
 from farm.base.text import nearest
 from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER
-from farm.catalog.binary import is_integrated
 
 Sm = str
 """An SM as variant names write it: `sm35`."""
@@ -234,3 +233,109 @@ def name_facts() -> dict[str, Any]:
         "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
         "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
     }
+
+
+MAJOR = 10
+"""The SM number of a major version: sm_86 is 8 x 10 + 6."""
+
+
+def sass_runs(code: int, card: int, suffix: str = "") -> bool:
+    """True if machine code for sm_`code` runs on a card of sm_`card`.
+
+    It runs on the same major version and the same or a higher minor one: 8.6 on 8.9, 8.0 on 8.6, 12.0 on 12.1. Code
+    with the suffix `a` runs on its own SM alone; `f` (a family) keeps to the rule. Code of cards and of integrated
+    GPUs (Tegra) does not run on each other.
+    """
+    if suffix == "a" or is_integrated(code) or is_integrated(card):
+        return code == card
+    return code // MAJOR == card // MAJOR and code <= card
+
+
+def ptx_compiles(code: int, card: int, suffix: str = "") -> bool:
+    """True if a driver can compile PTX for compute_`code` on a card: any card that is not older, without a suffix."""
+    return not suffix and card >= code
+
+
+def is_integrated(sm: int) -> bool:
+    """True if an SM is that of an integrated GPU (Tegra), which sits in a 64-bit Arm chip alone."""
+    return sm in catalog.architectures().tegra
+
+
+MAX_LINES = 2000
+MAX_LINE = 300
+MAX_TYPED = 3
+"""Lines of a text that somebody typed: names of cards, and a driver."""
+
+
+class Message(Model):
+    pattern: str
+    text: str
+
+
+class Grammar(Model):
+    """`paste.yaml`."""
+
+    cards: list[str]
+    drivers: list[str]
+    windows: str
+    version: str
+    columns: dict[str, str]
+    cut: str
+    typed: str
+    messages: list[Message]
+
+
+class Pasted(NamedTuple):
+    """Cards as a text writes them, a driver, and what is wrong on that machine."""
+
+    cards: tuple[str, ...]
+    driver: str | None
+    problem: str | None
+
+
+@cache
+def grammar() -> Grammar:
+    return load(FOLDER / "paste.yaml", Grammar)
+
+
+def read_paste(text: str) -> Pasted:
+    """The cards and the driver that a pasted text names."""
+    known = grammar()
+    lines = [line[:MAX_LINE] for line in text.split("\n")[:MAX_LINES]]
+    cards = [match[1] for line in lines for pattern in known.cards if (match := re.search(pattern, line))]
+    driver = next((m[1] for line in lines for pattern in known.drivers if (m := re.search(pattern, line))), None)
+    if not cards:
+        cards, found = _csv(lines)
+        driver = driver or found
+    windows = re.search(known.windows, text)
+    if driver is None and windows:
+        driver = f"{windows[1]}{windows[2]}.{windows[3]}"
+    filled = [line.strip() for line in lines if line.strip()]
+    if not cards and len(filled) <= MAX_TYPED:  # a name alone may be one that no one knows
+        cards = [line for line in filled if re.search(known.typed, line) and (len(filled) == 1 or find(line))]
+    problem = next((message.text for message in known.messages if re.search(message.pattern, text)), None)
+    return Pasted(() if problem else tuple(cards), driver, problem)
+
+
+def _csv(lines: list[str]) -> tuple[list[str], str | None]:
+    """The names and the driver of comma-separated rows, by their header, or by what the cells are."""
+    known, names, driver = grammar(), list[str](), None
+    columns: list[str] = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.split(",")]
+        if known.columns["name"] in cells:
+            columns = cells
+        elif columns and len(cells) == len(columns):
+            row = dict(zip(columns, cells, strict=True))
+            names.append(row[known.columns["name"]])
+            driver = row.get(known.columns["driver"], driver)
+        elif len(cells) > 1 and (versions := [cell for cell in cells if re.search(known.version, cell)]):
+            found = [cell for cell in cells if find(cell)]
+            names += found
+            driver = versions[0] if found else driver
+    return names, driver
+
+
+def page_facts() -> dict[str, Any]:
+    """The grammar, and how names find cards, as JSON."""
+    return {"paste": grammar().model_dump(), "names": name_facts()}

@@ -7,11 +7,8 @@ from pathlib import Path
 
 from farm.base.project import find_project
 from farm.cli import show
-from farm.machine.detect.choose import Recommendation, choose, machine_of
-from farm.machine.detect.hardware import driver_problem
-from farm.machine.detect.machine import Machine
-from farm.machine.detect.published import with_published
-from farm.machine.detect.readings import Readings, take
+from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
+from farm.machine.readings import Machine, Readings, take
 from farm.plan.compat import official
 from farm.plan.recommend import Own, own_builds
 from farm.plan.settings import load_settings

@@ -6,11 +6,9 @@ from pathlib import Path
 from farm.base.errors import FarmError
 from farm.base.project import PROJECT_FILES, find_project
 from farm.cli import show
-from farm.machine.detect.choose import choose
-from farm.machine.detect.readings import OTHER, Readings, take
-from farm.machine.doctor.checks import examine
-from farm.machine.doctor.project import examine_project
-from farm.machine.doctor.site import Site
+from farm.machine.detect import choose
+from farm.machine.doctor import Site, examine, examine_project
+from farm.machine.readings import OTHER, Readings, take
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix

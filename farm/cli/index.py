@@ -157,7 +157,7 @@ def _variant(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.variants import ROOT, build_of, properties, publish_variant, published, variant_json
     from farm.plan.variant import Variant
-    from farm.wheel.label import label_wheel
+    from farm.wheel.rewrite import label_wheel
 
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)

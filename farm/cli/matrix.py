@@ -10,8 +10,7 @@ from typing import Any
 from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.plan.matrix import Build, Channel, load_matrix
-from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.matrix import Build, Channel, load_matrix, workflow_matrix
 from farm.plan.recipe import recipe
 from farm.plan.settings import load_github
 from farm.platforms.facts import PLATFORMS

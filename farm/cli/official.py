@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm import catalog
 from farm.base.errors import FarmError, UsageError
-from farm.catalog import gpus, makers, paste
-from farm.catalog.binary import is_integrated
+from farm.catalog import gpus
+from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Question
@@ -82,7 +82,7 @@ def _read_paste(args: argparse.Namespace) -> None:
     Raises:
         UsageError: The text names no card.
     """
-    pasted = paste.read(sys.stdin.read(MAX_PASTE))
+    pasted = gpus.read_paste(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
         raise UsageError(pasted.problem or "no card is named in the text on standard input", hint=hint)
@@ -190,7 +190,7 @@ def _document(
     question: Question,
     answer: Answer,
     newest: Answer,
-    others: list[tuple[makers.Maker, str]],
+    others: list[tuple[official.Maker, str]],
     own: "list[Own]",
     missing: str | None,
 ) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _document(
         "newest": newest.to_json(),
         "others": [
             {"maker": row.maker, "torch": row.torch, "cuda": row.cuda, "install": line, "has": row.has}
-            | {"lacks": row.lacks, "unconfirmed": row.unconfirmed, "source": makers.source(row)}
+            | {"lacks": row.lacks, "unconfirmed": row.unconfirmed, "source": official.makers().sources[row.source]}
             for row, line in others
         ],
         "own": [

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.selection import plan_of
-    from farm.plan import features
+    from farm.plan.environment import feature_rows
     from farm.plan.evidence import load_evidence
 
     project, settings, plan = plan_of(args)
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
     for what, text in [
         *first(project, settings, plan),
-        *features.rows(plan.features, plan.without),
+        *feature_rows(plan.features, plan.without),
         *without_device_code(plan),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
@@ -59,7 +59,7 @@ def values(plan: "Plan") -> list[Row]:
     """The choices that make the build, each with its origin."""
     from farm import catalog
     from farm.plan.options import OPTIONS
-    from farm.platforms.registry import platform
+    from farm.platforms.base import platform
 
     rows = [("channel", plan.channel, plan.origins["channel"])]
     options = ((name, value) for name, value in plan.options.items() if value is not None)
@@ -127,8 +127,7 @@ def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
     from platform import machine
 
     from farm.base.text import duration
-    from farm.machine.doctor.findings import needs
-    from farm.machine.doctor.site import Site
+    from farm.machine.doctor import Site, needs
     from farm.plan.recipe import recipe
     from farm.platforms.facts import facts
 

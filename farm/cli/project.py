@@ -25,11 +25,11 @@ def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
 def workspace_of(args: argparse.Namespace) -> "Workspace":
     """The project as the pipeline sees it, its recipes included, without anybody who watches."""
     from farm.plan.recipe import use_project
-    from farm.run.workspace import Silent, Workspace
+    from farm.run.workspace import Watcher, Workspace
 
     project, settings = project_of(args)
     use_project(project)
-    return Workspace(project, settings, Silent())
+    return Workspace(project, settings, Watcher())
 
 
 @contextmanager

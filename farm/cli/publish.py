@@ -81,8 +81,7 @@ def _verified(args: argparse.Namespace) -> int:
     from farm.cli.selection import plan_of
     from farm.cli.verify import waivers_of
     from farm.run.inputs import BuildInputs, read_inputs
-    from farm.run.release import pip_line, pip_request, publish_wheel
-    from farm.run.wheel import refusal, summary
+    from farm.run.release import pip_line, pip_request, publish_wheel, refusal, summary
     from farm.run.workspace import Outcomes, Workspace
     from farm.wheel.verify import verify
 

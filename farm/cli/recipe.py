@@ -204,7 +204,7 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
 def _of_folder(folder: Path, project: Path) -> Proposal:
     import os
 
-    from farm.base.source_tree import tree_files
+    from farm.base.hashes import tree_files
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder", hint="NAME, NAME==VERSION, or ./FOLDER")

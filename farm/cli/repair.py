@@ -8,8 +8,7 @@ from pathlib import Path
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 
 _MOST = 5  # lines about RECORD
 
@@ -112,6 +111,6 @@ def _options(args: argparse.Namespace) -> RepairOptions:
             f"{refused[0]} beside --plan: the plan has it", hint="leave it out, or use --into in place of --plan"
         )
     from farm.plan.file import Plan
-    from farm.run.wheel import repair_options
+    from farm.run.release import repair_options
 
     return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)

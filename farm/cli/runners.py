@@ -9,8 +9,7 @@ from pathlib import Path
 from farm.base.errors import FarmError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.engines.github_api import GithubApi, connect
-from farm.engines.github_settings import missing_settings
+from farm.engines.github import GithubApi, connect, missing_settings
 from farm.engines.runners import Reported, ask, differences
 from farm.plan.settings import Github, github_if_any, load_github, load_runners
 

@@ -10,7 +10,7 @@ from farm.index.backends import open_store
 from farm.index.layout import CATALOGUE
 from farm.index.publish import check_store
 from farm.run.release import pip_source, public_url
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from farm.site import build
 from farm.site.tested import kept_tests
 from farm.site.wheels import wheels, with_tests
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     project, settings = project_of(args)
     if args.index:
         settings = settings.with_index(args.index)
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     store = open_store(workspace.index_url)
     if store.get(CATALOGUE) is None:
         raise UsageError(f"{workspace.index_url} is no index: it has no {CATALOGUE}", hint="publish a wheel first")

@@ -15,12 +15,10 @@ from farm.cli.selection import selectors_of
 from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.file import Plan
-from farm.run.published import listed
-from farm.run.release import needs_more, pip_source
+from farm.run.release import listed, needs_more, pip_source
 from farm.run.smoke import SmokeOptions, smoke
-from farm.run.workspace import Outcomes, Silent, Workspace
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import PROBE
+from farm.run.workspace import Outcomes, Watcher, Workspace
+from farm.smoke.runner import PROBE, SmokeReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     plan = resolve(project, selectors)
     if args.time_limit is not None:
         settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     wheel: Path | None = args.wheel
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")

@@ -99,8 +99,7 @@ def _short(why: str) -> str:
 
 
 def _one(args: argparse.Namespace, journal: "Journal") -> None:
-    from farm.run.journal import EventKind
-    from farm.run.journal.state import progress
+    from farm.run.journal import EventKind, progress
 
     found = journal.run(args.run)
     jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)

@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selection import plans_of
     from farm.run.backends import check_engine, engine_for, engine_kind
     from farm.run.journal import Until
-    from farm.run.published import find_published, use_published
+    from farm.run.release import find_published, use_published
     from farm.run.run import create_detached, request_for
-    from farm.run.workspace import Silent, Workspace
+    from farm.run.workspace import Watcher, Workspace
 
     rebuild, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
     project, settings, plans = plans_of(args)
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
     several = len(plans) > 1 or args.all
     kind = engine_kind(engine_for(plans[0], args.on))

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     policy, waivers = policy_of(args)
     report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
     if args.emulate:
-        from farm.smoke.imports import emulate
+        from farm.smoke.emulation import emulate
 
         report = emulate(report, args.wheel)
     if args.json:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
-            from farm.run.wheel import refusal
+            from farm.run.release import refusal
 
             raise refusal(report)
     return 0 if report.passed else 6

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selection import selectors_of
     from farm.plan.build import judge, resolve
     from farm.plan.evidence import load_evidence
-    from farm.platforms.registry import platform
+    from farm.platforms.base import platform
 
     if args.python is not None:
         raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
@@ -124,7 +124,7 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     """
     from farm.base.errors import UsageError
     from farm.cli.official import sm_of
-    from farm.plan.compat.host import parse_msvc
+    from farm.plan.compat.rules import parse_msvc
     from farm.plan.compat.stack import parse_gcc
 
     _refuse_elsewhere(args, variant)

@@ -57,9 +57,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
     """A client of the engine at `url`, else of the one that the command docker talks to; it waits `timeout_s`.
 
     That is DOCKER_HOST's, else that of the current context (`docker context use`), which without one is this machine's.
-
-    Raises:
-        NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
+    NoRunnerError: no engine answers there, within `FIRST_S` to the first question.
     """
     address = where = url or ""
     try:
@@ -98,11 +96,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
 
 
 def describe() -> tuple[str, str, str]:
-    """Which containers the engine that `connect` finds runs: their system, its version, its machine.
-
-    Raises:
-        NoRunnerError: None answers.
-    """
+    """System, version and machine of the engine that `connect` finds; NoRunnerError: none answers."""
     client = connect()
     try:
         info = client.info()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from farm.base.errors import FarmError
 from farm.engines.docker import connect
-from farm.engines.github_api import GithubApi, Listed
-from farm.plan.compat.gpu import driver_knows_gpu, driver_runs_cuda
+from farm.engines.github import GithubApi, Listed
+from farm.plan.compat.rules import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.settings import Card, Runner
 from farm.platforms.facts import named
@@ -66,10 +66,7 @@ class Reported:
 
 
 def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
-    """Ask the engine of every runner; one that does not answer is offline, and `why` holds its error.
-
-    GitHub is asked once for all its runners.
-    """
+    """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds its error."""
     listed: dict[str, Listed] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:

@@ -27,11 +27,7 @@ class LocalDiskError(InfrastructureError):
 
 
 def check_name(name: str) -> None:
-    """Refuse a file of a job's output whose name is more than a line of printable text: it is shown, and compared.
-
-    Raises:
-        RefusedOutputError: It holds a line break, terminal control or the like.
-    """
+    """Refuse a file of a job's output whose name is more than a line of printable text: it is shown, and compared."""
     if not name.isprintable():
         raise RefusedOutputError(f"{name!r} of the job's output has a name that cannot be printed")
 
@@ -53,9 +49,7 @@ _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, e
 def storing(name: str, path: Path) -> Iterator[None]:
     """Tells apart whose fault it is that a file of a job's output cannot be written.
 
-    Raises:
-        RefusedOutputError: Its name's: it stands twice, is too long, is below another file.
-        LocalDiskError: This machine's.
+    RefusedOutputError: its name's: it stands twice, is too long, is below another file. LocalDiskError: this machine's.
     """
     try:
         yield
@@ -86,10 +80,7 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 def pack(
     folders: Mapping[str, Path], stream: IO[bytes] | gzip.GzipFile, skip: tuple[str, ...] = ("__pycache__",)
 ) -> None:
-    """Writes a tar of folders (container path -> folder here): owner root, times zero, order stable, links as they are.
-
-    It goes to a stream, since sources have gigabytes.
-    """
+    """Writes a tar of folders (path there -> folder here): owner root, times zero, order stable, links as they are."""
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():
             for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
@@ -203,8 +194,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
 
     Raises:
-        RefusedOutputError: It is larger than `max_bytes` inside, or holds a link, a name that points outside or
-            stands twice, or a file by another method than store and deflate.
+        RefusedOutputError: As for `unpack`; also a name that stands twice, another method than store and deflate.
         LocalDiskError: It cannot be written here.
         InfrastructureError: The file is not a zip or is damaged.
     """

@@ -22,8 +22,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from farm.base.errors import InfrastructureError
-from farm.base.locks import lock
-from farm.base.retries import retry_while_open
+from farm.base.locks import lock, retry_while_open
 from farm.base.temporary import to_its_end
 from farm.index.stores import (
     CHUNK,

@@ -11,17 +11,14 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
-from farm.plan.environment import environment, filled, needs, placeholders
-from farm.plan.features import missing, settings
+from farm.plan.environment import environment, feature_settings, filled, missing_features, needs, placeholders
 from farm.plan.file import Plan, SourcePlan
-from farm.plan.judgement import Judgement, judgement
 from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice
-from farm.plan.pythons import debian_packages, python_plan, wheels
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import job_digest, job_files
-from farm.plan.selectors import Candidate, Selectors, candidate
-from farm.platforms.registry import platform
+from farm.plan.selectors import Candidate, Judgement, Selectors, candidate, judgement
+from farm.platforms.base import platform
 from farm.wheel.policy import Policy
 
 
@@ -86,9 +83,9 @@ def _plan(wanted: Candidate) -> Plan:
             f"{line}: components: nothing compiles CUDA code for {stack.variant}: nvcc is missing",
             hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, `device_code: false`",
         )
-    env, features = environment(wanted, values), settings(wanted)
+    env, features = environment(wanted, values), feature_settings(wanted)
     present = [name for name, one in features.items() if one.on]
-    packages = debian_packages(system.packages(recipe, stack), stack)
+    packages = inputs.debian_packages(system.packages(recipe, stack), stack)
     if system.facts.in_images:
         packages += [name for option in OPTIONS.values() for name in option.packages(wanted.value(option.name))]
     if stack.toolkit == "nvidia":
@@ -107,7 +104,7 @@ def _plan(wanted: Candidate) -> Plan:
         channel=wanted.channel.name,
         options={name: choice.value for name, choice in wanted.chosen.items()},
         base=pins.base,
-        python=python_plan(stack),
+        python=inputs.python_plan(stack),
         toolkit=inputs.toolkit(recipe, stack),
         # Sorted, like every list here: the digest must not depend on the order in which parts were added.
         apt=sorted(set(packages)),
@@ -130,7 +127,7 @@ def _plan(wanted: Candidate) -> Plan:
         opens=system.opens(recipe, stack),
         library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
         features=present,
-        without=missing(wanted, features),
+        without=missing_features(wanted, features),
         verify=_policy(wanted, values),
         requires=_requirements(wanted, values),
         windows=system.details(recipe, stack),
@@ -173,7 +170,10 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
 
 def _build_requires(wanted: Candidate) -> list[SourcePlan]:
     """Wheels that a standalone Python needs for the build and PyTorch's own, then those of the recipe beside them."""
-    own = [*wheels(wanted.stack), *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack)]
+    own = [
+        *inputs.standalone_wheels(wanted.stack),
+        *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack),
+    ]
     there = {wheel.package for wheel in own}
     named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
     return [*own, *(wheel for wheel in named if wheel.package not in there)]

@@ -13,7 +13,7 @@ from pydantic import Field
 from farm.base import resources as shipped
 from farm.base.yamlfile import Model, load
 from farm.plan.file import Plan
-from farm.plan.matrix.shape import MatrixText
+from farm.plan.matrix import MatrixText
 from farm.plan.options import Value
 from farm.platforms.shape import PlatformName
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.source_tree import tree_digest
+from farm.base.hashes import tree_digest
 from farm.base.tags import serves
 from farm.base.yamlfile import where
 from farm.catalog import redist
 from farm.catalog.models import TorchRelease
-from farm.plan.compat import Stack, official
-from farm.plan.compat.host import platform_of, redist_platform
-from farm.plan.file import LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
+from farm.plan.compat import official
+from farm.plan.compat.rules import platform_of, redist_platform, standalone_wheel
+from farm.plan.compat.stack import Stack
+from farm.plan.file import LibraryWheelPlan, PartPlan, Plan, PythonPlan, SourcePlan, ToolkitPlan
 from farm.plan.recipe import (
     AnySource,
     BuildWheel,
@@ -243,3 +244,37 @@ def source_folder(plan: Plan) -> Path:
     if tree_digest(found) != plan.source.digest:
         raise UsageError(f"{found}: changed since the plan was made", hint="create the plan again")
     return found
+
+
+FRONTEND = ("build", "packaging", "pyproject-hooks", "setuptools", "wheel")
+BEFORE_311 = ("importlib-metadata", "tomli", "zipp")
+"""Requirements of `build` below Python 3.11."""
+FROM_APT = frozenset({"cmake", "ninja"})
+"""Programs: those of Debian's packages are there whatever the Python."""
+
+
+def standalone_packages(recipe: Recipe, python: str) -> tuple[str, ...]:
+    """Packages that a build with a standalone Python imports."""
+    older = BEFORE_311 if python in ("py39", "py310") else ()
+    return tuple(sorted({*FRONTEND, *older, *recipe.wheels} - FROM_APT))
+
+
+def python_plan(stack: Stack) -> PythonPlan | None:
+    """The standalone Python; None: the base image's own, or that of the machine that builds."""
+    if stack.standalone is None:
+        return None
+    known = catalog.standalone_pythons()[stack.variant.python]
+    return PythonPlan(version=known.version, **known.files[stack.variant.machine].model_dump())
+
+
+def standalone_wheels(stack: Stack) -> list[SourcePlan]:
+    """Wheels that are installed for a standalone Python before the build."""
+    found = [standalone_wheel(stack, name) for name in stack.standalone or ()]
+    return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in found if wheel]
+
+
+def debian_packages(apt: list[str], stack: Stack) -> list[str]:
+    """The recipe's packages of Debian: modules of its own Python are of no use to another one."""
+    if stack.standalone is None:
+        return apt
+    return [*(name for name in apt if not name.startswith("python3-")), "ca-certificates", "python3"]

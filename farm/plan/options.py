@@ -147,7 +147,7 @@ def _of_torch(package: Package) -> bool:
 VERSION = r"^\d{1,2}\.\d{1,2}\.\d{1,2}$"
 
 _TABLE = (
-    # A channel offers several: in ci/matrix.yaml `cuda` is an axis (farm/plan/matrix/shape.py), the first its default.
+    # A channel offers several: in ci/matrix.yaml `cuda` is an axis (farm/plan/matrix.py), the first its default.
     Option("cuda", "CUDA version", metavar="X.Y", pinned=False, needs_gpu=True, catalogue="toolkits"),
     Option(
         "toolkit",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from farm import catalog
 from farm.base.errors import FarmError
-from farm.catalog.binary import sass_runs
+from farm.catalog.gpus import sass_runs
 from farm.plan.build import judge, resolve
+from farm.plan.environment import absent_features
 from farm.plan.evidence import Evidence, ProvedWheel, load_evidence
-from farm.plan.features import absent
 from farm.plan.file import Plan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.options import OPTIONS, Choice
@@ -177,7 +177,7 @@ def _planned(
     hours = recipe(plan.recipe).cost_for(variant.sms)
     cost = f"{hours[0]} {hours[1]:g} CPU hours" if hours else "cost not measured"
     release = _torch(matrix, channel), str(cuda) if cuda else None
-    lacks = absent(plan.without)
+    lacks = absent_features(plan.without)
     return Own(variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform)
 
 

@@ -21,8 +21,7 @@ from farm.plan import recipe
 from farm.plan.file import Plan
 from farm.plan.recipe import job_digest, job_files
 from farm.plan.settings import load_settings
-from farm.platforms.registry import platform
-from farm.platforms.templates import Templates
+from farm.platforms.base import Templates, platform
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""

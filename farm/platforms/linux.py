@@ -10,13 +10,12 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.text import json_lines
 from farm.catalog import redist
-from farm.plan.compat import Stack
-from farm.plan.compat.host import host_gcc, newest_gcc
+from farm.plan.compat.rules import host_gcc, newest_gcc
+from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan, ToolkitPlan
 from farm.plan.recipe import Recipe
-from farm.platforms.base import DOCKERFILE, Files, Platform, Variables, compilers
+from farm.platforms.base import DOCKERFILE, Files, Platform, Templates, Variables, compilers
 from farm.platforms.facts import PLATFORMS
-from farm.platforms.templates import Templates
 
 COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py")
 TOOLKIT_SCRIPTS = {

@@ -1,6 +1,6 @@
 """macOS: Apple's clang on the machine itself, Metal in the place of CUDA. Never run: the farm has had no Mac."""
 
-from farm.plan.compat import Stack
+from farm.plan.compat.stack import Stack
 from farm.plan.recipe import Recipe
 from farm.platforms.base import Platform, Variables, compilers
 from farm.platforms.facts import PLATFORMS

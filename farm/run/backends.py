@@ -14,20 +14,18 @@ from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect, machine_of
-from farm.engines.github import GithubEngine
-from farm.engines.github_api import GithubApi
-from farm.engines.github_api import connect as connect_github
+from farm.engines.github import GithubApi, GithubEngine
+from farm.engines.github import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.runners import cannot_test, listed_as
-from farm.engines.slurm import Options, SlurmEngine
+from farm.engines.slurm import SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
-from farm.plan.settings import Runner, Slurm, SlurmCard, Swarm, load_github, load_runners
+from farm.plan.settings import Runner, Slurm, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
-from farm.platforms.base import Platform
+from farm.platforms.base import Platform, platform
 from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here
-from farm.platforms.registry import platform
 from farm.run.queue import Worker
 from farm.run.workspace import Workspace
 
@@ -168,16 +166,7 @@ def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
 
 def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
     slurm = _check_slurm(workspace)
-    card = slurm.smoke or SlurmCard()
-    engine = SlurmEngine(
-        slurm.folder,
-        slurm.ssh,
-        build=Options(**slurm.model_dump(include=set(SlurmCard.model_fields))),
-        card=Options(**card.model_dump()),
-        cpus=slurm.cpus,
-        memory=_bytes(slurm.memory_gb),
-        minutes=slurm.minutes,
-    )
+    engine = SlurmEngine(slurm)
 
     def workers() -> list[Worker]:
         return [Worker(name, memory=engine.capacity().memory, slots=slurm.jobs)]  # its own queue chooses the node

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from farm.base import outputs
-from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model
@@ -22,16 +21,16 @@ from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
-from farm.plan.render import EPOCH, render
+from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
 from farm.run.build import TREE, the_wheel, tree_volume
 from farm.run.inputs import fetch_needs
 from farm.run.sources import gather
-from farm.run.toolchain import SCRIPTS, pack_toolchain, run_to_end, toolchain
+from farm.run.toolchain import pack_toolchain, run_to_end, toolchain
 from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
-RUNNER = "farm.run.standalone.bundle.main:main"
+RUNNER = "farm.run.standalone.bundle:main"
 
 
 def write_bundle(
@@ -120,14 +119,11 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
         if plan.installs:
             needed["needs"] = folder / "needs"
             fetch_needs(workspace, plan, needed["needs"])
-        rendered = render(workspace.project, plan)
-        rendered.write(folder / "context")
         outcomes = Outcomes()
-        image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
-        script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+        image = toolchain(workspace, backend, plan, folder, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
             workspace.watcher.line(f"packing {image}, once an image: minutes")
-            tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
+            tree = pack_toolchain(workspace, engine, image)
             step.result = str(tree)
         sources = folder / "sources"
         mirror = workspace.settings.debian_mirror

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.base.tags import serves
 from farm.base.yamlfile import Model, load
 from farm.engines.base import Engine
@@ -30,16 +30,16 @@ from farm.index.stores import Store
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import Recipe, names, recipe
+from farm.platforms.base import platform
 from farm.platforms.facts import facts
-from farm.platforms.registry import platform
 from farm.run import sources
 from farm.run.journal import Journal, OpenRun
 from farm.run.sources import fetch, gather
 from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
 from farm.wheel.archive import Archive
-from farm.wheel.dependencies import required
 from farm.wheel.metadata import read_dist_info
+from farm.wheel.needs import required
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""

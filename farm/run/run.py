@@ -19,12 +19,11 @@ from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerE
 from farm.base.interrupts import OutputClosed, held
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, published
+from farm.run import inputs, mainjob, release
 from farm.run.backends import check_engine, open_backend
-from farm.run.buildstep import StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
-from farm.run.mainjob import MainJob
-from farm.run.published import of_same_form
+from farm.run.mainjob import MainJob, StillRunningError
+from farm.run.release import of_same_form
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -56,8 +55,8 @@ def submit(
     inputs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
-        published.check_index(workspace, request)
-        published.check_plan(workspace, plan, request)
+        release.check_index(workspace, request)
+        release.check_plan(workspace, plan, request)
         run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
@@ -100,20 +99,9 @@ def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request)
     return run
 
 
-def request_for(
-    plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False, rebuild: bool = False
-) -> Request:
+def request_for(plan: Plan, **how: Any) -> Request:
     """The request that a plan was made for."""
-    return Request(
-        package=plan.package,
-        variant=plan.variant,
-        platform=plan.platform,
-        until=until,
-        on=on,
-        priority=priority,
-        detached=detached,
-        rebuild=rebuild,
-    )
+    return Request(package=plan.package, variant=plan.variant, platform=plan.platform, **how)
 
 
 def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
@@ -124,13 +112,7 @@ def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
 def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
     """The steps that were done, into the journal."""
     for step in outcomes.steps:
-        data: dict[str, Any] = {
-            "name": step.name,
-            "seconds": round(step.seconds, 3),
-            "outcome": step.outcome,
-            "result": step.result,
-        }
-        journal.event(run_id, EventKind.STEP, None, None, **data)
+        journal.event(run_id, EventKind.STEP, **{**vars(step), "seconds": round(step.seconds, 3)})
 
 
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:
@@ -184,10 +166,10 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            published.check_index(workspace, wanted[0][1])
+            release.check_index(workspace, wanted[0][1])
         made = {f"{plan.package}=={plan.version} {plan.variant}" for plan, request in wanted if request.publishes}
         for plan, request in wanted:
-            published.check_plan(workspace, plan, request)
+            release.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
             if not here and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)

@@ -29,10 +29,9 @@ from packaging.utils import canonicalize_name
 
 from farm.base import outputs
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError
-from farm.base.hashes import sha256_of
+from farm.base.hashes import read_tree, sha256_of
 from farm.base.heartbeat import Pulse, megabytes
-from farm.base.retries import retry_while_open
-from farm.base.source_tree import read_tree
+from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line, nearest, short
 from farm.plan.file import PartPlan, Plan, SourcePlan

@@ -9,7 +9,7 @@ from typing import Any
 from farm.base.text import short
 from farm.index.layout import SMOKE
 from farm.index.stores import Store
-from farm.smoke.report import TESTED_AT, TESTED_WHEEL
+from farm.smoke.runner import TESTED_AT, TESTED_WHEEL
 
 MAX_REPORT = 1 << 20
 MAX_REPORTS = 200

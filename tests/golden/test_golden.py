@@ -23,8 +23,8 @@ from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
-from farm.platforms.windows.render import JOB_SCRIPTS, SCRIPTS
-from farm.platforms.windows.render import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
+from farm.platforms.windows import JOB_SCRIPTS, SCRIPTS
+from farm.platforms.windows import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -6,22 +6,21 @@ or what was asked for, and of that the first before the last; doubts about the n
 what to change; how many places of the catalogue the value moves.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 from farm import catalog
 from farm.catalog import number
-from farm.plan.compat.host import msc_ver, toolset
+from farm.plan.compat.rules import check, msc_ver, toolset
 from farm.plan.compat.stack import Reason, Stack, arch_list, spell, targets
 from farm.plan.options import OPTIONS
 from farm.plan.variant import PYTHONS
 from farm.platforms.facts import facts
 
-Check = Callable[[Stack], list[Reason]]
-Objects = Callable[[Stack, str], bool]
 MAX_CHANGES = 3
 NEWEST_GCC = 15
+MAX_ROUNDS = 8
 
 
 def _by_distance(known: list[str], current: str) -> list[str]:
@@ -108,29 +107,15 @@ def _values(stack: Stack, field: str) -> list[Any]:
     return known[field]()
 
 
-def _with(stack: Stack, field: str, value: Any) -> Stack:
-    """The stack with another value, which is of the catalogue: unlike `replace`, nothing is checked."""
-    changed = object.__new__(Stack)
-    changed.__dict__.update(stack.__dict__)
-    changed.__dict__[field] = value
-    return changed
-
-
-def _rules(found: list[Reason], severity: str) -> set[str]:
-    return {reason.rule for reason in found if reason.severity == severity}
-
-
-def _blockers(found: list[Reason]) -> set[str]:
-    return {reason.rule for reason in found if reason.severity != "warning"}
+def _rules(found: list[Reason], *, warnings: bool) -> set[str]:
+    return {reason.rule for reason in found if (reason.severity == "warning") == warnings}
 
 
 def nearest(
     stack: Stack,
     reason: Reason,
-    check: Check,
-    objects: Objects,
     before: list[Reason],
-    only: frozenset[str] | None = None,
+    only: Collection[str] | None = None,
     keep: tuple[str, ...] = (),
 ) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three changes.
@@ -138,34 +123,32 @@ def nearest(
     Args:
         stack: What was asked for.
         reason: One of `before`. A warning is only worth one change, and no new warning.
-        check: The rules.
-        objects: Whether a stack has a reason of this name against it, as `check` finds, but sooner.
-        before: What they hold against `stack`.
+        before: What the rules hold against `stack`.
         only: The fields that may be changed; None: every field of the stack.
         keep: The fields that were asked for, in that order: the last is kept longest.
     """
-    errors, warnings = _blockers(before), _rules(before, "warning")
+    errors, warnings = _rules(before, warnings=False), _rules(before, warnings=True)
     level = [(stack, reason.change)]
     tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
     for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
         best: tuple[tuple[int, ...], Stack] | None = None
         further: list[tuple[Stack, tuple[str, ...]]] = []
         fields_ = ((start, f) for start, change in level for f in change if only is None or f in only)
-        options = ((f, _with(start, *other)) for start, f in fields_ for other in _options(start, f))
+        options = ((f, replace(start, **{other[0]: other[1]})) for start, f in fields_ for other in _options(start, f))
         for field, changed in options:
             if (field, changed) in tried:
                 continue
             tried.add((field, changed))
             # The reason is still there: this change is of no use, alone or with others. Most changes end here.
-            if changed == stack or objects(changed, reason.rule):
-                continue
             after = check(changed)
+            if changed == stack or any(found.rule == reason.rule for found in after):
+                continue
             new = [found for found in after if found.severity != "warning" and found.rule not in errors]
             # It trades one reason for another: worth a second change, from there.
             if new:
                 further.append((changed, new[0].change))
                 continue
-            fresh = len(_rules(after, "warning") - warnings)
+            fresh = len(_rules(after, warnings=True) - warnings)
             if reason.severity == "warning" and fresh:
                 continue
             errors_left = sum(found.severity != "warning" for found in after)
@@ -203,3 +186,45 @@ def difference(stack: Stack, other: Stack) -> str:
         else:
             words.append(f"--{field.name} {after}")
     return " ".join(words)
+
+
+def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> list[Reason]:
+    """The reasons with the nearest that would do away with each; `keep` as for `nearest`."""
+    explained = []
+    for reason in found:
+        other = nearest(stack, reason, found, keep=keep) if reason.change else None
+        explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
+    return explained
+
+
+def reasons(stack: Stack) -> list[Reason]:
+    """Everything that the rules hold against the stack, each with the nearest that would do away with it."""
+    return advise(stack, check(stack))
+
+
+def _better(stack: Stack, only: Collection[str] | None, keep: tuple[str, ...]) -> tuple[Stack, list[Reason]]:
+    """The stack after doing away with one error after the other, and the errors that are left."""
+    errors: list[Reason] = []
+    for _ in range(MAX_ROUNDS):
+        found = check(stack)
+        errors = [reason for reason in found if reason.severity != "warning"]
+        options = (nearest(stack, reason, found, only, keep) for reason in errors if reason.change)
+        # One reason at a time: doing away with it often does away with others.
+        if (other := next((other for other in options if other), None)) is None:
+            break
+        stack = other
+    return stack, errors
+
+
+def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
+    """The nearest stack without any error; None: none was found."""
+    found, errors = _better(stack, None, keep)
+    return None if errors else found
+
+
+def settle(stack: Stack, free: Collection[str]) -> Stack:
+    """The stack with other values of the `free` fields, which are defaults, where that does away with errors.
+
+    Defaults yield to explicit choices: a default must not be the reason why a build is refused.
+    """
+    return _better(stack, free, ())[0]

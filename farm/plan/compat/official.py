@@ -8,11 +8,46 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from pydantic import Field
+
 from farm import catalog
-from farm.catalog import makers, number, paste
-from farm.catalog.binary import ptx_compiles, sass_runs
-from farm.catalog.models import Dropped, OfficialWheel
+from farm.base.yamlfile import Model, load
+from farm.catalog import FOLDER, number
+from farm.catalog.gpus import page_facts, ptx_compiles, sass_runs
+from farm.catalog.models import VERSION, Dropped, OfficialWheel
 from farm.plan.compat.stack import reaches
+
+
+class Maker(Model):
+    """One kind of build by someone else (`makers.yaml`). `install` may hold `{arch}`, the SM of the card."""
+
+    maker: str
+    torch: str = Field(pattern=VERSION)
+    since: str = Field(pattern=VERSION)
+    cuda: str = Field(pattern=VERSION)
+    platforms: list[str]
+    sm: list[int]
+    ptx: list[int]
+    cudnn_sm: int | None
+    pythons: list[str] | None
+    install: str
+    has: str
+    lacks: str
+    source: str
+    unconfirmed: str
+
+
+class Makers(Model):
+    """Other makers of PyTorch with CUDA, the newest release of each first."""
+
+    sources: dict[str, str]
+    makers: list[Maker]
+
+
+@cache
+def makers() -> Makers:
+    return load(FOLDER / "makers.yaml", Makers)
+
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
@@ -172,8 +207,8 @@ def facts() -> dict[str, Any]:
             system: {name: major.driver(system) for name, major in catalog.cuda_majors().items()}
             for system in sorted({place.split("-")[0] for place in PLATFORMS})
         },
-        "makers": [each.model_dump() | {"source": makers.source(each)} for each in makers.makers()],
-        **paste.facts(),
+        "makers": [each.model_dump() | {"source": makers().sources[each.source]} for each in makers().makers],
+        **page_facts(),
     }
 
 
@@ -252,11 +287,11 @@ def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)
 
 
-def others(question: Question) -> list[makers.Maker]:
+def others(question: Question) -> list[Maker]:
     """Builds of other makers with code for all cards, the newest of each kind that the driver runs."""
-    found: dict[tuple[str, str], makers.Maker] = {}
+    found: dict[tuple[str, str], Maker] = {}
     system, cards = question.platform.split("-")[0], catalog.architectures().architectures
-    for row in makers.makers():
+    for row in makers().makers:
         if question.platform not in row.platforms or not all(_has(row, sm) for sm in question.sms):
             continue
         if question.torch and not number(row.since) <= number(question.torch) <= number(row.torch):
@@ -274,10 +309,10 @@ def others(question: Question) -> list[makers.Maker]:
     return list(found.values())
 
 
-def _has(row: makers.Maker, sm: int) -> bool:
+def _has(row: Maker, sm: int) -> bool:
     return any(sass_runs(code, sm) for code in row.sm) or any(ptx_compiles(code, sm) for code in row.ptx)
 
 
-def install(row: makers.Maker, question: Question) -> str:
+def install(row: Maker, question: Question) -> str:
     """The line that installs a build of another maker."""
     return row.install.replace("{arch}", ",".join(map(str, question.sms)))

@@ -13,7 +13,7 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.yamlfile import Model, load
 from farm.catalog import number
-from farm.catalog.binary import MAJOR, ptx_compiles, sass_runs
+from farm.catalog.gpus import MAJOR, ptx_compiles, sass_runs
 from farm.catalog.models import Facts, Word
 from farm.plan.variant import Variant
 

@@ -1,5 +1,5 @@
-// The answers of `farm why --official`, from the same data by the same rules: farm/plan/compat/official.py, farm/catalog/gpus.py
-// and farm/catalog/paste.py, sentence for sentence. tests/unit/site/test_answers.py asks both the same questions.
+// The answers of `farm why --official`, from the same data by the same rules: farm/plan/compat/official.py and
+// farm/catalog/gpus.py, sentence for sentence. tests/unit/site/test_answers.py asks both the same questions.
 "use strict";
 const Answers = (() => {
   const number = (text) => text.split(".").map(Number);

@@ -2,7 +2,8 @@
 
 from itertools import product
 
-from farm.plan.compat import Stack, check
+from farm.plan.compat.rules import check
+from farm.plan.compat.stack import Stack
 from farm.plan.variant import Variant, gpus
 
 

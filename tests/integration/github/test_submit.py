@@ -14,7 +14,7 @@ from farm.cli.main import main
 from farm.engines.github import GithubEngine
 from farm.plan.settings import load_settings
 from farm.run import backends, dispatch
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 
@@ -154,7 +154,7 @@ def carried(project, journal, farm):
     def go():
         assert farm("submit", *SELECT)[0] == 0
         (run,) = journal.runs()
-        dispatcher = dispatch.Dispatcher(Workspace(project, load_settings(project), Silent()), journal)
+        dispatcher = dispatch.Dispatcher(Workspace(project, load_settings(project), Watcher()), journal)
         threads.append(threading.Thread(target=dispatcher.drain, daemon=True))
         threads[0].start()
         return run.id

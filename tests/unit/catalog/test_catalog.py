@@ -7,7 +7,8 @@ import pytest
 from farm import catalog
 from farm.base import yamlfile
 from farm.base.yamlfile import load
-from farm.catalog import makers, models, number
+from farm.catalog import models, number
+from farm.plan.compat import official
 from farm.plan.variant import PYTHONS
 from tools import refresh_catalogue
 
@@ -38,7 +39,7 @@ def test_every_fact_has_a_source_and_every_source_a_fact(name):
 
 
 def test_every_row_names_a_source_of_its_file():
-    for file, rows in ((catalog.official(), catalog.official_wheels()), (makers._file(), makers.makers())):
+    for file, rows in ((catalog.official(), catalog.official_wheels()), (official.makers(), official.makers().makers)):
         assert {row.source for row in rows} <= set(file.sources)
 
 

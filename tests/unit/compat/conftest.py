@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
-from farm.plan.compat import Reason, Stack, reasons
+from farm.plan.compat.nearest import reasons
+from farm.plan.compat.stack import Reason, Stack
 from farm.plan.variant import Variant
 
 PROJECT = Path(__file__).parents[3]

@@ -7,9 +7,11 @@ import yaml
 
 from farm import catalog
 from farm.catalog import gpus
-from farm.catalog.binary import ptx_compiles, sass_runs
-from farm.plan.compat import Stack, check, official
+from farm.catalog.gpus import ptx_compiles, sass_runs
+from farm.plan.compat import official
 from farm.plan.compat.official import Question
+from farm.plan.compat.rules import check
+from farm.plan.compat.stack import Stack
 from farm.plan.variant import Variant
 
 CASES = yaml.safe_load(Path(__file__).with_name("official.yaml").read_text(encoding="utf-8"))

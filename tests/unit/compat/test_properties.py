@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.catalog.binary import is_integrated
-from farm.catalog.gpus import without_variant
-from farm.plan.compat import Stack, check, objects, solve
-from farm.plan.compat.nearest import difference, nearest
+from farm.catalog.gpus import is_integrated, without_variant
+from farm.plan.compat.nearest import difference, nearest, solve
+from farm.plan.compat.rules import check
+from farm.plan.compat.stack import Stack
 from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 from tests.examples import examples
 
@@ -68,7 +68,7 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
     before = check(stack)
     errors = {reason.rule for reason in before if reason.severity == "error"}
     for reason in before:
-        other = nearest(stack, reason, check, objects, before)
+        other = nearest(stack, reason, before)
         if other is None:
             continue
         after = check(other)
@@ -77,14 +77,6 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
         only_the_base = replace(stack, base=other.base) == other  # which a plan chooses by itself
         assert difference(stack, other) or only_the_base
         assert (other.gpu, other.platform, other.package) == (stack.gpu, stack.platform, stack.package)
-
-
-@examples(60)
-@given(stacks)
-def test_the_short_way_to_a_reason_finds_what_all_rules_find(stack):
-    names = {reason.rule for reason in check(stack)}
-    for name in names | {"cuda-sm", "cudnn-cuda", "toolkit-components"}:
-        assert objects(stack, name) == (name in names)
 
 
 @examples(60)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import UsageError
-from farm.plan.features import rows
+from farm.plan.environment import feature_rows
 from tests.plans import plan_of
 from tools.features_page import OUT, page
 
@@ -15,10 +15,10 @@ PROJECT = Path(__file__).parents[3]
 def test_a_whole_pytorch_for_kepler():
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     assert {"onednn", "mkl", "gloo", "tensorpipe", "nccl", "kineto", "xnnpack", "qnnpack"} <= set(plan.features)
-    [_, (_, without)] = rows(plan.features, plan.without)
+    [_, (_, without)] = feature_rows(plan.features, plan.without)
     assert {"FBGEMM (needs AVX2)", "memory-efficient attention (needs sm_50)"} <= set(without.split("; "))
     page = " ".join((PROJECT / "docs" / "k40-in-ten-minutes.md").read_text(encoding="utf-8").split())
-    assert all(f"{what}: {text}." in page for what, text in rows(plan.features, plan.without))
+    assert all(f"{what}: {text}." in page for what, text in feature_rows(plan.features, plan.without))
     assert plan.env["USE_NCCL"] == "1"
     assert plan.env["USE_FBGEMM"] == "0"
     nccl = next(part for part in plan.parts if part.into == "third_party/nccl")

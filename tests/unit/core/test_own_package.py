@@ -17,14 +17,14 @@ import yaml
 
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.source_tree import tree_files
+from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
 from farm.cli.project import workspace_of
-from farm.machine.doctor import checks
-from farm.machine.doctor.findings import GB, Patient
+from farm.machine import doctor
+from farm.machine.doctor import GB, Patient
 from farm.plan.build import resolve
-from farm.plan.compat import Stack
+from farm.plan.compat.stack import Stack
 from farm.plan.inputs import build_requires
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
@@ -36,7 +36,7 @@ from farm.plan.variant import Variant
 from farm.platforms.facts import facts
 from farm.run.inputs import published_needs
 from farm.run.sources import _pack
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid
 
@@ -347,7 +347,7 @@ def test_a_build_may_need_any_package_of_the_farm(own):
     assert "Base.Lib==3.1+cu118.sm35.avx" in render(own, plan).job["build.sh"]
     settings = Settings(artifacts="artifacts", index="artifacts/index")
     with pytest.raises(UsageError, match=r"built against Base\.Lib==3\.1.*no such wheel") as refused:
-        published_needs(Workspace(own, settings, Silent()), plan)
+        published_needs(Workspace(own, settings, Watcher()), plan)
     assert str(refused.value.hint).endswith("--package base_lib --platform linux --channel mine")
 
 
@@ -357,7 +357,7 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
     plan = plan_of(own)
     assert plan.needs == ["torch==2.6.0+cpu.avx"]
     with pytest.raises(UsageError) as refused:
-        published_needs(Workspace(own, Settings(), Silent()), plan)
+        published_needs(Workspace(own, Settings(), Watcher()), plan)
     words = str(refused.value.hint).split("farm submit ")[1].split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
     choices = {"torch": Choice(chosen["--torch"], "test")}
@@ -700,7 +700,7 @@ class Small:
 def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expected):
     plan = plan_of(own, "sm35-avx-py311", package)
     patient = Patient(Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan)
-    found = [*checks.memory(patient), *checks.disk(patient)]
+    found = [*doctor.memory(patient), *doctor.disk(patient)]
     assert {finding.check: finding.state for finding in found} == expected
     said = "".join(finding.todo for finding in found)
     assert package == "torch" or "PyTorch" not in said

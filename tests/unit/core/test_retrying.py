@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from farm.base import retries as retrying
-from farm.base.retries import retry_while_open
+from farm.base import locks as retrying
+from farm.base.locks import retry_while_open
 from farm.run.sources import _file_of
 
 

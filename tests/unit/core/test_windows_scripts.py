@@ -19,14 +19,13 @@ from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli.main import main
 from farm.plan.build import resolve
-from farm.plan.compat import Stack
+from farm.plan.compat.stack import Stack
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.platforms.windows.render import cmd_text
-from farm.platforms.windows.toolchain import floating, visual_studio
-from farm.platforms.windows.tools import wheel, windows_tools
+from farm.platforms.base import platform
+from farm.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from tests.plans import plan_of
 from tests.servers.threads import Handler, answered_by
 
@@ -395,7 +394,7 @@ def test_a_base_image_by_digest_is_not_named(monkeypatch):
     }
     plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
     monkeypatch.setattr(catalog, "windows", lambda: known.model_copy(update={"servercore": pinned}))
-    assert not [text for text in floating(plan.windows) if "base image" in text]
+    assert not [text for text in platform("windows").floating(plan) if "base image" in text]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from farm.machine.detect.choose import Recommendation, choose
-from farm.machine.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
-from farm.machine.detect.readings import Readings, take
+from farm.machine.detect import Recommendation, choose
+from farm.machine.readings import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Readings, Uname, take
 
 FOLDER = Path(__file__).parent / "readings"
 

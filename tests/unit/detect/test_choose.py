@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.machine.detect.choose import choose
-from farm.machine.detect.hardware import compatible, cpu_levels, levels
-from farm.machine.detect.readings import Cpu, Gpu, Missing, Os, Python, Readings
+from farm.machine.detect import choose, compatible, cpu_levels, levels
+from farm.machine.readings import Cpu, Gpu, Missing, Os, Python, Readings
 from farm.plan.recommend import Own
 from farm.plan.variant import PYTHONS, Variant
 

@@ -13,8 +13,7 @@ from farm.cli.selection import each_build, selectors_of
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.standing import KEY, WITHDRAWN
-from farm.machine.detect.choose import choose
-from farm.machine.detect.published import with_published
+from farm.machine.detect import choose, with_published
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.machine.detect.hardware import judge_gpu
-from farm.machine.detect.readings import Gpu
+from farm.machine.detect import judge_gpu
+from farm.machine.readings import Gpu
 
 
 def gpu(name, capability):

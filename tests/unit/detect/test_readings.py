@@ -8,8 +8,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.machine.detect.machine import MAX_TEXT, Machine, NoReadingError
-from farm.machine.detect.readings import Readings, parse_cpuinfo, parse_launcher, parse_os_release, take
+from farm.machine.readings import (
+    MAX_TEXT,
+    Machine,
+    NoReadingError,
+    Readings,
+    parse_cpuinfo,
+    parse_launcher,
+    parse_os_release,
+    take,
+)
 
 CASES = yaml.safe_load(Path(__file__).with_name("obstacles.yaml").read_text(encoding="utf-8"))
 
@@ -156,7 +164,7 @@ def test_programs_are_bounded():
     endless = "while True: print('x' * 4096)"
     machine = Machine()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("farm.machine.detect.machine.TIMEOUT_S", 0.5)
+        patch.setattr("farm.machine.readings.TIMEOUT_S", 0.5)
         with pytest.raises(NoReadingError, match="did not answer"):
             machine.run(sys.executable, "-c", endless)
     many = f"import sys; sys.stdout.write('x' * {MAX_TEXT + 1000})"

@@ -15,10 +15,9 @@ from farm.cli import execution, status
 from farm.cli.main import main, parser
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
-from farm.run.journal import EventKind, Request
-from farm.run.journal.model import this_process
+from farm.run.journal import EventKind, Request, this_process
 from farm.run.run import request_for
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 from tests.schemas import valid
 
@@ -44,7 +43,7 @@ def swarm(project):
 
 @pytest.fixture
 def workspace(project):
-    return Workspace(project, load_settings(project), Silent())
+    return Workspace(project, load_settings(project), Watcher())
 
 
 @pytest.fixture
@@ -381,7 +380,7 @@ def test_what_a_run_took_does_not_count_its_wait(project, journal, run, capsys, 
     with journal._writing():
         journal._db.execute("UPDATE runs SET created = ?", (next(times),))
     assert status.summary(journal, journal.run(run.id))["started"] is None
-    monkeypatch.setattr("farm.run.journal.journal._now", lambda: next(times))
+    monkeypatch.setattr("farm.run.journal._now", lambda: next(times))
     journal.event(run.id, EventKind.BEGUN)
     journal.finish_run(run.id, "success", 0)
     line = status.summary(journal, journal.run(run.id))

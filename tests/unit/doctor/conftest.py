@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.machine.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
-from farm.machine.detect.readings import take
-from farm.machine.doctor.checks import examine
+from farm.machine.doctor import examine
+from farm.machine.readings import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname, take
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]

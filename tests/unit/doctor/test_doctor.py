@@ -9,7 +9,7 @@ import pytest
 
 from farm.base.errors import NoRunnerError
 from farm.cli.main import main
-from farm.machine.doctor.site import Site
+from farm.machine.doctor import Site
 from tests.plans import plan_of
 
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.cli.main import main
-from farm.machine.doctor.project import examine_project
+from farm.machine.doctor import examine_project
 
 ROOT = Path(__file__).parents[3]
 

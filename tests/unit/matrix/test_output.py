@@ -8,8 +8,7 @@ import yaml
 
 from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.plan.matrix import Build
-from farm.plan.matrix.workflow import CHUNK, workflow_matrix
+from farm.plan.matrix import CHUNK, Build, workflow_matrix
 from farm.plan.settings import load_github
 from farm.plan.variant import Variant
 from tools.matrix_schema import schema

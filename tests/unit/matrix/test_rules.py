@@ -6,8 +6,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from farm.plan.matrix.channel import Channel, RuleError
-from farm.plan.matrix.shape import AXES, ChannelText
+from farm.plan.matrix import AXES, Channel, ChannelText, RuleError
 from farm.plan.variant import SPECIAL_GPUS, Variant
 from tests.examples import examples
 

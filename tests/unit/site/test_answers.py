@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.catalog import gpus, paste
+from farm.catalog import gpus
 from farm.plan.compat import official
 from farm.plan.compat.official import Question
 from farm.plan.recommend import machine_of, own_builds
@@ -140,7 +140,7 @@ def test_python_and_javascript_give_the_same_answers(node, tmp_path):
         ours = [[row.maker, row.torch, official.install(row, question)] for row in official.others(question)]
         assert ours == found, question
     for text, found in zip(TEXTS, theirs["read"], strict=True):
-        ours = paste.read(text)
+        ours = gpus.read_paste(text)
         assert {"cards": list(ours.cards), "driver": ours.driver, "problem": ours.problem} == found, text
     for name, found, company in zip(asked["names"], theirs["find"], theirs["maker"], strict=True):
         assert sorted({(card.name, card.sm) for card in gpus.find(name)}) == [tuple(pair) for pair in found], name
@@ -171,10 +171,10 @@ def test_python_and_javascript_give_the_same_answers(node, tmp_path):
     ],
 )
 def test_pasted_text_names_cards_and_never_paths_or_prompts(text, cards, driver):
-    assert paste.read(text)[:2] == (cards, driver)
+    assert gpus.read_paste(text)[:2] == (cards, driver)
 
 
 def test_a_message_says_what_to_do():
     for place in (9, 10, 11, 12):
-        found = paste.read(TEXTS[place])
+        found = gpus.read_paste(TEXTS[place])
         assert (found.cards, bool(found.problem)) == ((), True)

@@ -13,7 +13,7 @@ import pytest
 
 from farm.cli.main import main
 from farm.index.lifecycle import record_event
-from farm.plan.features import absent
+from farm.plan.environment import absent_features
 from farm.site import build
 from farm.site.pages import embedded
 from farm.site.tested import Smoke
@@ -108,7 +108,7 @@ def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root,
 def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(offered, store, put_verified):
     data = json.loads(read(offered["index.html"]).scripts[0])
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
-    lacking = absent(plan.without)
+    lacking = absent_features(plan.without)
     assert "FBGEMM (needs AVX2)" in lacking
     assert lacking in [without for *_, without in data["own"]["linux-x86_64"]["35"]]
     put_verified("torch-2.6.0+cpu.avx-cp311-cp311-linux_x86_64.whl", "cpu-avx", {"without": f"{lacking} {EVIL}"})

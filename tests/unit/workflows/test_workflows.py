@@ -15,8 +15,7 @@ from farm.cli.selection import each_build, selectors_of
 from farm.engines.github import OUTPUT, WORK, WORKFLOW
 from farm.index.backends import open_store
 from farm.plan.build import resolve
-from farm.plan.matrix import load_matrix
-from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.matrix import load_matrix, workflow_matrix
 from farm.plan.settings import load_github, load_settings
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands

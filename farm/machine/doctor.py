@@ -1,20 +1,186 @@
-"""The checks: memory, disk, cores, Python, Git, driver against GPU, what builds and what torch.compile needs.
+"""Is this machine fit to build, to smoke-test and to use the wheels? What is missing, and how to get it.
 
 Visual Studio, the Windows SDK and the archives are checked by build.cmd itself, before it downloads anything.
 """
 
-from collections.abc import Iterator
+import ctypes
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from farm.base.errors import NoRunnerError
+from farm.base.errors import NoRunnerError, UsageError
+from farm.base.outputs import runs_nothing, unwritable
+from farm.base.yamlfile import Model, load
 from farm.catalog import number
-from farm.machine.detect.hardware import driver_branch, driver_problem, judge_gpu, last_driver
-from farm.machine.detect.machine import NoReadingError
-from farm.machine.detect.readings import Readings
-from farm.machine.doctor.findings import GB, Finding, Patient, missing, needs, ok, run_checks, warning
-from farm.machine.doctor.site import Site
+from farm.machine.detect import driver_branch, driver_problem, judge_gpu, last_driver
+from farm.machine.readings import Machine, NoReadingError, Readings, clean
 from farm.plan.file import Plan
+from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
-from farm.platforms.facts import DEFAULT
+from farm.plan.settings import Settings, load_runners, load_settings
+from farm.platforms.facts import DEFAULT, PLATFORMS, Facts
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes. psutil asks performance counters, which can be off."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total", ctypes.c_uint64),
+        ("free", ctypes.c_uint64),
+        ("commit_total", ctypes.c_uint64),
+        ("commit_free", ctypes.c_uint64),
+        ("virtual", ctypes.c_uint64),
+        ("virtual_free", ctypes.c_uint64),
+        ("extended", ctypes.c_uint64),
+    )
+
+
+class Site(Machine):
+    """The machine that this runs on, as the doctor looks at it. Every method may raise NoReadingError."""
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def which(self, name: str) -> str | None:
+        return shutil.which(name)
+
+    def memory(self) -> tuple[int, int]:
+        """Physical memory and the commit limit (memory and page file or swap together), in bytes."""
+        if sys.platform == "win32":
+            # Windows tells by the length which version of the structure it is given.
+            status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+            if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+                raise NoReadingError("GlobalMemoryStatusEx failed")
+            return int(status.total), int(status.commit_total)
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total + self._swap()
+
+    def _swap(self) -> int:
+        try:
+            lines = self.read("/proc/meminfo").splitlines()
+        except NoReadingError:
+            return 0  # macOS makes swap files as it needs them
+        sizes = [int(line.split()[1]) for line in lines if line.startswith("SwapTotal:")]
+        # The kB of /proc/meminfo are 1024 bytes.
+        return sizes[0] << 10 if sizes else 0
+
+    def free(self, path: str) -> int:
+        """Free bytes on the disk of a path, or of what will hold it."""
+        place = Path(path)
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        try:
+            return shutil.disk_usage(place).free
+        except OSError as error:
+            raise NoReadingError(f"{path}: {error.strerror}") from error
+
+    def cores(self) -> int:
+        return os.cpu_count() or 1
+
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def package(self, name: str) -> str | None:
+        """Version of a Python package beside the running Python."""
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    def engine(self) -> tuple[str, str, str]:
+        """The Docker engine's system, version and machine.
+
+        Raises:
+            NoRunnerError: None answers.
+        """
+        from farm.engines.docker import describe  # noqa: PLC0415 (docker-py takes long to import)
+
+        return describe()
+
+
+State = Literal["ok", "warning", "missing", "not read"]
+GB = 10**9
+
+
+class Finding(Model):
+    """One finding: what was looked at, how it is, what was seen, and what to do; `todo` is empty where all is well."""
+
+    check: str
+    state: State
+    seen: str
+    todo: str = ""
+
+
+class Needs(Model):
+    """`doctor.yaml`: sizes in units of 10**9 bytes."""
+
+    disk_gb: int
+    image_gb: int
+    memory_gb: int
+    commit_gb: int
+    triton_below: dict[str, str]
+    triton_source: str
+    triton_sm_min: int
+    triton_sm_source: str
+
+
+def needs() -> Needs:
+    return load(Path(__file__).with_name("doctor.yaml"), Needs)
+
+
+@dataclass(frozen=True)
+class Patient:
+    """The machine, what `farm detect` read of it, and the build that it shall be fit for, if one is known."""
+
+    site: Site
+    readings: Readings
+    plan: Plan | None
+
+    @property
+    def large(self) -> bool:
+        """True if it shall build PyTorch, which takes far more than other packages."""
+        return self.plan is None or self.plan.package == "torch"
+
+    @property
+    def platform(self) -> Facts:
+        """The machine's platform; Linux where the farm does not build for this one."""
+        return self.readings.os.platform or PLATFORMS[DEFAULT]
+
+
+Check = Callable[[Patient], Iterator[Finding]]
+
+
+def run_checks(patient: Patient, checks: Iterable[tuple[str, Check]]) -> list[Finding]:
+    """Every finding; a check that cannot read says so."""
+    found: list[Finding] = []
+    for name, check in checks:
+        try:
+            found += check(patient)
+        except NoReadingError as error:
+            # One reading that fails must not hide what the other checks find.
+            found.append(Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself"))
+    return found
+
+
+def ok(check: str, seen: str) -> Finding:
+    return Finding(check=check, state="ok", seen=clean(seen))
+
+
+def missing(check: str, seen: str, todo: str) -> Finding:
+    return Finding(check=check, state="missing", seen=clean(seen), todo=todo)
+
+
+def warning(check: str, seen: str, todo: str) -> Finding:
+    return Finding(check=check, state="warning", seen=clean(seen), todo=todo)
+
 
 ENGLISH = "1033"
 """The language id of English (United States): the folder that a compiler's English messages are in."""
@@ -212,3 +378,54 @@ def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = 
     checks += [("Docker", engine)] if build and patient.platform.in_images else []
     own = {"msvc": torch_compile, "gcc": compiler}.get(patient.platform.compiler)
     return run_checks(patient, [*checks, ("torch.compile", own)] if own else checks)
+
+
+_T = TypeVar("_T")
+
+
+def examine_project(project: Path) -> list[Finding]:
+    """Every finding about the project's own files and folders."""
+    wrong: list[Finding] = []
+    settings = _read(load_settings, project, wrong)
+    _read(load_runners, project, wrong)
+    _read(_matrix, project, wrong)
+    found = wrong or [ok("configuration", str(project))]
+    if settings is not None:
+        found += list(_folders(project, settings)) or [ok("folders", "they can be written")]
+    return found
+
+
+def _read(read: Callable[[Path], _T], project: Path, wrong: list[Finding]) -> _T | None:
+    """The result of `read` on a project's files; None where it fails, and `wrong` gets the reason."""
+    try:
+        return read(project)
+    except UsageError as error:
+        wrong.append(missing("configuration", str(error), error.hint or "correct it, then run this again"))
+        return None
+
+
+def _matrix(project: Path) -> None:
+    """The channels, and the recipes of the project's own."""
+    matrix = load_matrix(project)
+    for name in matrix.own():
+        for package in matrix.channel(name).packages:
+            recipe(package)
+
+
+def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
+    """The fault of a folder that runs write to; an absent one will be made in the nearest above."""
+    places = {"artifacts": settings.artifacts, "index": settings.index}
+    problems: dict[str, list[str]] = {}
+    for key, place in places.items():
+        if place and "://" not in place and (problem := unwritable(project / place)):
+            problems.setdefault(problem, []).append(key)
+    for problem, keys in problems.items():
+        todo = f"correct its owner or mode (`ls -ld`), or name other folders in ci/farm.yaml ({', '.join(keys)})"
+        yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
+    artifacts = project / settings.artifacts
+    if not problems and runs_nothing(artifacts):
+        seen = f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install there"
+        yield missing("folders", seen, "mount it without noexec, or name another folder in ci/farm.yaml (artifacts)")
+    temporary = Path(tempfile.gettempdir())
+    if problem := unwritable(temporary):
+        yield missing("folders", f"temporary files: {problem}", "set TMPDIR to a folder that can be written")

@@ -1,0 +1,467 @@
+"""The wheel for a machine: readings in, a recommendation with its reasons out.
+
+The order of questions: macOS? a GPU, and which SM? which CPU features? which Python? Last, which published wheel
+installs here: the pip line is resolved against the index before it is shown.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from farm import catalog
+from farm.base.errors import FarmError
+from farm.base.tags import serves
+from farm.base.yamlfile import Model, load
+from farm.catalog import gpus as cards
+from farm.catalog.gpus import sass_runs
+from farm.index.layout import json_key, without_rebuild
+from farm.index.pages import File, parse_page
+from farm.index.reader import Reader, open_reader
+from farm.index.standing import WITHDRAWN, standing, withdrawn
+from farm.machine.readings import Cpu, Gpu, Os, Readings
+from farm.plan.compat.stack import NUMBERS
+from farm.plan.recommend import Machine, Own
+from farm.plan.variant import Variant, sm_number
+from farm.platforms.facts import PLATFORMS, of_tag
+
+
+class Levels(Model):
+    """`levels.yaml`: what each CPU level needs, by machine and best first."""
+
+    levels: dict[str, dict[str, list[str]]]
+    source: str
+    macos_min: str
+    macos_source: str
+
+
+@cache
+def levels() -> Levels:
+    return load(Path(__file__).with_name("levels.yaml"), Levels)
+
+
+def cpu_levels(cpu: Cpu, system: str) -> list[str]:
+    """The levels of `farm/catalog/cpus.yaml` that the CPU has, best first, those for one kind of work left out.
+
+    macOS has `arm64` only, Windows x86_64 only: other wheels are not built.
+    """
+    platform = PLATFORMS.get(system)
+    if platform is None or cpu.machine not in platform.built_on:
+        return []
+    has = set(cpu.features)
+    known = levels().levels[cpu.machine]
+    return [level for level, needs in known.items() if has.issuperset(needs)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One GPU with its SM; `sm` is None where no wheel is for it, and `warnings` then say why.
+
+    `source` says where the SM comes from.
+    """
+
+    name: str
+    sm: str | None
+    source: str
+    warnings: tuple[str, ...]
+
+
+def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
+    """The SM of a GPU: what the driver says, else by name."""
+    # The driver's word counts more than the name: some names were sold with several chips.
+    if gpu.capability:
+        sm = f"sm{gpu.capability.replace('.', '')}"
+        source = f"compute capability {gpu.capability}, from {gpu.source}"
+        sm = cards.gpus().renamed.get(sm, sm)
+        return Judged(gpu.name, *_usable(gpu.name, sm, source, [], driver))
+    found = cards.find(gpu.name)
+    if not found:
+        near = cards.nearest_names(gpu.name)
+        hint = f"; nearest names: {', '.join(near)}" if near else ""
+        text = f"{gpu.name} is not in the catalogue and the driver does not tell its compute capability{hint}"
+        return Judged(gpu.name, None, "unknown", (text,))
+    notes = [f"{gpu.name}: {card.unconfirmed}; not confirmed" for card in found if card.unconfirmed]
+    sms = sorted({card.sm for card in found}, key=sm_number)
+    if len(sms) > 1:
+        buildable = [sm for sm in sms if sm in catalog.architectures().architectures] or sms
+        notes.append(
+            f"{gpu.name} was sold with {' and '.join(map(dotted, sms))}, and the driver does not tell which this is: "
+            f"taken for {dotted(buildable[0])}"
+        )
+        sms = buildable
+    return Judged(gpu.name, *_usable(gpu.name, sms[0], "by its name, from the catalogue", notes, driver))
+
+
+def _usable(
+    name: str, sm: str, source: str, notes: list[str], driver: str | None
+) -> tuple[str | None, str, tuple[str, ...]]:
+    known, old = catalog.architectures().architectures, cards.gpus().too_old
+    branch, last = driver_branch(driver), last_driver(sm)
+    if sm in old:
+        note = f"{name} is {dotted(sm)} ({old[sm].name}), too old for every variant: {old[sm].why}"
+        return None, source, (*notes, note)
+    if branch and last and branch > last:
+        notes.append(f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): install {last}")
+    first = known[sm].first_driver if sm in known else None
+    if branch and first and branch < first:
+        notes.append(
+            f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or no wheel sees the card"
+        )
+    if sm in known:
+        return sm, source, tuple(notes)
+    lower = compatible(sm)
+    if not lower:
+        return None, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for and no variant's code runs on")
+    note = f"{name} is {dotted(sm)}, which no variant is for; it runs {dotted(lower[0])} code"
+    return lower[0], source, (*notes, note)
+
+
+def compatible(sm: str) -> list[str]:
+    """Other SMs whose code runs on this one, nearest first."""
+    card = sm_number(sm)
+    lower = [
+        other for other in catalog.architectures().architectures if other != sm and sass_runs(sm_number(other), card)
+    ]
+    return sorted(lower, key=sm_number, reverse=True)
+
+
+def sets_with(sms: list[str]) -> list[str]:
+    """The named sets that hold all the SMs, smallest first."""
+    sets = catalog.architectures().sets
+    return sorted((name for name in sets if set(sms) <= set(sets[name])), key=lambda name: len(sets[name]))
+
+
+def dotted(sm: str) -> str:
+    """`sm_35` for `sm35`."""
+    return sm.replace("sm", "sm_")
+
+
+def last_driver(sm: str) -> int | None:
+    known, old = catalog.architectures().architectures, cards.gpus().too_old
+    if sm in old:
+        return old[sm].last_driver
+    return known[sm].last_driver if sm in known else None
+
+
+def driver_branch(driver: str | None) -> int | None:
+    """470 for `470.256.02`, and for `472.50` of Windows."""
+    match = re.match(r"\d{3,4}(?=\.|$)", driver or "")
+    return catalog.driver_branch(int(match[0])) if match else None
+
+
+def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | None:
+    """Why a driver cannot run wheels of a CUDA version; None if it can, or if one of them is not known."""
+    major = catalog.cuda_majors().get(cuda.split(".")[0]) if cuda else None
+    floor = major.driver(system) if major else None
+    if floor is None or driver is None or not NUMBERS.fullmatch(driver):
+        return None
+    too_old = catalog.number(driver) < catalog.number(floor)
+    return f"driver {driver} is too old for CUDA {cuda}, which needs {floor} or newer" if too_old else None
+
+
+def machine_warnings(readings: Readings) -> Iterator[str]:
+    """Obstacles to any wheel."""
+    platform = readings.os.platform
+    if any("version mismatch" in item.why for item in readings.missing):
+        yield (
+            "the NVIDIA driver and its libraries are of different versions, as after an update: restart the machine, "
+            "then run farm detect again"
+        )
+    elif readings.unclaimed_gpus and readings.inside == "container":
+        yield (
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but this container has no "
+            "driver libraries: start it with --gpus all (NVIDIA Container Toolkit)"
+        )
+    elif readings.unclaimed_gpus:
+        yield (
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no NVIDIA driver tells of "
+            "them: install the driver, then run farm detect again"
+        )
+    if readings.inside == "wsl" and not readings.gpus:
+        yield (
+            "this is WSL, which uses the driver of Windows: for an NVIDIA card install the driver there, not here, "
+            "then run wsl --update"
+        )
+    if platform and platform.in_images and readings.os.libc is None:
+        yield "the C library is not glibc (Alpine?): the wheels are manylinux wheels and do not install here"
+    if readings.translated:
+        yield "this Python is an x86_64 one under Rosetta 2: install into an arm64 Python"
+    if platform and not platform.cuda:
+        version = readings.os.version
+        if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(levels().macos_min):
+            yield f"macOS {readings.os.version} is too old for PyTorch on Metal: it needs {levels().macos_min} or newer"
+
+
+class Recommendation(Model):
+    """A recommendation. `variant` is None if nothing is for the machine; the warnings then say why.
+
+    Attributes:
+        channel: The channel that builds it; None if there is none.
+        submit: The command that builds it; None without a channel.
+        python: Path of the Python to install into; None if it was not found.
+        pip: The command that installs a published wheel; None where there is none (`with_published`).
+        state: What the site says of the wheel that the command installs; None without a command for a published one.
+        tests: Its smoke tests, a line each.
+        alternatives: Other variants that run on the machine, best first.
+    """
+
+    variant: str | None
+    channel: str | None = None
+    submit: str | None = None
+    python: str | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
+    pip: str | None = None
+    state: str | None = None
+    tests: tuple[str, ...] = ()
+
+
+def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
+    """The best variant for the machine.
+
+    Args:
+        readings: What is known of the machine.
+        own: The builds for the machine, best first (`own_builds`); without one the hardware alone decides.
+    """
+    warnings = list(machine_warnings(readings))
+    gpus, cpus = _gpus(readings, warnings), list(_cpus(readings, warnings))
+    if not cpus:
+        return Recommendation(variant=None, warnings=(_why_nothing(readings), *warnings))
+    found = {python.name: python.path for python in readings.pythons}
+    pythons = _newest_first(found) or [readings.running_python]
+    runs = [Variant(gpu.word, cpu.word, python) for gpu in gpus for python in pythons for cpu in cpus]
+    if gpus[0].word not in ("cpu", "mps"):
+        runs += [Variant("cpu", cpu.word, python) for python in pythons for cpu in cpus]
+    variant = own[0].variant if own else runs[0]
+    where = found.get(variant.python)
+    # The Python that runs the farm need not be on the PATH.
+    python = f"Python {variant.python_version} is " + (f"at {where}" if where else "the one that runs this")
+    reasons = [fit.why for fit in gpus if fit.word == variant.gpu][:1]
+    reasons += [*([fit.why for fit in cpus if fit.word == variant.cpu][:1]), python]
+    if own:
+        reasons += _channels(own, f"{gpus[0].word}-{cpus[0].word}")
+    else:
+        warnings.append(f"no channel offers {variant}")
+    return Recommendation(
+        variant=str(variant),
+        channel=own[0].channel if own else None,
+        submit=f"farm submit {own[0].words}" if own else None,
+        python=where,
+        reasons=tuple(reasons),
+        warnings=tuple(warnings),
+        alternatives=tuple(dict.fromkeys(str(other) for other in runs if other != variant)),
+    )
+
+
+def _channels(own: Sequence[Own], best: str) -> Iterator[str]:
+    """The channel of the first build, and the other builds; `best` is what the hardware alone would get."""
+    first, *more = own
+    if not first.proved and first.variant.group != best:
+        yield f"no channel that fits offers {best} for a Python found here"
+    lost = "".join(f"; no code for sm_{sm}" for sm in first.lost)
+    yield f"channel {first.channel}: {first.release}; {first.standing}; {first.cost}{lost}"
+    if more:
+        listed = "; ".join(f"{other.release} ({other.channel}, {other.standing})" for other in more)
+        yield f"other builds for it: {listed}"
+
+
+def machine_of(readings: Readings) -> Machine:
+    """The machine that a build is for; the card with the most memory first."""
+    judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
+    sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
+    known = cpu_levels(readings.cpu, readings.os.system)
+    pythons = _newest_first({python.name for python in readings.pythons}) or [readings.running_python]
+    return Machine(tuple(sms), tuple(known), readings.os.system, tuple(pythons), _version(readings.driver))
+
+
+def _version(driver: str | None) -> str | None:
+    """A driver's version, where what was read is one."""
+    return driver if driver and NUMBERS.fullmatch(driver) else None
+
+
+def _newest_first(pythons: Collection[str]) -> list[str]:
+    """Free-threaded ones last: few packages have wheels for them."""
+    return sorted(pythons, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One axis value that would do, and why."""
+
+    word: str
+    why: str
+
+
+def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
+    """GPU words that run here, best first; what is wrong with cards and driver is added to `warnings`."""
+    if readings.os.platform and not readings.os.platform.cuda:
+        return [_Fit("mps", "macOS on Apple silicon: Metal (mps)")]
+    judged = [judge_gpu(gpu, readings.driver) for gpu in readings.gpus]
+    warnings += dict.fromkeys(text for gpu in judged for text in gpu.warnings)
+    usable = [gpu for gpu in judged if gpu.sm]
+    # Of several GPUs, the one whose driver support ended first sets the limit.
+    lasts = [(last, gpu.name) for gpu in usable if gpu.sm and (last := last_driver(gpu.sm))]
+    if lasts and readings.driver:
+        last, name = min(lasts)
+        warnings.append(f"{last} is the last driver branch for {name}: do not install a newer one")
+    sms = sorted({gpu.sm for gpu in usable if gpu.sm}, key=sm_number)
+    if not sms:
+        why = "no GPU that a variant is for" if judged else "no NVIDIA GPU was found"
+        return [_Fit("cpu", f"{why}: CPU only")]
+    low, names = sms[0], ", ".join(dict.fromkeys(gpu.name for gpu in usable))
+    if len(sms) == 1:
+        many = f"{len(usable)} x " if len(usable) > 1 else ""
+        exact = _Fit(low, f"{many}{names}: {dotted(low)} ({usable[0].source})")
+        sets = [_Fit(name, f"{names}: {dotted(low)}, which the set {name} holds") for name in sets_with(sms)]
+        return [
+            exact,
+            *sets,
+            *(_Fit(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code") for sm in compatible(low)),
+        ]
+    listed = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
+    sets = [_Fit(name, f"{listed}: the set {name} holds code for all of them") for name in sets_with(sms)]
+    left_out = [dotted(sm) for sm in sms[1:] if low not in compatible(sm)]
+    text = f"{listed}: the lowest, {dotted(low)}, as no named set holds them all"
+    text += f"; {', '.join(left_out)} cannot run it" if left_out else "; the others run it too"
+    return [*sets, _Fit(low, text), *(_Fit(sm, f"{listed}: for one of them") for sm in sms[1:])]
+
+
+def _cpus(readings: Readings, warnings: list[str]) -> Iterator[_Fit]:
+    """CPU levels that the machine has, best first."""
+    cpu = readings.cpu
+    known = cpu_levels(cpu, readings.os.system)
+    for level in known:
+        needs = levels().levels[cpu.machine][level]
+        yield _Fit(level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}")
+    if "sve" in cpu.features and "armv8_2" in known and "armv9" not in known:
+        warnings.append("the CPU has SVE but not SVE2, as Graviton3 (Neoverse V1): armv9 code would stop with SIGILL")
+
+
+def _why_nothing(readings: Readings) -> str:
+    """The reason why no variant is for the machine."""
+    cpu, platform = readings.cpu, readings.os.platform
+    if platform and platform.cuda and cpu.machine == "x86_64" and not cpu.features:
+        return "the CPU's features could not be read"
+    if platform and platform.in_images and cpu.machine in levels().levels:
+        lowest, needs = list(levels().levels[cpu.machine].items())[-1]
+        return f"the CPU lacks {', '.join(sorted(set(needs) - set(cpu.features)))}, which {lowest} needs"
+    return f"no variant is for {cpu.machine} on {readings.os.name}"
+
+
+PACKAGE = "torch"
+UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
+_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+_CUDA = re.compile(r"cu(\d+)(\d)(?:\.|$)")
+_NO_GLIBC = (99, 0)
+# The names of the first three policies (PEPs 513, 571, 599).
+_OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+
+
+def with_published(found: Recommendation, readings: Readings, index: str, root: str) -> Recommendation:
+    """The recommendation with a pip line for a wheel that is there, or with the reason why there is none.
+
+    `index`: the index as `farm.index.reader.open_reader` takes it; `root`: the same as pip sees it.
+    """
+    if found.variant is None:
+        return found
+    reasons, build = list(found.reasons), f"; it is built by: {found.submit}" if found.submit else ""
+    try:
+        reader = open_reader(index)
+        # The best variant first: another one is only proposed where that has no wheel yet.
+        names = [found.variant, *found.alternatives]
+        there = [(name, newest(reader, Variant.parse(name), readings, found.submit)) for name in dict.fromkeys(names)]
+    except FarmError as error:
+        reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
+        return found.model_copy(update={"reasons": tuple(reasons)})
+    chosen = next(((name, wheel) for name, (wheel, _) in there if wheel is not None), None)
+    (_, why) = there[0][1]
+    if chosen is None or chosen[0] != found.variant:
+        reasons.append(why or f"no wheel for {found.variant} is published{build}")
+    if chosen is None:
+        return found.model_copy(update={"reasons": tuple(reasons)})
+    name, wheel = chosen
+    if name != found.variant:
+        reasons.append(f"the command below installs {name}, which is published and runs here too")
+    group = Variant.parse(name).group
+    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]}"
+    pip += f" --extra-index-url {root.rstrip('/')}/whl/{group}/simple/"
+    record = standing(reader, wheel.filename)
+    state = record.state if record else UNTOLD
+    tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in record.tests) if record else ()
+    return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
+
+
+def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | None) -> tuple[File | None, str | None]:
+    """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
+
+    `submit`: the command that builds one.
+    """
+    os = readings.os
+    key = json_key(variant.group, PACKAGE)
+    data = reader.get(key)
+    if data is None:
+        return None, None
+    page = parse_page(data, key)
+    rising = sorted(
+        (file for file in page.entries.values() if _for_python(file, variant)),
+        key=lambda file: parse_wheel_filename(file.filename)[1],
+    )
+    offered = [file for file in rising if withdrawn(file) is None]
+    fitting = [file for file in offered if _installs(file, os)]
+    running = [file for file in fitting if _driver_refuses(file, readings) is None]
+    if running:
+        return running[-1], None
+    if fitting:
+        return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings)}"
+    if offered and os.libc:
+        return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
+    if gone := [file for file in rising if _installs(file, os)]:
+        why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1])}"
+        successor = f"; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}" if submit else ""
+        return None, why + successor
+    return None, None
+
+
+def _driver_refuses(file: File, readings: Readings) -> str | None:
+    """Why the driver does not run the wheel; its version says for which CUDA it was built: `2.10.0+cu130.sm75.avx2`."""
+    label = _CUDA.match(parse_wheel_filename(file.filename)[1].local or "")
+    return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system) if label else None
+
+
+def _next_rebuild(file: File) -> int:
+    version = str(parse_wheel_filename(file.filename)[1])
+    number = version.removeprefix(without_rebuild(version)).removeprefix(".")
+    return int(number or 0) + 1
+
+
+def _for_python(file: File, variant: Variant) -> bool:
+    return any(serves(tag.interpreter, tag.abi, variant.python) for tag in parse_wheel_filename(file.filename)[3])
+
+
+def _installs(file: File, os: Os) -> bool:
+    """True if one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
+    tags = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
+    return any(of_tag(tag) is os.platform is not None and _floor(tag) <= glibc(os) for tag in tags)
+
+
+def glibc(os: Os) -> tuple[int, int]:
+    """`(2, 17)`; `(0, 0)` for another C library."""
+    if not os.libc or not os.libc.startswith("glibc "):
+        return 0, 0
+    release = Version(os.libc.split()[1]).release
+    return release[0], release[1] if len(release) > 1 else 0
+
+
+def _floor(platform: str) -> tuple[int, int]:
+    """The oldest glibc of a platform tag; one that names none takes any, and a wheel for musl takes no glibc."""
+    if platform.startswith("musllinux"):
+        return _NO_GLIBC
+    match = _GLIBC.match(platform)
+    if match:
+        return int(match[1]), int(match[2])
+    return next((version for name, version in _OLD_NAMES.items() if platform.startswith(name)), (0, 0))

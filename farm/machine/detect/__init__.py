@@ -1,1 +1,0 @@
-"""This machine (readings), and the wheel for it (choose)."""

@@ -1,0 +1,677 @@
+"""Channels: pinned stacks and the variants that they offer (`ci/matrix.yaml`).
+
+`MatrixText` is what may be written there; `Channel` is one after inheritance, with its builds and their options.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations, product
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from farm import catalog
+from farm.base import resources as shipped
+from farm.base.errors import UsageError
+from farm.base.text import nearest
+from farm.base.yamlfile import Model, load, pattern, where, word_of
+from farm.catalog import gpus as cards
+from farm.plan import recipe
+from farm.plan.compat.rules import check
+from farm.plan.compat.stack import Stack, rows
+from farm.plan.options import OPTIONS, Option, Value
+from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
+from farm.plan.variant import PYTHONS, SPECIAL_GPUS, Variant, cpus, gpus
+from farm.platforms.facts import facts
+from farm.platforms.shape import PlatformName
+
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="a folder with a recipe")]
+AXES = ("packages", "platforms", "gpus", "cpus", "pythons", "cuda")
+"""The axes in the order in which builds are listed: the last one changes fastest."""
+
+
+def _one_or_many(value: Any) -> Any:
+    """`"12.8"` stands for `["12.8"]`; YAML reads an unquoted 12.8 as a number, and 12.10 as 12.1."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, int | float):
+            text = f'write versions in quotes: "{item}"'
+            raise PydanticCustomError("unquoted_version", "{text}", {"text": text})
+    return [value] if isinstance(value, str) else value
+
+
+def _of_card(name: str) -> list[str]:
+    """The words of variants for a card's name: `sm35` for a K40."""
+    return sorted({cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(name)} & set(gpus()))
+
+
+Gpu = Annotated[
+    str, word_of("GPU", gpus, _of_card), Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus())))
+]
+Cpu = Annotated[str, word_of("CPU", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
+Python = Annotated[str, word_of("Python", lambda: PYTHONS), WithJsonSchema({"type": "string", "enum": list(PYTHONS)})]
+Base = Annotated[str, word_of("base image", lambda: list(catalog.debian_releases()))]
+Switch = Annotated[str, word_of("switch", lambda: list(catalog.switches()))]
+CudaVersion = Annotated[str, pattern(r"^\d{1,2}\.\d{1,2}$", 'a version of CUDA such as "11.8"')]
+ChannelName = Annotated[
+    str, pattern(r"^[a-z0-9][a-z0-9._-]{0,60}$", "a name for a channel: lower-case letters, digits, '.', '_' and '-'")
+]
+_VERSION_SCHEMA = {"type": "string", "pattern": r"^\d{1,2}\.\d{1,2}$"}
+_CUDA_SCHEMA = {"anyOf": [_VERSION_SCHEMA, {"type": "array", "minItems": 1, "items": _VERSION_SCHEMA}]}
+
+M = TypeVar("M", bound=Model)
+
+
+def _key(option: Option) -> Any:
+    """Type, description and default of an option's key. Null means none; a truth value is always one."""
+    if option.kind is bool:
+        return Annotated[bool, Field(description=option.in_matrix or option.help)], option.default
+    words: Any = Literal[option.choices] if option.choices else option.kind
+    if option.pattern:
+        words = Annotated[words, Field(pattern=option.pattern)]
+    return Annotated[words | None, Field(description=option.in_matrix or option.help)], option.default
+
+
+def _with_keys(options: list[Option]) -> Callable[[type[M]], type[M]]:
+    """Adds a key for each of the options to a model."""
+
+    def extend(model: type[M]) -> type[M]:
+        keys: dict[str, Any] = {option.name: _key(option) for option in options}
+        return create_model(model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **keys)
+
+    return extend
+
+
+PINNED = [option for option in OPTIONS.values() if option.pinned]
+EXCEPTED = [option for option in OPTIONS.values() if option.excepted]
+
+
+class Axes(Model):
+    """Words by axis. An axis that is not named is free: all that the channel has."""
+
+    packages: Annotated[list[Package], Field(min_length=1, description="what is built")] = []
+    platforms: Annotated[list[PlatformName], Field(min_length=1)] = []
+    gpus: Annotated[list[Gpu], Field(min_length=1, description="an SM, a named set of SMs, cpu or mps")] = []
+    cpus: Annotated[list[Cpu], Field(min_length=1, description="CPU levels")] = []
+    pythons: Annotated[list[Python], Field(min_length=1)] = []
+    cuda: Annotated[
+        list[CudaVersion],
+        Field(min_length=1, description="one quoted version, or several: the first is the default"),
+        BeforeValidator(_one_or_many),
+        WithJsonSchema(_CUDA_SCHEMA),
+    ] = []
+
+
+class Rule(Axes):
+    """An `include` or `exclude` rule: the product of the axes that it names."""
+
+    @model_validator(mode="after")
+    def _names_an_axis(self) -> "Rule":
+        if not any(getattr(self, axis) for axis in AXES):
+            raise PydanticCustomError("empty_rule", "the rule names no axis: it would take in everything")
+        return self
+
+
+@_with_keys(EXCEPTED)
+class Deviation(Rule):
+    """Where the axes match, the options named here replace the channel's; null means none."""
+
+    @model_validator(mode="after")
+    def _sets_an_option(self) -> "Deviation":
+        if not self.options:
+            known = " or ".join(option.name for option in EXCEPTED)
+            raise PydanticCustomError(
+                "empty_exception", "{text}", {"text": f"the exception sets no option: name {known}"}
+            )
+        return self
+
+    @property
+    def options(self) -> dict[str, Value]:
+        # What is written, not what differs from a default: a null that is written takes the option away.
+        return {one.name: getattr(self, one.name) for one in EXCEPTED if one.name in self.model_fields_set}
+
+
+@_with_keys(PINNED)
+class ChannelText(Axes):
+    """A channel as it is written. A key that is absent comes from the channel that it extends."""
+
+    extends: Annotated[str | None, Field(description="the channel whose keys are used where this one has none")] = None
+    summary: Annotated[str, Field(min_length=1, max_length=200)]
+    base: Annotated[Base | None, Field(description="the base image of Linux builds; without it, by their Python")] = (
+        None
+    )
+    official: Annotated[
+        list[BuildWheel],
+        Field(
+            description="PyTorch's own wheels of the release `torch`, one a Python, and what they import: packages "
+            "that need torch are built against them, for the CPU and for cards that they have code for"
+        ),
+    ] = []
+    recipes: Annotated[dict[Package, str], Field(description="packages that are built by another recipe")] = {}
+    switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
+    verify: Annotated[
+        VerifyRules | None, Field(description="what verify holds the wheels to: each key replaces the recipe's")
+    ] = None
+    include: Annotated[list[Rule], Field(description="products of axes to add")] = []
+    exclude: Annotated[list[Rule], Field(description="products of axes to leave out; stronger than include")] = []
+    exceptions: Annotated[list[Deviation], Field(description="where the axes match, other options")] = []
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """Its pins of the table of options."""
+        return {option.name: getattr(self, option.name) for option in PINNED}
+
+
+class MatrixText(Model):
+    """`ci/matrix.yaml`."""
+
+    defaults: Annotated[bool, Field(description="the channels that come with the farm follow those of this file")] = (
+        False
+    )
+    channels: Annotated[dict[ChannelName, ChannelText], Field(min_length=1)]
+
+
+Key = tuple[str, str, str, str, str, str | None]
+"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or `mps`."""
+
+Named = tuple[tuple[int, frozenset[str | None]], ...]
+"""The words of a rule, by the place of their axis in a key."""
+
+
+class RuleError(Exception):
+    """A channel contradicts itself. `loc` is where: a key of the channel, and what follows below it."""
+
+    def __init__(self, text: str, *loc: int | str) -> None:
+        super().__init__(text)
+        self.loc = loc
+
+
+@dataclass(frozen=True)
+class Pins:
+    """The pins of a channel for one build.
+
+    `base` is the image of Linux builds, by their Python where it pins none. `options` has what the channel says of
+    each option of the table that it has a key for, and `cuda`.
+    """
+
+    base: str | None
+    options: dict[str, Value]
+    switches: dict[str, bool]
+    recipe: str
+    verify: VerifyRules | None
+    official: Sequence[BuildWheel] = ()
+
+
+@dataclass(frozen=True)
+class Build:
+    """One entry of the matrix."""
+
+    channel: str
+    package: str
+    variant: Variant
+    platform: str
+    cuda: str | None
+
+    @property
+    def alias(self) -> str:
+        """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a channel."""
+        name = "pytorch" if self.package == "torch" else self.package
+        parts = [name, self.variant.python.replace("py", "python")]
+        platform = facts(self.platform)
+        parts += [platform.in_alias] if platform.in_alias else []
+        parts += [f"cuda{self.cuda.replace('.', '_')}"] if self.cuda else []
+        parts.append(self.variant.gpu)
+        if self.variant.gpu not in platform.gpus:  # every Mac that is built for has the same CPU level
+            parts.append(self.variant.cpu)
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A pinned stack and what it offers: (the product of its axes + its includes) - its excludes."""
+
+    name: str
+    text: ChannelText
+
+    def __post_init__(self) -> None:
+        self._check_words()
+        self._check_rules()
+        self._check_possible()
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        return self._words("packages")
+
+    @cached_property
+    def platforms(self) -> tuple[str, ...]:
+        return self._words("platforms")
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        return self._words("gpus")
+
+    @cached_property
+    def cpus(self) -> tuple[str, ...]:
+        return self._words("cpus")
+
+    @cached_property
+    def cuda(self) -> tuple[str, ...]:
+        return self._words("cuda")
+
+    @cached_property
+    def builds(self) -> tuple[Build, ...]:
+        """Every build: in the order of the file, the axes first, then the includes."""
+        return tuple(
+            Build(self.name, package, Variant(gpu, cpu, python), platform, cuda)
+            for package, platform, gpu, cpu, python, cuda in self._offered
+        )
+
+    @cached_property
+    def _offered(self) -> tuple[Key, ...]:
+        """The builds as keys."""
+        return tuple(key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
+
+    def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
+        """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if not offered."""
+        versions: tuple[str | None, ...] = (None,) if variant.gpu in SPECIAL_GPUS else self.cuda
+        found = []
+        for cuda in versions:
+            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
+            offered = any(_matches(self.text, block, key) for block in self._blocks)
+            if offered and not self._excluded(key):
+                found.append(cuda)
+        return tuple(found)
+
+    def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
+        """The options of a build; also of one that the channel does not offer, for the rules to judge.
+
+        Args:
+            package: What is built.
+            variant: What it is built for.
+            platform: The operating system that it is built for.
+            cuda: The version that was asked for; None: the channel's default for the build.
+        """
+        # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
+        cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
+        options: dict[str, Value] = {"cuda": cuda, **self.text.options}
+        # In the order of the file: where two say something of one option, the later one wins.
+        for exception in self.text.exceptions:
+            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
+            if _names(_named(exception), key):
+                options |= exception.options
+        return Pins(
+            base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
+            options=options,
+            switches=self.text.switches,
+            recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
+            verify=self.text.verify,
+            official=self.text.official,
+        )
+
+    @cached_property
+    def _blocks(self) -> tuple[Axes, ...]:
+        return (Axes(), *self.text.include)
+
+    def _words(self, axis: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(word for part in (self.text, *self.text.include) for word in getattr(part, axis)))
+
+    def _excluded(self, key: Key) -> bool:
+        return any(_names(rule, key) for rule in self._excludes)
+
+    @cached_property
+    def _excludes(self) -> tuple[Named, ...]:
+        return tuple(map(_named, self.text.exclude))
+
+    def _check_words(self) -> None:
+        """No word twice in a list, and none in a rule that can never match.
+
+        Raises:
+            RuleError: There is one.
+        """
+        lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
+        for key in ("include", "exclude", "exceptions"):
+            rules: list[Rule] = getattr(self.text, key)
+            lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
+        for axes, loc in lists:
+            for axis in AXES:
+                words, known = getattr(axes, axis), self._words(axis)
+                for index, word in enumerate(words):
+                    if word in words[:index]:
+                        raise RuleError(f"{word!r} is there twice: a duplicate variant", *loc, axis, index)
+                    if word not in known:
+                        text = f"the channel has no {word!r} to match; its {axis}: {', '.join(known)}"
+                        raise RuleError(text, *loc, axis, index)
+
+    def _check_rules(self) -> None:
+        """Each include adds something new, each exclude and each exception takes hold of something.
+
+        Raises:
+            RuleError: One does not.
+        """
+        before: set[Key] = set()
+        offered: set[Key] = set()
+        # From -1: block -1 is the channel's own axes, so that an include has its number in the file.
+        for index, block in enumerate(self._blocks, start=-1):
+            keys = set(_keys(self.text, block))
+            new = {key for key in keys if not self._excluded(key)}
+            if index >= 0 and (again := new & offered):
+                example = min(Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias for k in again)
+                text = f"duplicate variant: {example} is offered without this rule ({len(again)} in all)"
+                raise RuleError(text, "include", index)
+            if index >= 0 and not new:
+                raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
+            before |= keys
+            offered |= new
+        # An exclude must hit what the axes make, an exception what is left after the excludes.
+        self._check_hold("exclude", self.text.exclude, before, "excludes nothing")
+        self._check_hold("exceptions", self.text.exceptions, offered, "matches no build")
+
+    def _check_possible(self) -> None:
+        """Nothing that is offered is impossible by the catalogue.
+
+        Raises:
+            RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
+        """
+        names = {
+            package: self.text.recipes.get(package, package) for package in dict.fromkeys(k[0] for k in self._offered)
+        }
+        recipes = {package: recipe.recipe(name) for package, name in names.items() if not is_replaced(name)}
+        for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
+            if platform not in (able := recipes[package].platforms):
+                raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
+        # The rules whose refusal a channel shall never offer, and the key that is at fault.
+        axes = {name.partition("/")[0]: row.key for name, row in rows().items() if row.key} | {n: n for n in OPTIONS}
+        for key in (key for key in _covering(self._offered) if key[0] in recipes):
+            for reason in check(self._stack(key, recipes[key[0]])):
+                name = axes.get(reason.rule)
+                if name is None or reason.severity == "warning":
+                    continue
+                words, word = getattr(self.text, name), dict(zip(AXES, key, strict=True)).get(name)
+                # With the word's place in its list the error names the line of the word, else that of the key.
+                place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
+                more = "; without `base` in the channel each Python gets the image that has it"
+                raise RuleError(reason.text + (more if reason.rule == "base-python" else ""), *place)
+
+    def _stack(self, key: Key, built: Recipe) -> Stack:
+        """The parts of a build that a channel decides, for the rules."""
+        package, platform, gpu, cpu, python, cuda = key
+        pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
+        value = {
+            name: str(pins.options[name])
+            for name, one in OPTIONS.items()
+            if pins.options.get(name) is not None and one.applies(built) and (cuda or not one.needs_gpu)
+        }
+        return Stack(
+            package=built.package,
+            variant=Variant(gpu, cpu, python),
+            platform=platform,
+            # One that follows from the Python may give way to another.
+            base=pins.base if self.text.base else None,
+            toolkit=value.get("toolkit"),
+            cuda=cuda,
+            torch=value.get("torch"),
+            cudnn=value.get("cudnn"),
+            words=tuple((name, value[name]) for name in catalog.words() if name in value),
+            components=tuple(built.components),
+            features=tuple(built.features),
+            # A recipe that names the wheels that its build imports can have a Python that no base image has.
+            standalone=() if built.wheels else None,
+        )
+
+    def _check_hold(self, name: str, rules: list[Rule] | list[Deviation], keys: set[Key], fault: str) -> None:
+        for index, rule in enumerate(rules):
+            named = _named(rule)
+            if not any(_names(named, key) for key in keys):
+                raise RuleError(f"the rule {fault}", name, index)
+
+
+def _covering(keys: Iterable[Key]) -> Iterator[Key]:
+    """Builds that together have every pair of words that go together: what is impossible is so by two words."""
+    seen: set[tuple[tuple[int, str | None], ...]] = set()
+    for key in keys:
+        package, platform, gpu, cpu, python, cuda = key
+        machine = catalog.cpu_levels()[cpu].machine  # levels of one machine differ in nothing that is refused
+        pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
+        if not pairs <= seen:
+            seen |= pairs
+            yield key
+
+
+def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
+    """The product of a block's axes, those that it does not name taken from the channel."""
+    packages, platforms, gpus, cpus, pythons, cuda = (getattr(block, axis) or getattr(text, axis) for axis in AXES)
+    for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
+        for version in (None,) if gpu in SPECIAL_GPUS else cuda:
+            yield package, platform, gpu, cpu, python, version
+
+
+def _matches(text: ChannelText, block: Axes, key: Key) -> bool:
+    """Is the key in the block's product?"""
+    words = zip(AXES, key, strict=True)
+    return all(word is None or word in (getattr(block, axis) or getattr(text, axis)) for axis, word in words)
+
+
+def _named(rule: Axes) -> Named:
+    return tuple((index, frozenset(words)) for index, axis in enumerate(AXES) if (words := getattr(rule, axis)))
+
+
+def _names(rule: Named, key: Key) -> bool:
+    """Does every axis that the rule names hold the key's word? A build without CUDA has no CUDA version to name."""
+    return all(key[index] in words for index, words in rule)
+
+
+SHIPPED = shipped.ROOT / "ci" / "matrix.yaml"
+REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The channels in the order of the file."""
+
+    channels: dict[str, Channel]
+
+    def channel(self, name: str) -> Channel:
+        """The channel called `name`.
+
+        Raises:
+            UsageError: There is none; the nearest names are given.
+        """
+        if name not in self.channels:
+            near = nearest(name, list(self.channels))
+            hint = f"nearest: {', '.join(near)}" if near else f"channels: {', '.join(self.channels)}"
+            raise UsageError(f"unknown channel {name!r}", hint=hint)
+        return self.channels[name]
+
+    def default_channel(
+        self, package: str, variant: Variant, platform: str, torch: str | None = None, cuda: str | None = None
+    ) -> str:
+        """The first channel that offers the package and variant on the platform, with the PyTorch and CUDA asked for.
+
+        When none has both, the first with the PyTorch, then with the CUDA, then any. When none offers the variant, the
+        first that offers the same GPU and CPU, then the first with the GPU, then the first with the package: its rules
+        then say why not.
+
+        Raises:
+            UsageError: No channel builds the package for the platform.
+        """
+        fitting = [c for c in self.channels.values() if package in c.packages and platform in c.platforms]
+        if not fitting:
+            raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
+
+        def distance(channel: Channel) -> tuple[int, bool, bool]:
+            if offers := channel.cudas(package, variant, platform):
+                other_torch = torch not in (None, channel.text.options.get("torch"))
+                return 0, other_torch, cuda is not None and cuda not in offers
+            alike = any(b.variant.group == variant.group for b in channel.builds if b.platform == platform)
+            return (1 if alike else 2 if variant.gpu in channel.gpus else 3), False, False
+
+        return min(fitting, key=distance).name  # the first of equals
+
+    def own(self) -> list[str]:
+        """The channels that do not come with the farm; none for a project without a matrix of its own."""
+        farms = load(SHIPPED, MatrixText).channels
+        return [name for name in self.channels if name not in farms]
+
+    def by_alias(self, name: str, channel: str | None = None) -> Build:
+        """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
+
+        Without a channel in the name or in `channel`, the first channel that has the alias is taken.
+
+        Raises:
+            UsageError: There is none; the nearest are given.
+        """
+        head, slash, alias = name.rpartition("/")
+        wanted = self.channel(head).name if slash else channel
+        # Reversed, so that of equal aliases the first channel's stays.
+        builds = {build.alias: build for build in reversed(list(self.builds(wanted)))}
+        if alias not in builds:
+            near = nearest(alias, list(builds))
+            hint = f"nearest: {', '.join(near)}" if near else "farm matrix --format names lists them"
+            raise UsageError(f"unknown build {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint)
+        return builds[alias]
+
+    def builds(self, channel: str | None = None) -> Iterator[Build]:
+        """Every build of one channel or of all, in the order of the file.
+
+        Raises:
+            UsageError: There is no such channel.
+        """
+        for one in self.channels.values() if channel is None else [self.channel(channel)]:
+            yield from one.builds
+
+
+def load_matrix(project: Path) -> Matrix:
+    """Read `ci/matrix.yaml`; a file whose content is unchanged is not read again.
+
+    Raises:
+        UsageError: It is wrong; file, line and the likely intended key or word are given.
+    """
+    recipe.use_project(project)
+    path = shipped.path(project, "ci/matrix.yaml")
+    return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # noqa: ARG001 the cache goes by them
+    text = load(path, MatrixText)
+    written = text.channels
+    if text.defaults:
+        # A channel of the project is in the place of the farm's of that name.
+        # The project's channels come first: of two that fit, `default_channel` takes the first.
+        written = written | {
+            name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written
+        }
+    merged: dict[str, ChannelText] = {}
+    owners: dict[str, dict[str, str]] = {}
+    for name in written:
+        _merge(path, written, name, (), merged, owners)
+    channels = {}
+    for name in written:
+        try:
+            _check_complete(merged[name])
+            channels[name] = Channel(name, merged[name])
+        except RuleError as error:
+            owner = owners[name].get(str(error.loc[0]), name) if error.loc else name
+            heir = f", inherited by {name}" if owner != name else ""
+            loc = ("channels", owner, *error.loc)
+            dotted = ".".join(map(str, loc))
+            raise UsageError(f"{where(path, *loc)}: {dotted}{heir}: {error}") from error
+    return Matrix(channels)
+
+
+def _merge(
+    path: Path,
+    written: dict[str, ChannelText],
+    name: str,
+    heirs: tuple[str, ...],
+    merged: dict[str, ChannelText],
+    owners: dict[str, dict[str, str]],
+) -> None:
+    """Fill `merged[name]`, its parents first, and `owners[name]`: which channel each key was taken from.
+
+    Raises:
+        UsageError: A parent does not exist, or a channel extends itself through others.
+    """
+    if name in merged:
+        return
+    own = written[name]
+    # What is written, not what differs from a default: a channel may set a key back to null.
+    given = own.model_fields_set
+    owners[name] = dict.fromkeys(given, name)
+    if own.extends is None:
+        merged[name] = own
+        return
+    chain = (*heirs, name)
+    fault = None
+    if own.extends in chain:
+        fault = f"a cycle of inheritance: {' -> '.join((*chain, own.extends))}"
+    elif own.extends not in written:
+        near = nearest(own.extends, list(written))
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(written)}"
+        fault = f"unknown channel {own.extends!r}; {hint}"
+    if fault:  # only now, since `where` reads the file again
+        raise UsageError(f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends: {fault}")
+    _merge(path, written, own.extends, chain, merged, owners)
+    merged[name] = merged[own.extends].model_copy(update={key: getattr(own, key) for key in given})
+    owners[name] = owners[own.extends] | owners[name]
+
+
+def _check_complete(text: ChannelText) -> None:
+    needed = list(REQUIRED)
+    for package in text.packages:
+        if package not in recipe.names():
+            near = recipe.near(package)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(recipe.names())}"
+            raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
+    for index, rule in enumerate(text.include):
+        if unknown := [package for package in rule.packages or () if package not in recipe.names()]:
+            raise RuleError(f"no recipe for package {unknown[0]!r}", "include", index, "packages")
+    for package, name in text.recipes.items():
+        if name not in recipe.names():
+            near = recipe.near(name) or list(recipe.names())
+            raise RuleError(f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package)
+    for name in (text.recipes.get(package, package) for package in text.packages):
+        built = recipe.recipe(name)
+        if not recipe.is_replaced(name) and built.torch_release not in (None, torch := text.options["torch"]):
+            fault = f"{name} is built from sources of torch {built.torch_release}, not {torch}"
+            raise RuleError(fault, "torch")
+    # A channel of packages that do not need PyTorch pins no release of it.
+    with_torch = [p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(p, p)))]
+    needed += ["torch"] if with_torch else []
+    if missing := [key for key in needed if not getattr(text, key)]:
+        also = f", nor has {text.extends}" if text.extends else ""
+        what = (
+            f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another release' if "torch" in missing else ""
+        )
+        raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{what}")
+
+
+CHUNK = 256
+"""Jobs that one matrix may have: GitHub Actions, "Usage limits, billing, and administration"."""
+
+RunsOn = Callable[[Literal["build", "smoke"], Build], list[str]]
+
+
+def workflow_matrix(matrix: Matrix, builds: Iterable[Build], runs_on: RunsOn) -> dict[str, list[list[dict[str, Any]]]]:
+    """`{"build": chunks, "smoke": chunks}`: each a list of chunks of at most 256 entries, in the order of the builds.
+
+    Chunk n of `smoke` tests what chunk n of `build` makes, so that a workflow can carry out a chunk alone; a chunk
+    takes about 60 kB (a job's outputs may take 1 MB). `cuda` is empty where the channel's own default serves; else
+    it is what `--cuda` must be given. `name` is unique in the whole matrix.
+    """
+    jobs: dict[str, list[dict[str, Any]]] = {"build": [], "smoke": []}
+    for build in builds:
+        default = matrix.channel(build.channel).cudas(build.package, build.variant, build.platform)[0]
+        entry = {
+            "name": " ".join([build.channel, build.alias]),
+            "channel": build.channel,
+            "package": build.package,
+            "variant": str(build.variant),
+            "platform": build.platform,
+            "cuda": "" if build.cuda in {None, default} else build.cuda,
+        }
+        jobs["build"].append({**entry, "runs_on": runs_on("build", build)})
+        jobs["smoke"].append({**entry, "runs_on": runs_on("smoke", build)})
+    return {kind: [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)] for kind, every in jobs.items()}
