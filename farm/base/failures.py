@@ -12,10 +12,8 @@ from pathlib import Path
 from farm.base.text import log_line
 from farm.base.yamlfile import Model, load
 
-CONTEXT = 6
-"""Lines that are shown from the first error on."""
-WIDTH = 300
-"""Characters of one such line: a compiler's command has thousands."""
+CONTEXT = 6  # lines that are shown from the first error on
+WIDTH = 300  # characters of one such line: a compiler's command has thousands
 _NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
 
 

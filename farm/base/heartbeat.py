@@ -9,10 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-TICK_S = 2.0
-"""A line that is overwritten is passed on at most this often."""
-ASK_S = 6.0
-"""Well below the ten seconds that a screen may stand still."""
+TICK_S = 2.0  # a line that is overwritten is passed on at most this often
+ASK_S = 6.0  # well below the ten seconds that a screen may stand still
 
 Line = Callable[[str], object]
 Ask = Callable[[float], str | None]

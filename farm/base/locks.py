@@ -53,8 +53,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-RETRY_S = 10.0
-"""How long a writer waits for readers of a file that it replaces; on Windows only."""
+RETRY_S = 10.0  # how long a writer waits for readers of a file that it replaces; on Windows only
 
 _T = TypeVar("_T")
 

@@ -6,11 +6,9 @@ from farm.base.errors import UsageError
 
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
-LOCAL = "local"
-"""The runner that `farm submit` builds on."""
+LOCAL = "local"  # the runner that `farm submit` builds on
 
-JOURNAL = "farm.db"
-"""The journal's file, in the folder of the artifacts."""
+JOURNAL = "farm.db"  # the journal's file, in the folder of the artifacts
 
 
 def find_project(start: Path) -> Path:

@@ -20,8 +20,7 @@ from farm.base.text import nearest, short
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDER = Path(__file__).parents[1]
 MAX_BYTES = 4 << 20
-MAX_DEPTH = 50
-"""Levels of nesting; libyaml's composer recurses on the C stack and would crash the process."""
+MAX_DEPTH = 50  # levels of nesting; libyaml's composer recurses on the C stack and would crash the process
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
@@ -196,8 +195,7 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
             raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error
 
 
-MEANINGS: dict[str, str] = {}
-"""Patterns in words; `farm.base.yamlfile.pattern` adds to it."""
+MEANINGS: dict[str, str] = {}  # patterns in words; `farm.base.yamlfile.pattern` adds to it
 
 
 def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:

@@ -36,11 +36,9 @@ from farm.platforms.facts import PLATFORMS
 API_VERSION = "2026-03-10"
 MAX_PAGES = 20
 TRIES = 5
-WRITE_EVERY_S = 1.0
-"""GitHub asks for a second between two writes."""
+WRITE_EVERY_S = 1.0  # GitHub asks for a second between two writes
 SECONDARY_WAIT_S = 60.0  # "wait for at least one minute" where a secondary limit names no time
-MAX_WAIT_S = 900.0
-"""How long the farm waits for a limit by itself; beyond it says when to come back."""
+MAX_WAIT_S = 900.0  # how long the farm waits for a limit by itself; beyond it says when to come back
 TOKENS = ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 HOW_TO_AUTHORISE = (
     "set FARM_GITHUB_TOKEN (or GITHUB_TOKEN, GH_TOKEN) to a fine-grained token for this repository alone, with "
@@ -408,14 +406,12 @@ def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> Git
 WORKFLOW = "build-plan.yml"
 WORK = "Do the job"
 """The step of the workflow that does the work; any other step that fails is the runner's fault, not the build's."""
-OUTPUT = "farm-out"
-"""The artifact with the job's output folder."""
+OUTPUT = "farm-out"  # the artifact with the job's output folder
 MAX_PLAN = 30_000
 """Characters: the inputs of a dispatch may have 65,535 in all (GitHub Docs, `workflow_dispatch`), a variable of the
 environment on Windows 32,767 (Microsoft Learn, "Environment Variables")."""
 MAX_LOG = 256 << 20
-LOOK_FOR_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Waits between looks for a run whose dispatch was not answered."""
+LOOK_FOR_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # waits between looks for a run whose dispatch was not answered
 ADOPT = timedelta(days=7)  # a job may queue for one day and run for five
 QUEUE_LIMIT = timedelta(hours=24)
 CANCEL_LOOKS, FORCE_AFTER = 60, 20
@@ -688,8 +684,7 @@ def _inputs(plan: Plan, job: Job) -> dict[str, str]:
     return {"plan": text, "timeout_minutes": str(job.timeout_s // 60 + 60)}
 
 
-RELEASE = "release"
-"""The environment of the job that publishes, whose name the index's role trusts."""
+RELEASE = "release"  # the environment of the job that publishes, whose name the index's role trusts
 SHOWN = 5  # of the branches and tags that may publish
 EVERYBODY = "all_external_contributors"
 APPROVAL = "/actions/permissions/fork-pr-contributor-approval"

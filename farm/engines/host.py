@@ -29,13 +29,18 @@ import farm
 from farm.base import processes
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock, retry_while_open
-from farm.base.processes import Tree, end_wanted, leave, limit_cpus, started
+from farm.base.processes import end_wanted, leave, limit_cpus, started
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
 from farm.engines.transfer import RefusedOutputError, check_name, storing, too_large
 from farm.platforms.facts import here
 
-POLL_S = 0.1
+POLL_S = 0.2
 LOOK_S = 2
+START_S = 120  # Python starts in seconds under Wine, and in a minute on a machine that is busy
+END_S = 10
+CHUNK = 1 << 20
+LOCK_TRIES = 10
+TOP = "/farm"
 GRACE_S = 30
 EXIT_CODES = {
     Cause.TIME_LIMIT: 124,  # as `timeout` gives it
@@ -47,55 +52,43 @@ EXIT_CODES = {
 
 def supervise(folder: Path) -> None:
     """Run the job in `folder` and write how it ended."""
-    job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    job: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
     wanted = end_wanted(folder)
     # With the time of its start: another process may have the same number later.
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
     limit_cpus(job["cpus"])
     cause: Cause | None = None
     with (folder / "log").open("ab", buffering=0) as log:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        environment, memory, handle = job["environment"], job["memory"], job["environment"][processes.MARK]
         try:
-            tree = Tree(
-                job["command"],
-                environment=job["environment"],
-                folder=job["root"],
-                chroot=job["chroot"],
-                log=log,
-                memory=job["memory"],
+            process = processes.start(
+                job["command"], environment=environment, folder=job["root"], chroot=job["chroot"], **streams
             )
         except (OSError, subprocess.SubprocessError) as error:
             _write_end(folder, EXIT_CODES[Cause.NOT_STARTED], Cause.NOT_STARTED, str(error))
             return
-        deadline = time.monotonic() + job["timeout_s"]
-        looked = time.monotonic()
-        while tree.poll() is None and cause is None:
+        looked = begun = time.monotonic()
+        while process.poll() is None and cause is None:
             if wanted():
                 cause = Cause.CANCELLED
-            elif time.monotonic() > deadline:
+            elif time.monotonic() > begun + job["timeout_s"]:
                 cause = Cause.TIME_LIMIT
             elif time.monotonic() - looked > LOOK_S:
                 looked = time.monotonic()
-                if tree.exceeded():
+                if processes.memory_of_job(handle) > memory:
                     cause = Cause.OUT_OF_MEMORY
             time.sleep(POLL_S)
         # It may have ended between two looks: what is left of the tree can still be over the limit.
-        if cause is None and tree.poll() and tree.exceeded():
+        if cause is None and process.poll() and processes.memory_of_job(handle) > memory:
             cause = Cause.OUT_OF_MEMORY
         # What takes all memory gets no time to end by itself.
-        tree.end(GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0)
-    code = tree.poll()
-    assert code is not None
+        code = processes.end(process, handle, GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0)
     if cause is not None:
         code = EXIT_CODES[cause]
     # Popen gives -N for a command that signal N ended, a shell 128 + N.
-    _write_end(folder, 128 - code if code < 0 else code, cause, _limit(cause, job))
-
-
-def _limit(cause: Cause | None, job: dict[str, Any]) -> str | None:
-    """The limit that the job met."""
-    if cause is Cause.TIME_LIMIT:
-        return f"{job['timeout_s']} s"
-    return f"{job['memory']} bytes" if cause is Cause.OUT_OF_MEMORY else None
+    detail = {Cause.TIME_LIMIT: f"{job['timeout_s']} s", Cause.OUT_OF_MEMORY: f"{memory} bytes"}
+    _write_end(folder, 128 - code if code < 0 else code, cause, detail.get(cause) if cause else None)
 
 
 def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None) -> None:
@@ -103,18 +96,12 @@ def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None)
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
-    # The engine reads these files at any moment: it finds the whole file or none.
+    # Engines read these files at any moment: they find the whole file or none.
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(data), encoding="utf-8")
     retry_while_open(part.replace, path)
 
 
-POLL_S = 0.2
-START_S = 120  # Python starts in seconds under Wine, and in a minute on a machine that is busy
-END_S = 10
-CHUNK = 1 << 20
-LOCK_TRIES = 10
-TOP = "/farm"
 CARRIED = (
     "farm/__init__.py",
     "farm/base/__init__.py",
@@ -131,8 +118,7 @@ CARRIED = (
     "farm/engines/transfer.py",
 )
 """The files of the farm that make this engine, for machines that have no farm."""
-JOB = "job.json"
-"""The submitted job; a folder without it is no job."""
+JOB = "job.json"  # the submitted job; a folder without it is no job
 
 
 def _open_machine_lock() -> BinaryIO:
@@ -168,12 +154,7 @@ class HostEngine:
 
     name = "host"
     poll_s = POLL_S
-    traits = Traits(
-        in_container=False,
-        keeps_volumes=True,
-        platforms=_here(),
-        on_this_machine=True,
-    )
+    traits = Traits(in_container=False, keeps_volumes=True, platforms=_here(), on_this_machine=True)
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
         """`root` holds everything that the engine keeps; NoRunnerError: a `tree` cannot be entered here."""
@@ -197,7 +178,7 @@ class HostEngine:
 
     def capacity(self) -> Capacity:
         cpus, memory = processes.machine()
-        # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
+        # a machine that grows its memory as it is used tells too little: an explicit figure is believed.
         return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
 
     def submit(self, job: Job) -> str:
@@ -281,9 +262,7 @@ class HostEngine:
             "timeout_s": job.timeout_s,
             "submitted": time.monotonic(),
         }
-        part = folder / "job.json.part"
-        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        retry_while_open(part.replace, folder / JOB)  # other controllers read it at any moment: whole or not at all
+        _write(folder / JOB, data)
         with (folder / "supervisor.log").open("wb") as log:
             # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
             begun = subprocess.run(

@@ -134,13 +134,11 @@ def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> s
     return first
 
 
-KEPT_LINES = 5000
-"""Of the output of an image's build or of debootstrap, for the search for its first error."""
+KEPT_LINES = 5000  # of the output of an image's build or of debootstrap, for the search for its first error
 MAX_LINE = 1 << 16
 STEP_WIDTH = 100
 TOOLKIT = "scripts/toolkit.json"
-PROJECT_LABEL = "farm.project"
-"""On an image: the project that made it, for `farm clean`."""
+PROJECT_LABEL = "farm.project"  # on an image: the project that made it, for `farm clean`
 
 
 @dataclass(frozen=True)
@@ -188,12 +186,7 @@ class Toolchain:
 
 @guard
 def ensure_image(
-    client: docker.DockerClient,
-    wanted: Toolchain,
-    *,
-    log: Path,
-    line: Line,
-    note: Line | None = None,
+    client: docker.DockerClient, wanted: Toolchain, *, log: Path, line: Line, note: Line | None = None
 ) -> Image:
     """The image, made where the engine does not have it; its output goes to `log` and `line`, steps go to `note`.
 
@@ -286,13 +279,7 @@ def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[
         raise InfrastructureError("the Docker engine does not say which image it made")
 
 
-def _follow(
-    events: Iterator[dict[str, Any]],
-    stream: io.TextIOBase,
-    pulse: Pulse,
-    note: Line,
-    log: Path,
-) -> None:
+def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, pulse: Pulse, note: Line, log: Path) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
     for text, event in _lines(events, pulse.passing):
@@ -489,7 +476,7 @@ def _debootstrap(
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
             answer = client.api.import_image(stream)
-    # A line of JSON for each thing that it does; the last one holds the id.
+    # a line of JSON for each thing that it does; the last one holds the id.
     return str(json.loads(answer.splitlines()[-1])["status"])
 
 

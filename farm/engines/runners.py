@@ -46,8 +46,7 @@ def _driver_against(stack: Stack, card: Card) -> list[str]:
     return [f"{reason.text}: {reason.fact}" for reason in rules if reason.severity == "error"]
 
 
-SLACK = 0.95
-"""A machine reports a little less memory than it was sold with: the kernel keeps some."""
+SLACK = 0.95  # a machine reports a little less memory than it was sold with: the kernel keeps some
 
 
 @dataclass(frozen=True)

@@ -46,16 +46,12 @@ CHUNK = 1 << 20
 CANCEL_S = 120
 LOOKS, LOOK_PAUSE_S = 5, 6.0
 """A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
-GATHER_S = 1.0
-"""How long a job waits for another that goes out with it."""
-MAX_ARRAY = 1000
-"""Tasks of one array; Slurm's own default for MaxArraySize is 1001."""
+GATHER_S = 1.0  # how long a job waits for another that goes out with it
+MAX_ARRAY = 1000  # tasks of one array; Slurm's own default for MaxArraySize is 1001
 ALL_CPUS = 1 << 16
 """Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
-ABSENT = 44
-"""Exit code of our scripts for what is not there."""
-GRACE_MINUTES = 5
-"""How much later than the supervisor Slurm ends a job."""
+ABSENT = 44  # exit code of our scripts for what is not there
+GRACE_MINUTES = 5  # how much later than the supervisor Slurm ends a job
 MAX_TEXT = 4000
 
 ENDS: dict[str, Observation] = {

@@ -43,8 +43,7 @@ MAX_SIGNED_S = 7 * 24 * 3600
 """The longest that a SigV4 URL lives: Amazon S3, "Sharing objects with presigned URLs". Temporary credentials that
 signed it end it earlier."""
 
-MAX_SMALL = 8 << 20
-"""Bytes: a piece of a log has 4 MiB."""
+MAX_SMALL = 8 << 20  # bytes: a piece of a log has 4 MiB
 
 
 class OversizeError(Exception):
@@ -208,8 +207,7 @@ def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool
 
 
 MAX_PIECES = 1000
-WAIT_S = 12 * 3600
-"""How much longer than its time limit a job's URLs live: image pulls and a wait in the queue."""
+WAIT_S = 12 * 3600  # how much longer than its time limit a job's URLs live: image pulls and a wait in the queue
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
@@ -229,12 +227,7 @@ class SwarmEngine:
     traits = Traits(queues=True)
 
     def __init__(
-        self,
-        client: docker.DockerClient,
-        exchange: Exchange,
-        *,
-        cpus: float | None = None,
-        memory: int | None = None,
+        self, client: docker.DockerClient, exchange: Exchange, *, cpus: float | None = None, memory: int | None = None
     ) -> None:
         self.client, self.exchange = client, exchange
         self._api: Any = client.api  # half of it has no types

@@ -64,8 +64,7 @@ def storing(name: str, path: Path) -> Iterator[None]:
 
 
 MAX_MEMBERS = 10_000
-MAX_HEADER = 64 << 10
-"""Bytes of a long name or a pax header, which tarfile holds in memory."""
+MAX_HEADER = 64 << 10  # bytes of a long name or a pax header, which tarfile holds in memory
 
 _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
@@ -158,12 +157,7 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
         # tarfile stops at the first block of zeros; what follows is read so that `raw.end` is the end of the stream.
         while stream.read(1 << 20):
             pass
-    except (
-        tarfile.TarError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:  # how tarfile fails on nonsense
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # how tarfile fails on nonsense
         raise InfrastructureError(f"the job's output is not a tar stream: {error}") from error
     # A tar ends with two blocks of zeros. tarfile takes a stream that stops between two members for a whole one:
     # without this look a connection that broke would pass as a build that left fewer files.

@@ -39,17 +39,12 @@ FIELDS = (*PRODUCT, "machine", "needs", "memory_per_job_gb")
 TICK_S = 1.0
 DECIDE_S = 5.0
 """How long a decision stands while nothing changes: engines are asked for their runners so often at most."""
-ANSWER_S = 10.0
-"""How long an engine may take to name its runners before the runs of other engines go on without it."""
-OTHERS_S = 5.0
-"""How often runs are asked about that another live process owns."""
+ANSWER_S = 10.0  # how long an engine may take to name its runners before the runs of other engines go on without it
+OTHERS_S = 5.0  # how often runs are asked about that another live process owns
 PAUSE_S = 5.0
-LOST_S = 60.0
-"""How long a runner that lost a build does not get that one again, where it is the only one."""
-LOSSES = 3
-"""How often a build may be lost before its run ends."""
-GIVE_UP_S = 600.0
-"""How long the journal may be out of reach (a full disk, a lock) before the dispatcher ends."""
+LOST_S = 60.0  # how long a runner that lost a build does not get that one again, where it is the only one
+LOSSES = 3  # how often a build may be lost before its run ends
+GIVE_UP_S = 600.0  # how long the journal may be out of reach (a full disk, a lock) before the dispatcher ends
 MAX_STEP_TRIES = 20
 """How often a step that needs no runner (publish, push of an image) is tried while store or registry are away."""
 
@@ -93,15 +88,10 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 class Entry:
     """One run that has not ended.
 
-    Attributes:
-        on: The name of its engine.
-        worker: The runner that it was given; None: the step under way needs none.
-        holds: It takes a slot of that runner.
-        active: It has a thread.
-        not_before: When it may be looked at again, as `time.time` counts.
-        step_tries: How often a step that needs no runner was tried.
-        losses: How many of its attempts were lost; the newest at `lost_at`.
-        reason: Why it waits, as the journal has it.
+    Attributes:     worker: The runner that it was given; None: the step under way needs none.     holds: It takes a
+    slot of that runner.     active: It has a thread.     not_before: When it may be looked at again, as `time.time`
+    counts.     step_tries: How often a step that needs no runner was tried.     losses: How many of its attempts were
+    lost; the newest at `lost_at`.     reason: Why it waits, as the journal has it.
     """
 
     id: str
@@ -145,11 +135,7 @@ class Dispatcher:
     _calls: dict[tuple[str, str], Future[list[Worker]]] = field(default_factory=dict)
 
     def drain(self) -> None:
-        """Works until no detached run is left.
-
-        Raises:
-            InfrastructureError: The journal could not be written for `GIVE_UP_S`; the next dispatcher goes on.
-        """
+        """Works until no detached run is left; InfrastructureError: the journal was out of reach for `GIVE_UP_S`."""
         away: float | None = None
         try:
             while True:
@@ -169,11 +155,7 @@ class Dispatcher:
                 backend.close()
 
     def tick(self) -> bool:
-        """One round; False when there is nothing left to do.
-
-        Raises:
-            InfrastructureError: The journal cannot be read or written; the round may be made again.
-        """
+        """One round; False when nothing is left to do; InfrastructureError of the journal: it may be made again."""
         self._take_ended(0.0)
         for run_id in list(self._results):
             self._conclude(run_id, self._results[run_id])

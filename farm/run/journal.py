@@ -31,10 +31,9 @@ from farm.platforms.facts import DEFAULT
 
 @dataclass(frozen=True)
 class Process:
-    """One process for good: `start` tells two holders of a pid apart, `boot` two boots of the machine.
+    """One process for good: `start` tells two holders of a pid apart, `boot` two boots, `space` two pid namespaces.
 
-    `space` is the pid namespace: within another one (a container) the same pid is someone else. A field that this
-    system does not tell is empty.
+    Within another one (a container) the same pid is someone else. A field that this system does not tell is empty.
     """
 
     pid: int
@@ -79,10 +78,7 @@ NOBODY = Process(0, "", "", "")
 
 
 def is_dead(process: Process) -> bool:
-    """True only if it is certain: after a reboot, or when its pid is free or someone else's.
-
-    The machine is taken to be the same one: SQLite's WAL does not work between machines.
-    """
+    """True only if it is certain: after a reboot, or when its pid is free or someone else's, on this same machine."""
     if process == NOBODY or process.boot != _boot():
         return True
     # In another container that pid is another process, so nothing can be said; a run that may live is never taken.
@@ -123,15 +119,10 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """A request: one package for one variant, how far, where and when.
+    """A request: one package for one variant; `until`: the last step; `on`: the engine; higher `priority` goes first.
 
-    Attributes:
-        until: The last step.
-        on: The name of the engine.
-        priority: Higher goes first.
-        detached: The dispatcher carries the run out, not the process that submitted it.
-        retry_of: The id of the run whose plan this one repeats.
-        rebuild: It is built even where its wheel is there already.
+    `detached`: the dispatcher carries it out; `retry_of`: the run whose plan it repeats; `rebuild`: also where its
+    wheel is there already.
     """
 
     package: str = ""
@@ -262,10 +253,7 @@ def unpacked(held: bytes) -> str:
 
 
 def _still(path: Path) -> bool:
-    """The file is only to be read, as one that stays as it is: SQLite could not make its files for WAL beside it.
-
-    Where these are there, someone has it open, or was killed, and SQLite reads them too.
-    """
+    """The file is only to be read: SQLite could not make its files for WAL beside it, and nobody else has it open."""
     return path.exists() and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
@@ -277,10 +265,7 @@ MAX_DATA = 64 * 1024  # characters of JSON in one event
 
 
 def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
-    """The network file system that a path is on, such as `nfs4`: SQLite's write-ahead log does not work there.
-
-    None for a local one, and where the system does not say (it is not Linux).
-    """
+    """The network file system that a path is on, such as `nfs4`; None: a local one, or the system does not say."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -305,9 +290,8 @@ def _json(value: Mapping[str, Any]) -> str:
 class Journal:
     """The open journal; a context manager, usable from several threads and beside other processes.
 
-    Raises (everywhere):
-        InfrastructureError: the file is damaged, cannot be written, or stays locked; the message names it.
-        UsageError: an unknown id, or a file of a newer schema or of another program.
+    Raises (everywhere):     InfrastructureError: the file is damaged, cannot be written, or stays locked; the message
+    names it.     UsageError: an unknown id, or a file of a newer schema or of another program.
     """
 
     def __init__(self, path: Path) -> None:
@@ -458,10 +442,7 @@ class Journal:
     # --- writing
 
     def create_run(self, plan_digest: str, request: Request, plan: Mapping[str, Any]) -> Run:
-        """A new run, owned by this process, or by no one yet where a dispatcher is to carry it out.
-
-        Its id sorts after every earlier one of this journal.
-        """
+        """A new run, owned by this process, or by no one yet where it is detached; its id sorts after earlier ones."""
         owner = NOBODY if request.detached else this_process()
         with self._writing():
             run_id = self._next_id()
@@ -510,13 +491,9 @@ class Journal:
             self._append(self._run_of(attempt.job_id), "handle", {"handle": handle}, attempt.job_id, attempt_id)
 
     def set_state(self, attempt_id: int, state: State, result: Result | None = None, why: str | None = None) -> bool:
-        """Moves an attempt on; what is the same already writes no event.
+        """Moves an attempt on; what is the same already writes no event. False: it has ended, and the first end counts.
 
-        Returns:
-            False where the attempt has ended before: the first end counts, whoever saw it.
-
-        Raises:
-            ValueError: a result without an end, `done` without a result, or `queued` without a reason.
+        ValueError: a result without an end, `done` without a result, or `queued` without a reason.
         """
         if (state == "done" and result is None) or (state not in FINAL and result is not None):
             raise ValueError(f"state {state} does not go with result {result}")
@@ -547,11 +524,7 @@ class Journal:
     def event(
         self, run_id: str, kind: str, job_id: int | None = None, attempt_id: int | None = None, **data: Any
     ) -> int:
-        """Appends an event and returns its id.
-
-        Raises:
-            ValueError: the data is more than 64 KiB of JSON, or is none.
-        """
+        """Appends an event and returns its id; ValueError: its data is more than MAX_DATA."""
         with self._writing():
             self._exact(run_id)
             return self._append(run_id, kind, data, job_id, attempt_id)
@@ -632,11 +605,7 @@ class Journal:
         return frozenset(row[0] for row in self._rows(query))
 
     def run(self, run_id: str) -> Run:
-        """The run of this id, or the only one whose id begins so.
-
-        Raises:
-            UsageError: no such run (with the nearest ids), or more than one.
-        """
+        """The run of this id, or the only one whose id begins so; UsageError: there is none, or more than one."""
         # A range, since the index on the id serves it: `substr(id, …) = ?` would read every run.
         found = self._rows("SELECT * FROM runs WHERE id >= ? AND id < ? LIMIT 4", run_id, run_id + "\U0010ffff")
         if len(found) == 1:
@@ -788,10 +757,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class RunState:
-    """`attempts` are those of all its jobs, oldest first; `detail` is what scheduler, engine or error gave in words.
-
-    `build` is the newest attempt of the build alone: a smoke test runs elsewhere.
-    """
+    """`attempts`: all, oldest first; `build`: the newest of it; `detail`: words of scheduler, engine or error."""
 
     phase: Phase
     reason: Reason | None = None
@@ -816,11 +782,7 @@ class RunState:
 
 
 def state_of(journal: Journal, run: Run) -> RunState:
-    """The state of a run now.
-
-    Raises:
-        InfrastructureError: The journal cannot be read.
-    """
+    """The state of a run now."""
     jobs = journal.jobs(run.id)
     attempts = tuple(attempt for job in jobs for attempt in job.attempts)
     builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
@@ -868,10 +830,8 @@ def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState
     return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING)
 
 
-EVERY_S = 10.0
-"""A build notes its progress at most this often."""
-WINDOW = 30
-"""Events that the rate is taken from: five minutes."""
+EVERY_S = 10.0  # a build notes its progress at most this often
+WINDOW = 30  # events that the rate is taken from: five minutes
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import shlex
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from packaging.metadata import parse_email
@@ -50,20 +50,14 @@ from farm.wheel.policy import Report
 from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
 from farm.wheel.verify import verify
 
-if TYPE_CHECKING:
-    from farm.plan.file import Plan
-
 
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
 
-    Raises:
-        BuildFailedError: The source is another release than the recipe says.
-        FarmError: A library is missing, or the wheel is broken; `dest` holds no wheel then.
+    BuildFailedError: the source is another release. FarmError: a library is missing, or the wheel is broken.
     """
     wheel = the_wheel(built / "wheel")
-    libraries = built / "lib"
-    # Engines that hand over files alone leave an empty folder out.
+    libraries = built / "lib"  # engines that hand over files alone leave an empty folder out
     options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
@@ -71,11 +65,7 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
 
 
 def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptions:
-    """Options of the repair of a wheel, as the plan has them, with the folders where libraries are searched for.
-
-    Raises:
-        BuildFailedError: The wheel is of another package or release than the plan.
-    """
+    """Options of the repair of a wheel, as the plan has them; BuildFailedError: it is of another package or release."""
     _check_promise(plan, wheel)
     return RepairOptions(
         lib_dirs=lib_dirs,
@@ -95,8 +85,8 @@ def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptio
 def _check_promise(plan: Plan, wheel: Path) -> None:
     """Refuse another package, and another release, as after one whose recipe still has the old number.
 
-    Its number would be written over. A build that does not know its release says 0 or one of development, without git
-    for instance; the files of PyTorch and of its companions say a0 in every release.
+    A build that does not know its release says 0 or one of development, without git for instance; the files of PyTorch
+    and of its companions say a0 in every release.
     """
     name = parse_wheel_name(wheel.name)
     if name.name != canonicalize_name(plan.package):
@@ -115,13 +105,11 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
         )
 
 
-def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
+def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
     """Verify a wheel against its plan and leave the report in `report_file`.
 
-    `dependencies`: wheels, or folders of wheels, that it leaves libraries to.
-
-    Raises:
-        VerificationFailedError: It does not hold what it promises; every finding is in the text.
+    `dependencies`: wheels, or folders of wheels, that it leaves libraries to. VerificationFailedError: it does not hold
+    what it promises; every finding is in the text.
     """
     report = _decided(verify(wheel, plan.verify, dependencies=dependencies), wheel)
     # Written before it is judged: a wheel that is refused needs its report most.
@@ -189,15 +177,9 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a verified wheel into the group of its variant and the root of its channel.
 
-    Args:
-        workspace: Names the index.
-        plan: Names the group.
-        wheel: The file.
-        report: Verify's report about this very file.
-        given: What the build had beside its plan, for the provenance.
-        run: The run that built it, likewise.
-        policy: What the index takes beyond PyPI's rules.
-        progress: Gets how many bytes of the wheel are stored.
+    Args:     report: Verify's report about this very file.     given, run: What the build had beside its plan, and the
+    run that built it, for the provenance.     policy: What the index takes beyond PyPI's rules.     progress: Gets how
+    many bytes of the wheel are stored.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
@@ -226,10 +208,8 @@ def publish_wheel(
             policy=policy,
             progress=progress,
         )
-    except NameTakenError as error:
-        # The name is taken by other bytes: a rebuild number gives a new name.
-        following = int(plan.options["rebuild"] or 0) + 1
-        error.hint = f"{error.hint}: run it again with --rebuild {following}"
+    except NameTakenError as error:  # by other bytes: a rebuild number gives a new name
+        error.hint = f"{error.hint}: run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}"
         raise
 
 
@@ -251,24 +231,18 @@ def _digest_of(report: Report) -> str:
     return hashlib.sha256(report_text(report).encode()).hexdigest()
 
 
-def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
+def _waived(report: Report) -> dict[str, list[dict[str, object]]]:
     """Accepted findings for the index: the reasons that were used, and how many findings each covers."""
     used: Counter[tuple[str, str]] = Counter((f.check, f.waived) for f in report.findings if f.waived is not None)
-    if not used:
-        return {}
-    return {"waivers": [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]}
+    listed = [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]
+    return {"waivers": listed} if listed else {}
 
 
 def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple[str, ...]:
-    """The options by which pip finds the wheels of one variant group.
+    """The options by which pip finds the wheels of one variant group; `more`: they need others, of pip's own index.
 
-    A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
-    an index; other buckets do not answer folders.
-
-    Args:
-        workspace: Names the index.
-        group: The group.
-        more: The wheels need others that pip's own index has: this index is then asked beside it.
+    A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are an
+    index; other buckets do not answer folders.
     """
     return ("--extra-index-url" if more else "--index-url", public_url(workspace, f"whl/{group}/simple/"))
 
@@ -301,21 +275,8 @@ def pip_line(requirement: str, source: tuple[str, ...]) -> str:
 BUILD_TYPE = "urn:torch-farm:wheel:v1"
 
 
-def predicate(
-    plan: Plan,
-    report: Report,
-    given: BuildInputs,
-    *,
-    run: str | None = None,
-) -> dict[str, Any]:
-    """The predicate for the wheel of a plan.
-
-    Args:
-        plan: What was built: its digest, its source and the parts of it, the archives and wheels of its toolkit.
-        report: What verify found: its digest, as `verify.json` in the folder of the run.
-        given: What the build had beside its plan.
-        run: The id of the run, where there was one.
-    """
+def predicate(plan: Plan, report: Report, given: BuildInputs, *, run: str | None = None) -> dict[str, Any]:
+    """The predicate of the provenance for the wheel of a plan; `run`: the id of its run, where there was one."""
     dependencies: list[dict[str, Any]] = [_dependency("source", plan.source)]
     dependencies += [_dependency(part.into, part.source) for part in plan.parts]
     if given.image is not None:
@@ -378,11 +339,8 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
     """The record of the wheel that was built by this very plan and verified, and that users can install now.
 
     None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
-    or where it is yanked.
-
-    Raises:
-        PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan needs NVIDIA's wheels
-            or the other way round. One version has one form.
+    or where it is yanked. PublishRefusedError: it is there in the other form, with CUDA's libraries where this plan
+    needs NVIDIA's wheels or the other way round.
     """
     if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
         with open_journal(workspace.project, workspace.settings) as journal:
@@ -392,30 +350,20 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
 
 
 def record_of(workspace: Workspace, plan: Plan) -> Record | None:
-    """A published wheel of the plan, whatever runs there are.
-
-    Raises:
-        PublishRefusedError: As `find_published`.
-    """
+    """A published wheel of the plan, whatever runs there are; PublishRefusedError as for `find_published`."""
     store = open_store(workspace.index_url)
-    for filename in listed(store, plan):
-        key = record_key(filename)
-        found = store.get(key)
-        record = parse_record(found.data, key) if found else None
-        if record is None or record.provenance.get("plan") != plan.digest:
-            continue
-        # `verified` is the sha256 that verify read: a file that was replaced since has another.
-        if record.provenance.get("verified") != record.sha256 or not _is_offered(store, plan, record):
-            return None
-        # A record of an earlier version of the farm does not say which form it is.
-        form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
-        if form != plan.cuda_libraries:
-            raise PublishRefusedError(
-                f"{record.filename} is published with `cuda_libraries: {form}`, this plan has {plan.cuda_libraries}",
-                hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
-            )
-        return record
-    return None
+    record = next((r for r in _records(store, plan) if r.provenance.get("plan") == plan.digest), None)
+    # `verified` is the sha256 that verify read: a file that was replaced since has another.
+    if record is None or record.provenance.get("verified") != record.sha256 or not _is_offered(store, plan, record):
+        return None
+    # A record of an earlier version of the farm does not say which form it is.
+    form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
+    if form != plan.cuda_libraries:
+        raise PublishRefusedError(
+            f"{record.filename} is published with `cuda_libraries: {form}`, this plan has {plan.cuda_libraries}",
+            hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
+        )
+    return record
 
 
 def of_same_form(plan: Plan) -> Callable[[Run], bool]:
@@ -432,23 +380,26 @@ def listed(store: Store, plan: Plan) -> list[str]:
     return [name for name in names if str(parse_wheel_name(name).version) == version]
 
 
+def _records(store: Store, plan: Plan) -> Iterator[Record]:
+    """The records of the files of the plan's version."""
+    for key in map(record_key, listed(store, plan)):
+        if found := store.get(key):
+            yield parse_record(found.data, key)
+
+
 def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     """The page of the variant's group lists the wheel, with the same hash and not yanked, and the file is there."""
-    page = store.get(f"whl/{plan.parsed_variant.group}/v1-json/{record.project}/index.json")
+    key = json_key(plan.parsed_variant.group, record.project)
+    page = store.get(key)
     if page is None or store.stat(f"whl/files/{record.filename}") is None:
         return False
-    files = json.loads(page.data).get("files", [])
-    return any(
-        file["filename"] == record.filename and file["hashes"].get("sha256") == record.sha256 and not file.get("yanked")
-        for file in files
-    )
+    files = {file.filename: file for file in parse_page(page.data, key).files}
+    file = files.get(record.filename)
+    return file is not None and file.hashes.sha256 == record.sha256 and file.yanked is False
 
 
 def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) -> tuple[str, tuple[str, ...]]:
-    """Bring the pages to the end that a publisher who failed did not reach: the wheel is listed, and not everywhere.
-
-    Returns the requirement and the options by which pip installs it, which are in `outcomes` then.
-    """
+    """Bring the pages to the end that a publisher who failed did not reach; returns what `pip_request` does."""
     group = plan.parsed_variant.group
     with outcomes.timed("publish", workspace.watcher) as step:
         finish(open_store(workspace.index_url), group, record.project)
@@ -459,11 +410,7 @@ def offer(workspace: Workspace, plan: Plan, record: Record, outcomes: Outcomes) 
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
-    """The result of a run; the smoke test is run where `test` is set and it never passed here.
-
-    Raises:
-        SmokeFailedError: It failed.
-    """
+    """The result of a run; with `test` its smoke test is run, unless it passed here; SmokeFailedError: it failed."""
     outcomes = Outcomes(wheel=None)
     requirement, source = offer(workspace, plan, record, outcomes)
     if not test:
@@ -480,16 +427,11 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
     return outcomes
 
 
-ROOM = 1 << 30
-"""Bytes that this machine keeps free for a run that builds elsewhere: its wheel, twice, and its logs."""
+ROOM = 1 << 30  # bytes that this machine keeps free for a run that builds elsewhere: its wheel, twice, and its logs
 
 
 def check_index(workspace: Workspace, request: Request) -> None:
-    """Refuses an index that cannot be written; once for all runs of a command.
-
-    Raises:
-        InfrastructureError: Nothing can be put into the index.
-    """
+    """InfrastructureError where nothing can be put into the index; once for all runs of a command."""
     if not request.publishes:
         return
     store = open_store(workspace.index_url)
@@ -506,12 +448,7 @@ def check_index(workspace: Workspace, request: Request) -> None:
 
 
 def check_plan(workspace: Workspace, plan: Plan, request: Request) -> None:
-    """Check that there is room for a build, and that its wheel's name is free in the index.
-
-    Raises:
-        InfrastructureError: This machine's disk has no room.
-        PublishRefusedError: Another build has published a wheel of that name.
-    """
+    """Check that there is room for a build (InfrastructureError), and that its name is free (PublishRefusedError)."""
     needed = ROOM
     if engine_kind(request.on).traits.on_this_machine:
         needed = max(needed, int(recipe(plan.recipe).disk_gb * 1e9))
@@ -527,16 +464,11 @@ def check_plan(workspace: Workspace, plan: Plan, request: Request) -> None:
 
 
 def _check_name(workspace: Workspace, plan: Plan) -> None:
-    store = open_store(workspace.index_url)
-    for filename in listed(store, plan):
-        if not serves_plan(filename, plan):
-            continue
-        key = record_key(filename)
-        found = store.get(key)
-        built = parse_record(found.data, key).provenance.get("plan") if found else None
-        if built not in (None, plan.digest):
+    for record in _records(open_store(workspace.index_url), plan):
+        built = record.provenance.get("plan")
+        if serves_plan(record.filename, plan) and built not in (None, plan.digest):
             raise PublishRefusedError(
-                f"{filename} is in the index already, from another build (plan {str(built)[:12]}, this one is "
+                f"{record.filename} is in the index already, from another build (plan {str(built)[:12]}, this one is "
                 f"{plan.digest[:12]}); nothing was built",
                 hint=f"run it again with --rebuild {int(plan.options.get('rebuild') or 0) + 1}",
             )

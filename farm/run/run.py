@@ -41,12 +41,11 @@ def submit(
 ) -> Outcomes:
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
-    `pieces`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine. `rebuild`:
-    build although the wheel is there.
+    `pieces`: of the wheel, where a bundle's `run` built it on another machine; `rebuild`: also where the wheel is
+    there.
 
     Raises:
-        FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
-            is not published.
+        FarmError: A step failed; the class says which. A UsageError: a wheel that the build needs is not published.
         KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
     """
     # All before the run is written down: what cannot work leaves no run behind.
@@ -137,11 +136,7 @@ def take_up(journal: Journal, plan: Plan) -> Run | None:
 
 
 def plan_of(run: Run) -> Plan:
-    """The plan of a run.
-
-    Raises:
-        UsageError: It was made by another version of the farm.
-    """
+    """The plan of a run; UsageError: it was made by another version of the farm."""
     try:
         return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
     except ValidationError as error:
@@ -158,8 +153,7 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
 
     Raises:
         UsageError: There is no such engine, or a wheel that a build needs is not published and no run makes it.
-        NoRunnerError: The engine cannot carry one out.
-        PublishRefusedError: The name of a wheel is taken.
+        NoRunnerError, PublishRefusedError: The engine cannot carry one out; the name of a wheel is taken.
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
@@ -181,9 +175,8 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
 def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
     """Asks for the end of runs, stops what runs of them, and returns them when they have ended.
 
-    Raises:
-        UsageError: There is no such run, or one has ended.
-        InfrastructureError: What runs of one does not stop, or its owner does not notice.
+    UsageError: there is no such run, or one has ended. InfrastructureError: one does not stop, or its owner does not
+    notice.
     """
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]

@@ -25,7 +25,7 @@ from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
 from farm.run.build import completed
-from farm.run.sources import pip_index
+from farm.run.inputs import pip_index
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
@@ -52,9 +52,7 @@ from farm.wheel.metadata import parse_wheel_name
 class Elsewhere:
     """A place for the probe other than this machine: a job of an engine, in an image.
 
-    Attributes:
-        foreign: It is another kind of machine than this one, which cannot run the wheel; else it has a card.
-        emulated: That machine is emulated there.
+    `foreign`: another kind of machine than this one, which cannot run the wheel, else it has a card; `emulated` there.
     """
 
     engine: Engine
@@ -67,13 +65,10 @@ class Elsewhere:
 class SmokeOptions:
     """The options of a smoke test beside the plan.
 
-    Attributes:
-        wheel: The file of the wheel, where it is at hand: its device code goes into the report.
-        filenames: What the index offers of the plan's version, where it is known and no file is at hand.
-        gpu: The GPU part must run.
-        keep: The index is the project's own: the reports are kept in it.
-        passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
-        elsewhere: Where the probe runs on another machine; None: it runs here.
+    Attributes:     wheel: The file of the wheel, where it is at hand: its device code goes into the report.
+    filenames: What the index offers of the plan's version, where no file is at hand.     gpu: The GPU part must run.
+    keep: The reports are kept in the index, which is the project's own.     passed: Names of this environment's
+    variables that the test gets, such as CUDA_VISIBLE_DEVICES.     elsewhere: Where the probe runs; None: here.
     """
 
     wheel: Path | None = None
@@ -226,9 +221,9 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
 
 
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
-    """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
+    """Puts a report into the index beside the wheel's record, never replaced; why it could not be kept, or None.
 
-    Without what was printed: that may name what is no one's business. Returns why it could not be kept, None if it was.
+    Without what was printed: that may name what is no one's business.
     """
     try:
         store = open_store(workspace.index_url)
@@ -296,13 +291,9 @@ def probe_job(
     run: str,
     emulate: str | None = None,
 ) -> SmokeReport:
-    """The report of the probe as a job elsewhere, with the installed packages of `place`.
+    """The report of the probe as a job elsewhere, with the installed packages of `place`; `emulate`: qemu's CPU model.
 
-    `emulate`: the CPU model of qemu, which runs all programs of the image there.
-
-    Raises:
-        NoRunnerError: The node cannot enter the toolchain, or Slurm takes no such job.
-        InfrastructureError: The job was lost.
+    NoRunnerError: the node cannot enter the toolchain, or Slurm takes no such job. InfrastructureError: it was lost.
     """
     engine, gpus = elsewhere.engine, 0 if elsewhere.foreign else 1
     site = place if elsewhere.foreign else next(place.parents[1].glob("lib/python*/site-packages"))

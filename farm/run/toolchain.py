@@ -22,7 +22,7 @@ from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build import completed
-from farm.run.sources import fetch
+from farm.run.inputs import SCRIPTS, fetch
 from farm.run.workspace import Outcomes, Workspace
 
 TAIL_BYTES = 2000
@@ -31,16 +31,10 @@ PACK_TIMEOUT_S = 3600
 PROVE_S = 300
 PUSH_ATTEMPTS = 10
 IMAGE = "image.id"  # the file of a run that says in which image it was built
-SCRIPTS = "dockerfiles/scripts"
 
 
 def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
-    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`.
-
-    Raises:
-        BuildFailedError: It failed; the text has the end of its log.
-        InfrastructureError: The engine does not answer.
-    """
+    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`; BuildFailedError: it failed."""
     with completed(engine, job) as (handle, log, observed):
         if observed.state != "done" or observed.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
@@ -52,9 +46,6 @@ def pack_toolchain(workspace: Workspace, engine: Engine, image: str, *, whole: b
     """The file system of a toolchain image as one compressed tar among the artifacts; packed once an image and script.
 
     `whole`: with CUDA's big libraries; else stand-ins are packed, to link with.
-
-    Raises:
-        BuildFailedError: The image cannot be packed.
     """
     script, cache = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py", workspace.artifacts / "toolchains"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
@@ -93,9 +84,7 @@ print(version, *(m for m in ("build", "setuptools", "wheel") if not importlib.ut
 def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
     """This machine has the plan's Python and compilers, and they work; a self-contained script looks for its own.
 
-    Raises:
-        NoRunnerError: Something is missing; the message says what.
-        UsageError: The plan is for another platform.
+    NoRunnerError: something is missing. UsageError: the plan is for another platform.
     """
     system, _ = this_machine()
     if plan.platform != system.facts.name:
@@ -146,11 +135,7 @@ def _output(command: list[str], environment: dict[str, str]) -> str:
 
 
 def emulates(backend: Backend, plan: Plan) -> bool:
-    """True if the engine emulates the plan's machine; False if it is its own, or no Docker engine is asked.
-
-    Raises:
-        NoRunnerError: It does not run its programs, or makes images for a swarm.
-    """
+    """True if the engine emulates the plan's machine; NoRunnerError: it cannot, or makes images for a swarm."""
     if backend.builder is None or not images.emulates(backend.builder, plan.machine):
         return False
     if backend.swarm is not None:
@@ -162,13 +147,10 @@ def emulates(backend: Backend, plan: Plan) -> bool:
 
 
 def toolchain(workspace: Workspace, backend: Backend, plan: Plan, folder: Path, outcomes: Outcomes) -> str:
-    """Renders a plan into `folder/context` and makes its toolchain; returns the image's name that the runners know.
+    """Renders a plan into `folder/context` and makes its toolchain: the image's name that the runners know, or "".
 
-    "" where no image is made here.
-
-    Raises:
-        InfrastructureError: The image cannot be made, pushed or unpacked.
-        NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
+    InfrastructureError: the image cannot be made, pushed or unpacked. NoRunnerError: the builder is another machine
+    than the plan is for, or the host lacks a compiler.
     """
     context = folder / "context"
     with outcomes.timed("render", workspace.watcher) as step:
@@ -259,11 +241,7 @@ def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
 
 
 def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
-    """Pushes an image; False where the registry has it already.
-
-    Raises:
-        InfrastructureError: The registry does not answer, or refuses it.
-    """
+    """Pushes an image; False where the registry has it already; InfrastructureError: the registry refuses it."""
     repository, _, name = tag.partition(":")
     there, problem = f"{registry}/{repository}", None
     try:

@@ -37,11 +37,7 @@ def say(text: object) -> None:
 
 
 def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
-    """One request, tried again for RETRY_S seconds; the store may be away for minutes.
-
-    Raises:
-        OSError: The store refuses it, or did not answer in that time.
-    """
+    """One request, tried again for RETRY_S seconds; OSError: the store refuses it, or did not answer in that time."""
     context = ssl.create_default_context(cafile=str(CA)) if CA.exists() else None
     deadline, pause = time.monotonic() + RETRY_S, 1.0
     while True:
@@ -192,11 +188,7 @@ def end(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Run the command and send its log; returns the report: exit code, seconds, and what ended it.
-
-    Raises:
-        OSError: The log could not be sent.
-    """
+    """Run the command and send its log; the report has exit code, seconds, and what ended it; OSError: no log."""
     environment = dict(os.environ, **manifest["environment"])
     # A pipe of its own, not the container's output: what dockerd keeps of that is bounded, and stays on the node.
     pipe, write = os.pipe()

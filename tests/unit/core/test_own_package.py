@@ -20,7 +20,7 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
-from farm.cli.project import workspace_of
+from farm.cli.selection import workspace_of
 from farm.machine import doctor
 from farm.machine.doctor import GB, Patient
 from farm.plan.build import resolve
@@ -34,8 +34,7 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
-from farm.run.inputs import published_needs
-from farm.run.sources import _pack
+from farm.run.inputs import _pack, published_needs
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from farm.base.errors import BuildFailedError, NoRunnerError
-from farm.cli.status import summary
+from farm.cli.runs import summary
 from farm.run import dispatch
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
