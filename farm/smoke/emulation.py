@@ -57,11 +57,7 @@ def model_for(cpu: str) -> CpuModel:
 
 
 def find_emulator() -> str:
-    """The program of qemu for this machine's own programs.
-
-    Raises:
-        InfrastructureError: It is not on the PATH, or too old.
-    """
+    """The program of qemu for this machine's own programs; `InfrastructureError`: not on the PATH, or too old."""
     data, name = _data(), f"qemu-{platform.machine()}"
     if sys.platform != "linux":
         reason = f"{name} emulates a CPU for Linux programs alone"
@@ -124,11 +120,7 @@ def emulate(
 ) -> Report:
     """The report with what the import of libraries and modules on the emulated CPU shows, in the check `cpu`.
 
-    Args:
-        report: The static check's.
-        wheel: The file.
-        command: A Python that the wheel is for, on such a CPU; else one of this machine is taken.
-        only: These members; else all.
+    `command`: a Python that the wheel is for, on such a CPU; else one of this machine is taken. `only`: these members.
 
     Raises:
         UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
@@ -172,12 +164,7 @@ def emulate(
 
 
 def _python(wheel: Path) -> Path:
-    """An interpreter of this machine that the wheel is for.
-
-    Raises:
-        UsageError: The wheel is not for Linux on x86-64.
-        InfrastructureError: There is none.
-    """
+    """An interpreter of this machine that the wheel is for."""
     tags = parse_wheel_name(wheel.name).tags
     if platform_machine(tags) != "x86_64":
         raise UsageError(f"{wheel.name} is not for Linux on x86-64", hint="leave --emulate out")

@@ -99,30 +99,22 @@ class SmokeReport(Model):
     """The result of one run of the probe.
 
     Attributes:
-        emulated: The emulated CPU model, None on the real one.
-        outcome: `passed` only if the probe ended by itself, no check failed and at least one passed.
-        reason: Why the outcome is not `passed`.
-        hint: What to do about it.
-        causes: What is known of the reasons, each with its fix.
-        exit_code: The probe's exit code, None if it was ended by a signal or never ran.
-        signal: The signal that ended it (`SIGILL`).
         output_tail: The end of what it printed, control characters removed.
-        seconds: Wall-clock time of the child.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     module: Name
-    emulated: Name | None
-    outcome: Status
-    reason: Text | None = None
-    hint: Text | None = None
-    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()
+    emulated: Name | None  # the emulated CPU model, None on the real one
+    outcome: Status  # `passed` only if the probe ended by itself, no check failed and at least one passed
+    reason: Text | None = None  # why the outcome is not `passed`
+    hint: Text | None = None  # what to do about it
+    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()  # what is known of the reasons, each with its fix
     facts: Facts = Field(default_factory=dict)
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
-    exit_code: int | None = None
-    signal: Name | None = None
+    exit_code: int | None = None  # the probe's exit code, None if it was ended by a signal or never ran
+    signal: Name | None = None  # the signal that ended it (`SIGILL`)
     output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(plain_lines)] = ""
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall-clock time of the child
 
     def to_json(self) -> str:
         """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
@@ -202,24 +194,18 @@ class Expectation:
     """Expectations of the installed wheel's own account.
 
     Attributes:
-        version: The exact version, None to take any.
-        cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
-        archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
-        quantized: The quantized engine that it must have (`fbgemm`), None to take any or none.
-        features: The features of PyTorch that it must have, which are tried.
         imports: Modules to import, for a package without torch's interface: the rest of the probe is left out.
-        script: A Python file to run, for such a package.
         gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
     """
 
-    version: str | None = None
-    cuda: str | None = None
-    archs: tuple[str, ...] = ()
-    quantized: str | None = None
-    features: tuple[str, ...] = ()
+    version: str | None = None  # the exact version, None to take any
+    cuda: str | None = None  # the CUDA version (`11.8`), `none` for a build without CUDA, None to take any
+    archs: tuple[str, ...] = ()  # architectures that it must hold: `sm_35` is SASS, `compute_35` PTX
+    quantized: str | None = None  # the quantized engine that it must have (`fbgemm`), None to take any or none
+    features: tuple[str, ...] = ()  # the features of PyTorch that it must have, which are tried
     gpu: bool = False
     imports: tuple[str, ...] = ()
-    script: Path | None = None
+    script: Path | None = None  # a Python file to run, for such a package
 
 
 @dataclass(frozen=True)
@@ -242,9 +228,10 @@ def run_probe(
     line: Callable[[str], None] | None = None,
     passed: tuple[str, ...] = (),
 ) -> SmokeReport:
-    """Runs the probe with another interpreter and reports what happened, whatever that is.
+    """Runs the probe with another interpreter, in an environment of its own, and reports what happened.
 
-    The probe gets an environment of its own (`probe_environment`).
+    A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an emulator that is missing
+    makes the outcome `not_run`.
 
     Args:
         python: The interpreter of the environment that has the module.
@@ -254,13 +241,6 @@ def run_probe(
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
         line: Gets the line of each check when it ends.
         passed: Names of this environment's variables that the probe gets as well.
-
-    Returns:
-        The report. A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an
-        emulator that is missing makes the outcome `not_run`.
-
-    Raises:
-        UsageError: The interpreter cannot be started, or a variable of `passed` is not set.
     """
     prefix: list[str] = []
     if emulate is not None:
@@ -413,10 +393,7 @@ def judge(
 def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
     """The causes that the texts of a report show (`farm/wheel/messages.yaml`); empty where nothing is known.
 
-    Args:
-        report: What happened.
-        hung: The run, or a check of it, did not end in its time.
-        gpu: It could use a card.
+    `hung`: the run, or a check of it, did not end in its time; `gpu`: it could use a card.
     """
     texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
     # A signal says enough: last words before a crash are often about something else.

@@ -112,12 +112,7 @@ def refuse(what: str, member: str | None = None) -> Never:
 
 
 def check_is_file(path: Path) -> None:
-    """Before it is opened: opening a pipe waits for who writes it, and some devices have no end.
-
-    Raises:
-        UsageError: It is a folder, a pipe or a device.
-        OSError: It cannot be looked at.
-    """
+    """Before it is opened: opening a pipe waits for who writes it, and some devices have no end."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
@@ -193,11 +188,7 @@ class Archive:
             return self._file.read(count)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end.
-
-        Raises:
-            VerificationFailedError: No such member, or its data are damaged or not of the declared length.
-        """
+        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end."""
         entry = self.entry(name)
         crc = length = 0
         for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
@@ -307,16 +298,7 @@ class Archive:
 
 
 def _read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
-    """All members of a ZIP file in the order of their data, with local headers checked.
-
-    Args:
-        file: The open file.
-        size: Its length in bytes.
-        max_members: More members than this are refused.
-
-    Raises:
-        VerificationFailedError: Not a ZIP file, or one that can be read in two ways.
-    """
+    """All members of a ZIP file in the order of their data, with local headers checked."""
     count, start, length, end = _find_directory(file, size)
     if count > max_members:
         refuse(f"{count} members; more than {max_members} are refused")
@@ -493,11 +475,7 @@ def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse a member name that could leave the folder it is unpacked in, on any operating system.
-
-    Raises:
-        VerificationFailedError: With the name and the reason.
-    """
+    """Refuse a member name that could leave the folder it is unpacked in, on any operating system."""
     if not name or len(name) > _MAX_NAME:
         refuse("its name is empty or too long", name[:80])
     if not name.isprintable():
@@ -525,11 +503,9 @@ def check_name(name: str) -> None:
 
 
 def _check_names(entries: list[Entry]) -> dict[str, Entry]:
-    """The members of an archive by name, in its order.
+    """The members by name, in the order of the archive; no two that could not both be unpacked on every disk.
 
-    Raises:
-        VerificationFailedError: A name is unsafe, or two could not both be unpacked on every disk: they differ by case
-            alone, or one is a file and the other below it.
+    Such differ by case alone, or one is a file and the other below it.
     """
     folded: dict[str, str] = {}
     parents: dict[str, str] = {}  # to the first member in it
@@ -569,9 +545,6 @@ def _check_link(name: str, raw: bytes) -> None:
     """A link may climb only at its start and only to inside the wheel: then no chain of links gets out.
 
     One to nothing leads nowhere: installers write an empty file for it (nodejs-bin).
-
-    Raises:
-        VerificationFailedError: With the name of the link and the reason.
     """
     if not raw:
         return

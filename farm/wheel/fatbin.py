@@ -208,18 +208,15 @@ class FatEntry(NamedTuple):
     """Code for one architecture.
 
     Attributes:
-        kind: `sass` (machine code) or `ptx`.
-        sm: 35 for sm_35; "90a" and "100f" for code of one GPU or one family.
-        size: Bytes in the file, without the header.
-        is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every
-            library, so an architecture that only stubs have is not a promise kept. What its symbol table says
-            decides (`farm.wheel.fatbin`), of compressed ones too.
+        is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every library,
+            so an architecture that only stubs have is not a promise kept. What its symbol table says decides
+            (`farm.wheel.fatbin`), of compressed ones too.
     """
 
-    kind: Literal["ptx", "sass"]
-    sm: int | str
+    kind: Literal["ptx", "sass"]  # `sass` (machine code) or `ptx`
+    sm: int | str  # 35 for sm_35; "90a" and "100f" for code of one GPU or one family
     compressed: bool
-    size: int
+    size: int  # bytes in the file, without the header
     is_stub: bool
 
 
@@ -309,12 +306,7 @@ def _name(sm: int, flags: int) -> int | str:
 
 
 def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator[FatEntry]:
-    """The entries of one of kind 0x100.
-
-    Raises:
-        struct.error: Their headers are cut off.
-        VerificationFailedError: They contradict what they describe.
-    """
+    """The entries of one of kind 0x100; `struct.error` where their headers are cut off."""
     compressed = bool(flags & _COMPRESSED)
     count, end = struct.unpack_from("<II", headers)
     # A linker's stubs for all architectures are this small together; what is larger is taken to hold kernels.

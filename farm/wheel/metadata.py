@@ -51,29 +51,26 @@ class WheelName(NamedTuple):
 
 
 class DistInfo(NamedTuple):
-    """METADATA and WHEEL.
+    """METADATA and WHEEL."""
 
-    Attributes:
-        folder: The `.dist-info` folder.
-        tags: Expanded (`cp311-cp311-linux_x86_64`).
-        no_tags: Tag headers that are none, which installers pass over.
-        headers: All of METADATA, by name in lower case.
-        wheel_headers: All of WHEEL.
-    """
-
-    folder: str
+    folder: str  # the `.dist-info` folder
     name: str
     version: str
     requires_python: str | None
     requires_dist: tuple[str, ...]
-    tags: frozenset[str]
-    no_tags: tuple[str, ...] = ()
-    headers: Mapping[str, list[str]] = {}
-    wheel_headers: Mapping[str, list[str]] = {}
+    tags: frozenset[str]  # expanded (`cp311-cp311-linux_x86_64`)
+    no_tags: tuple[str, ...] = ()  # tag headers that are none, which installers pass over
+    headers: Mapping[str, list[str]] = {}  # all of METADATA, by name in lower case
+    wheel_headers: Mapping[str, list[str]] = {}  # all of WHEEL
 
     @property
     def record(self) -> str:
         return f"{self.folder}/RECORD"
+
+    @property
+    def signed(self) -> frozenset[str]:
+        """RECORD and its signatures, which another RECORD makes false."""
+        return frozenset(self.record + ending for ending in ("", ".jws", ".p7s"))
 
     @property
     def stem(self) -> str:
@@ -82,11 +79,7 @@ class DistInfo(NamedTuple):
 
 
 def parse_wheel_name(filename: str) -> WheelName:
-    """Take a wheel's file name apart.
-
-    Raises:
-        VerificationFailedError: It is not one.
-    """
+    """Take a wheel's file name apart, or `VerificationFailedError`."""
     match = _NAME.fullmatch(filename)
     tags = _expanded(match[3]) if match else set()
     try:
@@ -105,11 +98,7 @@ def parse_wheel_name(filename: str) -> WheelName:
 
 
 def read_dist_info(archive: Archive) -> DistInfo:
-    """Read the one `.dist-info` folder.
-
-    Raises:
-        VerificationFailedError: None or several, a file missing or malformed.
-    """
+    """Read the one `.dist-info` folder, or `VerificationFailedError`."""
     # pip and installer count a file of such a name too.
     folders = {name.partition("/")[0] for name in archive.members if ".dist-info" in name}
     folders = {folder for folder in folders if folder.endswith(".dist-info")}
@@ -344,15 +333,9 @@ def render_record(rows: Iterable[Row]) -> bytes:
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
-    """RECORD compared with the members of the wheel.
+    """(path, what is wrong) of RECORD, in its order, then of the wheel's `files`: sha256 and length by name.
 
-    Args:
-        rows: The parsed RECORD (`read_record`).
-        record: RECORD's own name; it and its signatures carry no hash.
-        files: (sha256 in hexadecimal, length) of each file of the wheel.
-
-    Returns:
-        (path, what is wrong), in the order of RECORD, then of the wheel. Empty: all is well.
+    `record`: RECORD's own name; it and its signatures carry no hash.
     """
     signatures = {f"{record}.jws", f"{record}.p7s"}  # "Binary distribution format": they cannot sign themselves
     unhashed = {record, *signatures}

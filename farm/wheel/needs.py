@@ -34,7 +34,7 @@ from packaging.utils import canonicalize_name
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_of
 from farm.base.requirement import read_requirement
-from farm.wheel.archive import Archive, Limits
+from farm.wheel.archive import Archive
 from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
 from farm.wheel.pe import added_folders, fits, openmp_runtimes, owner
@@ -112,12 +112,7 @@ def inside(member: str, entry: str) -> str | None:
 
 
 def foreign(member: str, entry: str) -> str | None:
-    """Why an entry of a wheel's library leads elsewhere than into site-packages; None where it stays inside.
-
-    Args:
-        member: The library's name in the wheel.
-        entry: Of its RUNPATH or RPATH, as it is written there (ld.so(8)).
-    """
+    """Why an entry of a library's RUNPATH or RPATH leads out of site-packages; None where it stays inside."""
     if entry.startswith(_BUILD_IMAGE):
         return None
     if not entry:
@@ -141,9 +136,7 @@ DRIVER = ("libcuda.so.1", "libnvidia-*")
 
 
 def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()) -> list[Need]:
-    """Every need of every loadable library, and who answers it.
-
-    Since every library of the wheel is looked at, needs of needs are covered.
+    """Every need of every loadable library, and who answers it. All are looked at, so needs of needs are covered.
 
     Args:
         libraries: All libraries of the wheel.
@@ -266,13 +259,7 @@ def wants(library: Library) -> Iterator[tuple[str, str]]:
 def resolve_dlls(
     libraries: Iterable[Library], exclude: Sequence[str], dependencies: Sequence[Library] = ()
 ) -> list[Need]:
-    """Every need of every DLL, and who answers it.
-
-    Args:
-        libraries: The DLLs of the wheel (.pyd files too).
-        exclude: Name patterns (`fnmatch`) of DLLs that may be missing, besides those that every machine has.
-        dependencies: Those of the wheels that are installed beside it.
-    """
+    """`resolve` for DLLs and .pyd files."""
     loadable = [library for library in libraries if library.is_loadable]
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}
@@ -322,15 +309,8 @@ class DependencyWheel:
     libraries: tuple[Library, ...]
 
 
-def read_dependencies(
-    paths: Sequence[Path], info: DistInfo, limits: Limits | None = None
-) -> tuple[DependencyWheel, ...]:
-    """Read those of the given wheels that a wheel requires.
-
-    Args:
-        paths: Wheels, and folders of wheels; a folder may hold others than are required.
-        info: METADATA of the wheel.
-        limits: What a wheel may ask of this machine.
+def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[DependencyWheel, ...]:
+    """Read those of the given wheels, and of the wheels in the given folders, that a wheel requires.
 
     Raises:
         UsageError: A file cannot be read, or a wheel that was given by name is not required.
@@ -357,7 +337,7 @@ def read_dependencies(
             if name.name in found:
                 raise UsageError(f"{found[name.name].name} and {file.name}: two wheels for one dependency")
             found[name.name] = file
-    return tuple(_read(file, limits) for _, file in sorted(found.items()))
+    return tuple(_read(file) for _, file in sorted(found.items()))
 
 
 def required(info: DistInfo) -> set[str]:
@@ -393,9 +373,9 @@ def _requirements(info: DistInfo) -> list[Requirement]:
     return found
 
 
-def _read(path: Path, limits: Limits | None) -> DependencyWheel:
+def _read(path: Path) -> DependencyWheel:
     name = parse_wheel_name(path.name)
-    with Archive(path, limits) as archive:
+    with Archive(path) as archive:
         info = read_dist_info(archive)
         if not same_name(info.name, name.name):
             raise VerificationFailedError(f"{path.name}: its METADATA is that of {info.name}")

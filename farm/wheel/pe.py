@@ -58,28 +58,18 @@ class PeSection(NamedTuple):
 
 
 class Pe(NamedTuple):
-    """The facts of one PE file.
+    """The facts of one PE file."""
 
-    Attributes:
-        machine: As in platform tags (`amd64`), or `pe0x<number>`.
-        needed: DLLs that must be there when it is loaded, in order, as written.
-        delay_needed: DLLs that must be there when one of their functions is first called.
-        linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
-        entry: Where the loader enters it, relative to the image base; 0: nowhere.
-        directories: (address, size) of the data directories, sixteen of them.
-        wide: 64 bits.
-    """
-
-    machine: str
+    machine: str  # as in platform tags (`amd64`), or `pe0x<number>`
     is_dll: bool
-    needed: tuple[str, ...]
-    delay_needed: tuple[str, ...]
-    linker: str
+    needed: tuple[str, ...]  # DLLs that must be there when it is loaded, in order, as written
+    delay_needed: tuple[str, ...]  # DLLs that must be there when one of their functions is first called
+    linker: str  # version of the linker, such as `14.29` (Visual Studio 2019 16.11)
     sections: tuple[PeSection, ...]
     image_base: int
-    entry: int
-    directories: tuple[tuple[int, int], ...]
-    wide: bool = True
+    entry: int  # where the loader enters it, relative to the image base; 0: nowhere
+    directories: tuple[tuple[int, int], ...]  # (address, size) of the data directories, sixteen of them
+    wide: bool = True  # 64 bits
 
     def place(self, address: int) -> tuple[int, int]:
         """(file offset, end of its section in the file) of an address relative to the image base."""
@@ -186,13 +176,16 @@ class DllSymbols:
 
     Attributes:
         imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
-        exports: The names and ordinals that it gives.
         forwards: Exported name to `DLL.name`, for those that are in another DLL.
     """
 
     imports: dict[str, frozenset[str]] = field(default_factory=dict)
-    exports: frozenset[str] = frozenset()
+    exports: frozenset[str] = frozenset()  # the names and ordinals that it gives
     forwards: dict[str, str] = field(default_factory=dict)
+
+    def source(self, name: str) -> str | None:
+        """The DLL that a name is taken from, in words; None for a name that it does not take."""
+        return next((f" from {dll}" for dll, taken in self.imports.items() if name in taken), None)
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
@@ -339,11 +332,7 @@ def _lists() -> _Lists:
 
 @cache
 def windows_dlls() -> frozenset[str]:
-    """Windows' own DLLs of 64-bit x86, in lower case: what delvewheel leaves out of every wheel.
-
-    Raises:
-        InfrastructureError: The installed delvewheel keeps the list elsewhere.
-    """
+    """Windows' own DLLs of 64-bit x86, in lower case: what delvewheel leaves out of every wheel."""
     try:
         lists = import_module("delvewheel._dll_list")
         return frozenset(name.lower() for name in lists.ignore_names[lists.MachineType.AMD64])

@@ -111,13 +111,7 @@ def check_cuda(
 ) -> None:
     """The GPU part. Where there is nothing to run it on, its checks say so and none passes.
 
-    Args:
-        recorder: Where the results go.
-        module: The module under test.
-        seed: Of the test data.
-        cpu_only: Leave the GPU alone.
-        code: The check for native code or JIT, which starts processes; None leaves it out.
-        promised: The features that the plan promises.
+    `code`: the check for native code or JIT, which starts processes; None leaves it out.
     """
     reason = None
 
