@@ -1,6 +1,6 @@
-"""CPUs by emulation: which model stands for a CPU level, and is the emulator here.
+"""CPUs by emulation: the model that stands for a level, and imports of a wheel's libraries on it.
 
-Imports of a wheel's libraries on an emulated CPU of the promised level: what the static check cannot decide.
+They show what the static check cannot decide.
 """
 
 import os

@@ -168,7 +168,7 @@ def install(
 ) -> None:
     """Install one requirement or wheel, and what it depends on, from one index and nowhere else.
 
-    """An interpreter for `py311` or `py313t` (free-threaded): this one or one of the PATH; None: there is none."""
+    The user's configuration of pip is left out: an extra index named there could answer for our package. `source`: its
     options that name the index. All that pip says goes to `log`, and line by line to `line`.
 
     Raises:

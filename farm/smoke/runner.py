@@ -1,7 +1,4 @@
-"""Results of a smoke test: the probe's file, read as untrusted input, and the report made from it.
-
-Runs the probe in a child process and survives whatever the module under test does to it.
-"""
+"""Runs the probe in a child process and survives whatever the module under test does to it; the report of that."""
 
 import contextlib
 import os
@@ -61,10 +58,9 @@ class Check(Model):
 
 
 class ProbeDocument(Model):
-    """The file that the probe writes, schema 1; `running` names the check in progress, `limit_s` its time.
+    """The file that the probe writes, schema 1; `running` names the check in progress.
 
-    `out_of_time`: `limit_s` is what was left of the time of all checks, `time_limit_s`. `skipped`: how many checks
-    were not run since that time was over.
+    `skipped`: how many checks were not run since the time of all of them, `time_limit_s`, was over.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -72,9 +68,7 @@ class ProbeDocument(Model):
     facts: Facts
     complete: bool
     running: Name | None
-    limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     time_limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
-    out_of_time: bool = False
     skipped: Annotated[int, Field(ge=0)] = 0
     checks: Annotated[tuple[Check, ...], Field(max_length=500)]
 
@@ -266,7 +260,7 @@ def run_probe(
 
 def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False) -> list[str]:
     """The options of the probe, which writes its report into `file`."""
-    options = [f"--module={module}", f"--json={file}", f"--check-limit={timeout_s:g}", f"--time-limit={timeout_s:g}"]
+    options = [f"--module={module}", f"--json={file}", f"--time-limit={timeout_s:g}"]
     options += ["--cpu-only"] if cpu_only else []
     if expect.version is not None:
         options.append(f"--expect-version={expect.version}")
@@ -436,7 +430,7 @@ def _outcome(
     is_late = not document.complete and ended.tail.rfind("Timeout (") >= 0
     if document.skipped:
         return "failed", f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"
-    if is_late and document.out_of_time:
+    if is_late:
         return "failed", f"{_LATE} {document.time_limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"

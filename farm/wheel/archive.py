@@ -18,7 +18,6 @@ import re
 import stat
 import struct
 import tempfile
-import threading
 import unicodedata
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -79,8 +78,7 @@ class Limits(NamedTuple):
 class Entry(NamedTuple):
     """One member as the directory describes it (a tuple, because wheels hold ten thousand of them).
 
-    `data_offset` is where its compressed bytes begin. `is_plain`: its local header is one that `local_header` could
-    have written, and no descriptor follows: it may be copied as it is.
+    `data_offset` is where its compressed bytes begin.
     """
 
     name: str
@@ -94,7 +92,6 @@ class Entry(NamedTuple):
     made_by: int
     header_offset: int
     data_offset: int = 0
-    is_plain: bool = False
 
     @property
     def mode(self) -> int:
@@ -137,8 +134,6 @@ class Archive:
         self.path = path
         self.limits = limits or Limits()
         try:
-            # Windows has no pread: there a seek and a read must stay together.
-            self._lock = threading.Lock()
             check_is_file(path)
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
         except OSError as error:
@@ -172,20 +167,14 @@ class Archive:
         return self.span(entry.data_offset, entry.data_offset + entry.compressed)
 
     def span(self, start: int, end: int) -> Generator[bytes, None, None]:
-        """The file's bytes from `start` to `end`, in chunks of at most 256 KiB. Several threads may read at a time."""
+        """The file's bytes from `start` to `end`, in chunks of at most 256 KiB."""
         while start < end:
-            chunk = self._read_at(start, min(_CHUNK, end - start))
+            self._file.seek(start)
+            chunk = self._file.read(min(_CHUNK, end - start))
             if not chunk:
                 refuse(f"{self.path.name}: the file ends before byte {end}")
             yield chunk
             start += len(chunk)
-
-    def _read_at(self, start: int, count: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(self._file.fileno(), count, start)
-        with self._lock:
-            self._file.seek(start)
-            return self._file.read(count)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end."""
@@ -430,7 +419,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
     if len(raw) < _LOCAL.size:
         refuse("its local header is cut off", entry.name)
     magic, version, *fields = _LOCAL.unpack_from(raw)
-    flags, method, time, date, crc, compressed, size, name_length, extra_length = fields
+    flags, method, _, _, crc, compressed, size, name_length, extra_length = fields
     if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or raw[_LOCAL.size :] != expected or name_length != len(expected):
         refuse("its local header names another member", entry.name)
     if version > _NEWEST_VERSION:
@@ -453,10 +442,9 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
     end = data + entry.compressed
     if end > limit:
         refuse("its data overlaps the directory", entry.name)
-    plain = not extra_length and not deferred and time == entry.time and date == entry.date
     if deferred:
         end += _descriptor_length(file, entry, end)
-    return entry._replace(data_offset=data, is_plain=plain), end
+    return entry._replace(data_offset=data), end
 
 
 def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:

@@ -114,20 +114,13 @@ class Elf:
     static_tls: int = 0  # bytes of thread-local variables that must lie where the first libraries have theirs
 
     def file_offset(self, address: int) -> int:
-        """Where in the file a loaded address lies."""
-        for segment in self.segments:
-            if segment.address <= address < segment.address + segment.size:
-                return segment.offset + address - segment.address
-        raise damaged("a table is outside what is loaded")
+        """The place in the file of a loaded address."""
+        return _file_offset(self.segments, address)
 
     @property
     def search_path(self) -> tuple[str, ...]:
         """Where the loader looks for what this file needs: RUNPATH, or RPATH where there is no RUNPATH."""
         return self.rpath if self.runpath is None else self.runpath
-
-    @property
-    def is_loadable(self) -> bool:
-        return self.kind in ("shared", "executable")
 
 
 def read_elf(data: Buffer) -> Elf:
@@ -162,8 +155,14 @@ def symbol_name(data: Buffer, offset: int) -> str:
 
 def _text(raw: bytes) -> str:
     """Decoded for comparison and display: what could not be printed is escaped, so it names no file either."""
-    text = raw.decode("utf-8", "backslashreplace")
-    return printable(text)
+    return printable(raw.decode("utf-8", "backslashreplace"))
+
+
+def _file_offset(segments: Iterable[Segment], address: int) -> int:
+    for segment in segments:
+        if segment.address <= address < segment.address + segment.size:
+            return segment.offset + address - segment.address
+    raise damaged("a table is outside what is loaded")
 
 
 def damaged(what: str) -> VerificationFailedError:
@@ -257,12 +256,7 @@ class _Reader:
         return dynamic
 
     def _file_offset(self, address: int | None) -> int | None:
-        if address is None:
-            return None
-        for segment in self.loads:
-            if segment.address <= address < segment.address + segment.size:
-                return segment.offset + address - segment.address
-        raise damaged("a table is outside what is loaded")
+        return None if address is None else _file_offset(self.loads, address)
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
         tags: list[tuple[int, int]] = []

@@ -196,7 +196,7 @@ def _fatbins(
 ) -> tuple[tuple[FatbinSet, ...], int]:
     """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
     containers = [container for start, end in ranges for container in read_fatbins(data, start, end)]
-    containers += [each.container for each in find_fatbins(data, known)]
+    containers += find_fatbins(data, known)
     count: Counter[_Archs] = Counter()
     weight: Counter[_Archs] = Counter()
     for container in containers:

@@ -1,10 +1,8 @@
-"""A wheel's own account: its file name, METADATA and WHEEL.
+"""A wheel's own account: its file name, METADATA, WHEEL and RECORD, the list of its files with their hashes.
 
 Names and tags are read as `packaging.utils` and `packaging.tags` read them (the tests compare them).
-Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata".
-
-
-RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects").
+Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata", "Recording
+installed projects".
 """
 
 import base64

@@ -11,12 +11,9 @@ needs is looked for in its own folder, in the folder of python.exe, in folders a
 (`<name>.libs` by delvewheel's code), and in System32; never in PATH. Case does not count. Source: Microsoft,
 "Dynamic-link library search order".
 
-
-The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's.
-
-pip unpacks them beside it, so its RUNPATHs lead from one into the other (`$ORIGIN/../../nvidia/cublas/lib`). Here they
-are files on this machine: what the wheel imports from them is looked up in them, and what they hold is judged with it.
-
+The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's, are unpacked beside
+it, so its RUNPATHs lead from one into the other (`$ORIGIN/../../nvidia/cublas/lib`): what it imports from them is
+looked up in them, and what they hold is judged with it.
 """
 
 import posixpath

@@ -1,14 +1,9 @@
 """PE (DLLs and Python's .pyd files): what a library needs of which DLL, and the functions that it takes and gives.
 
 Where a name that is taken is not given, Windows reports error 127, "The specified procedure could not be found". Any
-byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+byte string is a legal argument: what is damaged raises `VerificationFailedError`. Below are the DLLs that a machine has
+without the wheel, and those that are loaded by name: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-format).
-
-
-Facts about Windows: the DLLs that a machine has without the wheel, and those that are loaded by name.
-
-Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
-
 """
 
 import re
@@ -312,22 +307,17 @@ _CRT = re.compile(
 )
 
 
-class _Lists(NamedTuple):
-    system: tuple[str, ...]
-    driver: tuple[str, ...]
-    python: tuple[str, ...]
-    runtime: tuple[str, ...]
-    brought_along: tuple[str, ...]
-    openmp: tuple[str, ...]
-    folders: tuple[str, ...]
-    loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
+@cache
+def _listed(what: str) -> tuple[str, ...]:
+    """A list of `windows.yaml`."""
+    return tuple(yamlfile.plain(Path(__file__).with_name("windows.yaml"))[what])
 
 
 @cache
-def _lists() -> _Lists:
-    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))
-    by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
-    return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
+def _loading() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(in which file, names) of DLLs that are loaded by name."""
+    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))["loaded_by_name"]
+    return tuple((rule["in"], tuple(rule["names"])) for rule in raw)
 
 
 @cache
@@ -346,38 +336,32 @@ def windows_dlls() -> frozenset[str]:
 @lru_cache(maxsize=10_000)
 def owner(name: str) -> Owner | None:
     """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has to."""
-    lists = _lists()
-    known: tuple[tuple[Owner, tuple[str, ...]], ...] = (
-        ("driver", lists.driver),
-        ("python", lists.python),
-        ("vc runtime", lists.runtime),
-        ("system", lists.system),
-    )
     low = name.lower()
-    for who, patterns in known:
-        if fits(low, patterns):
+    known: dict[Owner, str] = {"driver": "driver", "python": "python", "vc runtime": "runtime", "system": "system"}
+    for who, what in known.items():
+        if fits(low, _listed(what)):
             return who
     return "system" if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls() else None
 
 
 def of_the_machine() -> tuple[str, ...]:
     """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime, newer Windows'."""
-    return (*_lists().driver, *_lists().python, *_lists().runtime, *_lists().system)
+    return tuple(name for what in ("driver", "python", "runtime", "system") for name in _listed(what))
 
 
 def is_brought_along(name: str) -> bool:
     """True if programs may bring their own of a DLL that Windows has too."""
-    return fits(name, _lists().brought_along)
+    return fits(name, _listed("brought_along"))
 
 
 def added_folders() -> tuple[str, ...]:
     """Patterns of folders below site-packages that packages add to the search for DLLs."""
-    return _lists().folders
+    return _listed("folders")
 
 
 def openmp_runtimes(needed: Iterable[str]) -> list[str]:
     """The OpenMP runtimes among the DLLs that a library imports."""
-    return [name for name in needed if fits(name, _lists().openmp)]
+    return [name for name in needed if fits(name, _listed("openmp"))]
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
@@ -393,7 +377,7 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
 
     `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
     """
-    wanted = tuple(name for where, names in _lists().loaded_by_name if fits(filename, (where,)) for name in names)
+    wanted = tuple(name for where, names in _loading() if fits(filename, (where,)) for name in names)
     found: set[str] = set()
     if wanted:
         # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.

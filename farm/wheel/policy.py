@@ -1,12 +1,7 @@
-"""The levels of a CPU by name, as `isa_levels.yaml` has them; apart from the decoder, since every plan names one.
-
-Policies of `farm verify`, and accepted findings.
+"""Policies of `farm verify`, accepted findings, and the report.
 
 A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
 Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
-
-
-Findings of `verify`, as its report has them.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A new wheel from an old one, with unchanged members copied as compressed bytes.
 
 Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very end, and what is new
-carries the date 1980-01-01. Nothing is recompressed, and neighbours are copied in one piece, so the cost is that of
+carries the date 1980-01-01. Nothing is recompressed, so the cost is that of
 copying the file.
 """
 
@@ -94,7 +94,8 @@ def rewrite(
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
-                writer.copy(source, kept)
+                for entry, name in kept:
+                    writer.copy(source, entry, name)
                 rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")]
                 written = {}
                 for member in new:
@@ -119,36 +120,12 @@ class _Writer:
         self.file = file
         self.entries: list[Entry] = []
 
-    def copy(self, source: Archive, kept: list[tuple[Entry, str]]) -> None:
-        """Copy members raw: those that are plain with their headers, a run of neighbours in one piece."""
-        run_start = run_end = moved_by = 0
-        position = self.file.tell()
-        for entry, name in kept:
-            plain = entry.is_plain and name == entry.name
-            # The run ends here: what was gathered goes in one call, which file systems with shared extents do without
-            # copying.
-            if run_end and not (plain and entry.header_offset == run_end):
-                self._copy_range(source, run_start, run_end)
-                run_end = 0
-            if plain:
-                if not run_end:
-                    run_start, moved_by = entry.header_offset, position - entry.header_offset
-                run_end = entry.data_offset + entry.compressed
-                moved = entry._replace(header_offset=entry.header_offset + moved_by) if moved_by else entry
-                self.entries.append(moved)
-                position = run_end + moved_by
-            else:
-                position = self._copy_fresh(source, entry, name)
-        if run_end:
-            self._copy_range(source, run_start, run_end)
-
-    def _copy_fresh(self, source: Archive, entry: Entry, name: str) -> int:
-        """Copy a member under a new local header: no descriptor, no odd extra fields. Returns the end."""
+    def copy(self, source: Archive, entry: Entry, name: str) -> None:
+        """Copy a member's packed bytes under a new local header: no descriptor, no odd extra fields."""
         moved = entry._replace(name=name, header_offset=self.file.tell())
         self._write(local_header(moved, wide=needs_zip64(entry.size, entry.compressed)))
         self._copy_range(source, entry.data_offset, entry.data_offset + entry.compressed)
         self.entries.append(moved)
-        return self.file.tell()
 
     def add(self, member: NewMember) -> tuple[str, int]:
         """Deflate a new member, then write its header over the room left for it."""
@@ -229,8 +206,8 @@ _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
 def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any], build: str = "") -> tuple[Path, bytes]:
     """A wheel with a variant label (drafts of PEP 825) and `variant.json` in `dest`; its path and METADATA.
 
-    The local version goes: the label holds the same facts and distinguishes wheels of one version. `build`: the number of
-    a rebuild, of which installers take the highest; added to that of the wheel.
+    The local version goes: the label holds the same facts and distinguishes wheels of one version. `build`: the number
+    of a rebuild, of which installers take the highest; added to that of the wheel.
     """
     if not _LABEL.fullmatch(label):
         raise UsageError(f"not a variant label: {label[:80]!r}", hint="lower-case letters, digits, _ and .")

@@ -1,9 +1,4 @@
-"""The NVIDIA driver itself, asked without the module under test.
-
-Is it the wheel's own machine code that the card runs, or PTX that the driver compiled?
-
-How fast the card multiplies and copies, as a share of what it can do.
-"""
+"""The NVIDIA driver, asked without the module under test; the code that the card runs; its speed."""
 
 from __future__ import annotations
 
