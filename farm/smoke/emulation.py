@@ -24,8 +24,9 @@ from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
-from farm.wheel.policy import Check, Finding, Report
+from farm.wheel.policy import Check, Report
 from farm.wheel.tags import platform_machine
+from farm.wheel.verify import finding
 
 
 class _Data(Model):
@@ -233,19 +234,22 @@ def _load(
 def _with(
     report: Report, model: str, members: list[str], outcomes: dict[str, str | int], words: dict[str, str]
 ) -> Report:
+    level = report.policy.cpu
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
     others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
-    findings = tuple(
-        Finding(
-            check="cpu",
-            where=path,
-            what=f"loading it on {model} ends the process by {signal.Signals(number).name}"
-            + (f" (last words: {words[path]})" if words.get(path) else ""),
-            why=f"on a CPU of level {report.policy.cpu} the import dies so",
-            fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, PyInit functions",
+    last = {path: f" (last words: {text})" if text else "" for path, text in words.items()}
+    findings = [
+        finding(
+            "cpu",
+            "emulated",
+            path,
+            model=model,
+            signal=signal.Signals(number).name,
+            words=last.get(path, ""),
+            cpu=level,
         )
         for path, number in died.items()
-    )
+    ]
     seen = f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries loaded on {model}"
     if others:
         seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"

@@ -92,8 +92,7 @@ class Cause(Model):
 class SmokeReport(Model):
     """The result of one run of the probe.
 
-    Attributes:
-        output_tail: The end of what it printed, control characters removed.
+    `output_tail`: The end of what it printed, control characters removed.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -187,9 +186,8 @@ _MEANING = {
 class Expectation:
     """Expectations of the installed wheel's own account.
 
-    Attributes:
-        imports: Modules to import, for a package without torch's interface: the rest of the probe is left out.
-        gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
+    `imports`: Modules to import, for a package without torch's interface: the rest of the probe is left out. `gpu`: The
+    GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
     """
 
     version: str | None = None  # the exact version, None to take any
@@ -260,18 +258,14 @@ def run_probe(
 
 def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False) -> list[str]:
     """The options of the probe, which writes its report into `file`."""
-    options = [f"--module={module}", f"--json={file}", f"--time-limit={timeout_s:g}"]
+    given = {"module": module, "json": file, "time-limit": f"{timeout_s:g}", "expect-version": expect.version}
+    given |= {"expect-cuda": expect.cuda, "expect-quantized": expect.quantized, "script": expect.script}
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    options += [
+        *(f"--expect-feature={name}" for name in expect.features),
+        *(f"--import={name}" for name in expect.imports),
+    ]
     options += ["--cpu-only"] if cpu_only else []
-    if expect.version is not None:
-        options.append(f"--expect-version={expect.version}")
-    if expect.cuda is not None:
-        options.append(f"--expect-cuda={expect.cuda}")
-    if expect.quantized is not None:
-        options.append(f"--expect-quantized={expect.quantized}")
-    options += [f"--expect-feature={name}" for name in expect.features]
-    options += [f"--import={name}" for name in expect.imports]
-    if expect.script is not None:
-        options.append(f"--script={expect.script}")
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 
 

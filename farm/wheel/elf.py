@@ -382,9 +382,8 @@ _LOCAL = 0
 class Symbols:
     """The dynamic symbols of a library.
 
-    Attributes:
-        undefined: What must be found elsewhere: name to (library, version), both empty for one without version. Weak
-            ones are left out: they may stay undefined.
+    `undefined`: What must be found elsewhere: name to (library, version), both empty for one without version. Weak ones
+    are left out: they may stay undefined.
     """
 
     undefined: dict[str, tuple[str, str]] = field(default_factory=dict)

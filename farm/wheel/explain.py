@@ -128,8 +128,7 @@ _LIBRARY = re.compile(r"\.(so(\.[\d.]+)?|dll|pyd)$", re.IGNORECASE)
 class Explanation(Frozen):
     """One message, explained.
 
-    Attributes:
-        culprits: The files that cause it, each with what is wrong; empty: none of these files does.
+    `culprits`: The files that cause it, each with what is wrong; empty: none of these files does.
     """
 
     message: str  # what was recognised, such as `winerror 126`

@@ -204,10 +204,9 @@ _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest libr
 class FatEntry(NamedTuple):
     """Code for one architecture.
 
-    Attributes:
-        is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every library,
-            so an architecture that only stubs have is not a promise kept. What its symbol table says decides
-            (`farm.wheel.fatbin`), of compressed ones too.
+    `is_stub`: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every library, so
+    an architecture that only stubs have is not a promise kept. What its symbol table says decides
+    (`farm.wheel.fatbin`), of compressed ones too.
     """
 
     kind: Literal["ptx", "sass"]  # `sass` (machine code) or `ptx`

@@ -21,9 +21,8 @@ DECODED = 16 << 20
 class WheelContents(Frozen):
     """A wheel's own words and what its libraries are.
 
-    Attributes:
-        manylinux: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
-            `manylinux_problem`.
+    `manylinux`: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
+    `manylinux_problem`.
     """
 
     file: str

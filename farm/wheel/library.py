@@ -68,9 +68,8 @@ class Instructions(NamedTuple):
 class Library(NamedTuple):
     """The facts of one ELF or PE file in a wheel; those that the files have too are explained there (`Elf`, `Pe`).
 
-    Attributes:
-        format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
-        has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
+    `format`: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix. `has_runpath`:
+    That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
     """
 
     path: str  # member name

@@ -15,9 +15,12 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from packaging.requirements import InvalidRequirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.requirement import read_requirement
 from farm.base.text import before_download
 from farm.wheel.archive import Archive
 
@@ -58,8 +61,7 @@ class DistInfo(NamedTuple):
     requires_dist: tuple[str, ...]
     tags: frozenset[str]  # expanded (`cp311-cp311-linux_x86_64`)
     no_tags: tuple[str, ...] = ()  # tag headers that are none, which installers pass over
-    headers: Mapping[str, list[str]] = {}  # all of METADATA, by name in lower case
-    wheel_headers: Mapping[str, list[str]] = {}  # all of WHEEL
+    wheel_headers: Mapping[str, list[str]] = {}  # of WHEEL, by name in lower case
 
     @property
     def record(self) -> str:
@@ -92,7 +94,7 @@ def parse_wheel_name(filename: str) -> WheelName:
             hint = f"rename it as it was before its download: {was}"
         raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})", hint=hint) from error
     parts = tuple(filename.removesuffix(".whl").split("-"))
-    return WheelName(_normal_name(match[1]), version, frozenset(map("-".join, tags)), parts)
+    return WheelName(canonicalize_name(match[1]), version, frozenset(map("-".join, tags)), parts)
 
 
 def read_dist_info(archive: Archive) -> DistInfo:
@@ -118,7 +120,6 @@ def read_dist_info(archive: Archive) -> DistInfo:
         requires_dist=tuple(metadata.get("requires-dist", ())),
         tags=frozenset("-".join(tag) for line in lines for tag in _expanded(line)),
         no_tags=tuple(line for line in lines if not _expanded(line)),
-        headers=metadata,
         wheel_headers=wheel,
     )
 
@@ -132,11 +133,7 @@ def same_version(left: str, right: str) -> bool:
 
 
 def same_name(left: str, right: str) -> bool:
-    return _normal_name(left) == _normal_name(right)
-
-
-def _normal_name(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return canonicalize_name(left) == canonicalize_name(right)
 
 
 def normal_version(version: str) -> str:
@@ -149,10 +146,6 @@ def normal_version(version: str) -> str:
 
 def normal_requirement(requirement: str) -> str:
     """A requirement (PEP 508) in normal form, or `UsageError`."""
-    from packaging.requirements import InvalidRequirement  # noqa: PLC0415 (slow to import, seldom needed)
-
-    from farm.base.requirement import read_requirement  # noqa: PLC0415 (as above)
-
     try:
         if not requirement.isprintable():
             raise InvalidRequirement("control characters")

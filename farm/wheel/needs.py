@@ -153,12 +153,25 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
     inherited = _inherited(loadable, places)
+
+    def answered(library: Library, name: str, paths: list[str]) -> Need:
+        # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
+        for path in paths:
+            for answer, where in ((Answer.WHEEL, places), (Answer.DEPENDENCY, beside)):
+                if by := where.get((path, library.machine)):
+                    return Need(library.path, name, answer, by)
+        by = names.get((name, library.machine))
+        # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
+        if by not in beside.values() and any(fnmatchcase(name, pattern) for pattern in patterns):
+            return Need(library.path, name, Answer.EXCLUDED)
+        if is_system_library(name):
+            return Need(library.path, name, Answer.SYSTEM)
+        return Need(library.path, name, Answer.UNREACHABLE if by else Answer.MISSING, by)
+
     needs = []
     for library in loadable:
         folders = [*search_folders(library), *inherited.get(library.path, ())]
-        for name in library.needed:
-            paths = _paths(library, name, folders)
-            needs.append(_resolve(library, name, paths, (places, beside), names, patterns))
+        needs += [answered(library, name, _paths(library, name, folders)) for name in library.needed]
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
@@ -169,30 +182,6 @@ def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
         return [posixpath.join(folder, name) for folder in folders]
     path = inside(library.path, name)
     return [] if path is None else [path]
-
-
-def _resolve(
-    library: Library,
-    name: str,
-    paths: list[str],
-    places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
-    names: dict[tuple[str, str], str],
-    exclude: Sequence[str],
-) -> Need:
-    # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
-    for path in paths:
-        for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
-            by = where.get((path, library.machine))
-            if by is not None:
-                return Need(who=library.path, name=name, answer=answer, by=by)
-    by = names.get((name, library.machine))
-    # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
-    if by not in places[1].values() and any(fnmatchcase(name, pattern) for pattern in exclude):
-        return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
-    if is_system_library(name):
-        return Need(who=library.path, name=name, answer=Answer.SYSTEM)
-    answer = Answer.MISSING if by is None else Answer.UNREACHABLE
-    return Need(who=library.path, name=name, answer=answer, by=by)
 
 
 def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from string import ascii_letters, digits
 from typing import Literal, NamedTuple
 
 from farm.base import yamlfile
@@ -169,14 +170,11 @@ _MAX_NAME = 4096  # of a C++ function, decorated
 class DllSymbols:
     """The functions of a DLL.
 
-    Attributes:
-        imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
-        forwards: Exported name to `DLL.name`, for those that are in another DLL.
+    `imports`: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
     """
 
     imports: dict[str, frozenset[str]] = field(default_factory=dict)
     exports: frozenset[str] = frozenset()  # the names and ordinals that it gives
-    forwards: dict[str, str] = field(default_factory=dict)
 
     def source(self, name: str) -> str | None:
         """The DLL that a name is taken from, in words; None for a name that it does not take."""
@@ -188,8 +186,7 @@ def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     imports: dict[str, set[str]] = {}
     for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
-    exports, forwards = _exports(data, pe)
-    return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, exports, forwards)
+    return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, _exports(data, pe))
 
 
 def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
@@ -247,34 +244,16 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
     raise damaged(f"more than {_MAX_FUNCTIONS} imports")
 
 
-def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
-    table, size = pe.directories[_EXPORTS]
+def _exports(data: Buffer, pe: Pe) -> frozenset[str]:
+    table, _ = pe.directories[_EXPORTS]
     if not table:
-        return frozenset(), {}
-    base, functions, names, addresses, name_table, ordinals = struct.unpack(
-        "<IIIIII", pe.bytes_at(data, table + 16, 24)
-    )
+        return frozenset()
+    base, functions, names, addresses, name_table = struct.unpack("<IIIII", pe.bytes_at(data, table + 16, 20))
     if max(functions, names) > _MAX_FUNCTIONS:
         raise damaged(f"more than {_MAX_FUNCTIONS} exports")
     places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions)) if functions else ()
     starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names)) if names else ()
-    indices = struct.unpack(f"<{names}H", pe.bytes_at(data, ordinals, 2 * names)) if names and ordinals else ()
-    found = {f"#{base + index}" for index, place in enumerate(places) if place}
-    if any(index >= functions for index in indices):
-        raise damaged("an exported name belongs to no function")
-    forwards = {}
-    # GetProcAddress halves the table until it has the name.
-    texts = list(_texts(data, pe, starts))
-    if texts != sorted(texts):
-        raise damaged("its exported names are not in order, so they are not found")
-    for index, name in enumerate(texts):
-        found.add(name)
-        place = places[indices[index]] if index < len(indices) else 0
-        # An address inside the export directory is no function but the text `DLL.name` (Microsoft, "Export Address
-        # Table").
-        if table <= place < table + size:
-            forwards[name] = _text(data, pe, place)
-    return frozenset(found), forwards
+    return frozenset([*(f"#{base + at}" for at, place in enumerate(places) if place), *_texts(data, pe, starts)])
 
 
 def _texts(data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_NAME) -> Iterator[str]:
@@ -299,6 +278,7 @@ Owner = Literal["driver", "python", "vc runtime", "system"]
 _MAX_MENTIONS = 10_000
 _LONGEST = 64
 _WILD = frozenset("*?[")
+_NAME_LETTERS = f"{ascii_letters}{digits}_-."
 # Microsoft, "Windows API sets": names that stand for functions of Windows' own DLLs. Those of the C runtime are known.
 _API_SET = re.compile(r"(?:api-ms-(?!win-crt-)|ext-ms-)[a-z0-9-]+-l[0-9]+-[0-9]+-[0-9]+\.dll")
 _CRT = re.compile(
@@ -395,12 +375,5 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
 
 def _name_before(raw: bytes, step: int) -> str:
     """The file name, without its ending, that ends where `raw` ends; each character takes `step` bytes."""
-    raw = raw[len(raw) % step :]
-    characters = [raw[at : at + step] for at in range(0, len(raw), step)]
-    name = ""
-    for character in reversed(characters):
-        letter = chr(int.from_bytes(character, "little"))
-        if not (letter.isascii() and (letter.isalnum() or letter in "_-.")):
-            break
-        name = letter + name
-    return name.lower()
+    text = raw[len(raw) % step :].decode("latin-1" if step == 1 else "utf-16-le", "replace")
+    return text[len(text.rstrip(_NAME_LETTERS)) :].lower()

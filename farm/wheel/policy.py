@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -81,9 +82,6 @@ CheckId = Literal[
     "cpu",
 ]
 """The checks, in their order. Adding one: CONTRIBUTING.md."""
-
-_ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
-"""A specifier by itself, as plans write it."""
 
 
 @cache
@@ -172,10 +170,9 @@ def _or_default(value: object, what: str) -> object:
 class Policy(Rules):
     """The promises of one wheel.
 
-    Attributes:
-        platform: `linux_x86_64` asks for any manylinux tag of that machine.
-        sass: Architectures (35 for sm_35, "90a" for sm_90a) whose machine code the wheel's kernels must have, and no
-            others; empty: no device code at all. None asks nothing.
+    `platform`: `linux_x86_64` asks for any manylinux tag of that machine. `sass`: Architectures (35 for sm_35, "90a"
+    for sm_90a) whose machine code the wheel's kernels must have, and no others; empty: no device code at all. None asks
+    nothing.
     """
 
     name: str | None = None  # distribution name
@@ -203,12 +200,8 @@ class Policy(Rules):
     @field_validator("numpy")
     @classmethod
     def _specifier(cls, value: str | None) -> str | None:
-        if value is None or _ONE_BOUND.fullmatch(value):
-            return value
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 slow to import
-
         try:
-            SpecifierSet(value)
+            SpecifierSet(value or "")
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from error
         return value
@@ -219,8 +212,7 @@ class Waiver(Frozen):
 
     What leaves other things unchecked (a damaged wheel or library) cannot be waived: no one knows what it hides.
 
-    Attributes:
-        member: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
+    `member`: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
     """
 
     check: CheckId  # which check

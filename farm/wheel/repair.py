@@ -31,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.base.failures import line_that_says
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, printable
 from farm.wheel.archive import Archive, check_name
@@ -224,8 +225,7 @@ class Vendored(NamedTuple):
 class RepairResult(NamedTuple):
     """The result of repair.
 
-    Attributes:
-        tags: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
+    `tags`: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
     """
 
     wheel: Path  # the new file
@@ -646,8 +646,6 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
     if done.returncode:
-        from farm.base.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
-
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
         output = list(_without_frames(lines))
         text = "\n".join(f"    {line}" for line in output[-_TAIL:])

@@ -847,26 +847,11 @@ def _not_exported(
         theirs = symbols.get(by_name.get(dll) or "")
         if isinstance(theirs, DllSymbols):
             lost = sorted(taken - theirs.exports)
-            lost += sorted(
-                f"{name} (forwarded to {theirs.forwards[name]}, which is not there)"
-                for name in taken & theirs.forwards.keys()
-                if _leads_nowhere(theirs.forwards[name], symbols, machine)
-            )
         else:
             lost = sorted(name for name in taken if _lacks(dll, name, machine))
         if lost:
             more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
             yield library.path, f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it"
-
-
-def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], machine: str) -> bool:
-    """True if a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
-    stem, _, name = target.rpartition(".")
-    dll = f"{stem.lower()}.dll"
-    for path, each in symbols.items():
-        if isinstance(each, DllSymbols) and posixpath.basename(path).lower() == dll:
-            return name not in each.exports
-    return owner(dll) is None or _lacks(dll, name, machine)
 
 
 def _lacks(dll: str, name: str, machine: str) -> bool:

@@ -182,21 +182,10 @@ def parser() -> argparse.ArgumentParser:
         "--expect-arch", nargs="+", default=[], metavar="ARCH", help="what it must hold: sm_35 compute_35"
     )
     made.add_argument("--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm")
-    made.add_argument(
-        "--expect-feature",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a feature that it must have: gloo; may be repeated",
-    )
-    made.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="without torch's interface: import this; may be repeated",
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    made.add_argument("--expect-feature", metavar="NAME", help="must have this: gloo; may be repeated", **repeated)
+    about = "without torch's interface: import this; may be repeated"
+    made.add_argument("--import", dest="imports", metavar="MODULE", help=about, **repeated)
     made.add_argument("--script", metavar="FILE", help="without torch's interface: run this; it must exit with 0")
     made.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
     made.add_argument(

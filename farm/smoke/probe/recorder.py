@@ -39,6 +39,7 @@ class Warned(str):
         return text
 
 
+TEXTS = ("seen", "expected", "reason", "warning")
 MAX_TEXT = 4000  # characters kept of a text that comes from the module
 
 
@@ -101,15 +102,8 @@ class Recorder:
 
 def run_check(group: str, name: str, check: Callable[[], str]) -> dict[str, Any]:
     """The entry of one check in the report, whatever the check did."""
-    entry: dict[str, Any] = {
-        "group": group,
-        "name": name,
-        "status": PASSED,
-        "seen": None,
-        "expected": None,
-        "reason": None,
-        "warning": None,
-    }
+    entry: dict[str, Any] = {"group": group, "name": name, "status": PASSED}
+    entry.update(dict.fromkeys(TEXTS))
     started = time.perf_counter()
     try:
         entry["seen"] = check()
@@ -121,7 +115,7 @@ def run_check(group: str, name: str, check: Callable[[], str]) -> dict[str, Any]
     # A module under test may call `sys.exit`; the other checks are to be run all the same.
     except (Exception, SystemExit) as error:
         entry.update(status=FAILED, seen=f"{type(error).__name__}: {error}", expected="no error")
-    for key in ("seen", "expected", "reason", "warning"):
+    for key in TEXTS:
         if entry[key] is not None:
             entry[key] = entry[key][:MAX_TEXT]
     entry["seconds"] = round(time.perf_counter() - started, 6)
