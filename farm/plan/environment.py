@@ -33,8 +33,7 @@ class Setting(NamedTuple):
 def feature_settings(wanted: Candidate) -> dict[str, Setting]:
     """Of each feature that the recipe names, whether it is in the wheel; in the order of the catalogue.
 
-    Raises:
-        UsageError: `--without` names something else.
+    Raises UsageError: `--without` names something else.
     """
     recipe, left_out = wanted.recipe, str(wanted.value("without") or "").split(",")
     named = [*recipe.features, *recipe.without]
@@ -204,8 +203,7 @@ def _numpy_end(candidate: Candidate) -> str:
 def needs(candidate: Candidate) -> list[str]:
     """The requirements `name==version` of the farm's own wheels that the build imports: of the same variant and CUDA.
 
-    Raises:
-        UsageError: One has no recipe, or is what is built.
+    Raises UsageError: one has no recipe, or is what is built.
     """
     stack, found = candidate.stack, []
     for name in candidate.recipe.needs:
@@ -252,8 +250,7 @@ def _recipe_of(candidate: Candidate, name: str) -> str:
 def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) -> str:
     """`text` with its placeholders filled.
 
-    Raises:
-        UsageError: It holds an unknown one; the line of `key` in the YAML `file` is named.
+    Raises UsageError: it holds an unknown one; the line of `key` in the YAML `file` is named.
     """
     if "{" not in text:
         return text
@@ -273,10 +270,7 @@ def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Ch
     """The variables of the build, with `values` for their placeholders; where two sources set one, the later one wins.
 
     The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options. The origin
-    of an option's variable says what it replaces.
-
-    Raises:
-        UsageError: A recipe holds an unknown placeholder.
+    of an option's variable says what it replaces. Raises UsageError: A recipe holds an unknown placeholder.
     """
     found: dict[str, Choice] = {}
     file = folder(candidate.pins.recipe) / "recipe.yaml"

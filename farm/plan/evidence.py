@@ -151,8 +151,7 @@ def _rows(wheel: ProvedWheel) -> list[tuple[str, str, str]]:
 def load_evidence(project: Path) -> Evidence:
     """The proofs of a project's channels: its own file, and the farm's for those channels that come with the farm.
 
-    Raises:
-        UsageError: A file is wrong.
+    Raises UsageError: A file is wrong.
     """
     own, matrix = project / FILE, project / _MATRIX
     theirs = shipped.ROOT / FILE

@@ -82,8 +82,7 @@ def _part_source(part: Part, stack: Stack) -> SourcePlan:
 def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
     """Refuse what changes the source where only the builds in images do it: the wheel would be of other source.
 
-    Raises:
-        UsageError: The recipe `name` has patch files, a `prepare.sh` or parts, and `system` is none with images.
+    Raises UsageError: the recipe `name` has patch files, a `prepare.sh` or parts, and `system` is none with images.
     """
     if facts(system).in_images:
         return
@@ -99,8 +98,7 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
 def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:
     """The wheels that the build imports. A machine that is not an image has what `wheels` names.
 
-    Raises:
-        UsageError: The recipe `name` has some, and says nothing of such a machine; or one is for another Python.
+    Raises UsageError: the recipe `name` has some, and says nothing of such a machine; or one is for another Python.
     """
     if not recipe_.build_requires:
         return []
@@ -231,8 +229,7 @@ def _archives(
 def source_folder(plan: Plan) -> Path:
     """Where the source of a plan with a `path` source stands.
 
-    Raises:
-        UsageError: The package has no such source, or the folder is not what the plan was made from.
+    Raises UsageError: the package has no such source, or the folder is not what the plan was made from.
     """
     origin = recipe(plan.recipe).source
     if not isinstance(origin, PathSource):

@@ -106,8 +106,7 @@ class Option:
     def parse(self, text: str, where: str) -> Value:
         """The value that `text` stands for, as in a variable of the environment.
 
-        Raises:
-            UsageError: It is none; `where` is named.
+        Raises UsageError: it is none; `where` is named.
         """
         if self.kind is bool:
             if text not in ("0", "1"):
@@ -122,8 +121,7 @@ class Option:
     def check(self, choice: Choice) -> None:
         """Refuse a value of another type, out of range, or of no known word.
 
-        Raises:
-            UsageError: The origin and the nearest words are given.
+        Raises UsageError: the origin and the nearest words are given.
         """
         value, origin = choice
         if value is None:
@@ -218,11 +216,7 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in _TABLE}
 
 
 def option(name: str) -> Option:
-    """The option called `name`.
-
-    Raises:
-        UsageError: There is none; the known ones are given.
-    """
+    """The option called `name`. Raises UsageError: there is none; the known ones are given."""
     if name not in OPTIONS:
         raise UsageError(f"unknown option {name!r}", hint=f"known: {', '.join(OPTIONS)}")
     return OPTIONS[name]
@@ -231,8 +225,7 @@ def option(name: str) -> Option:
 def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     """Choices from FARM_<OPTION> variables; an empty one counts as not set.
 
-    Raises:
-        UsageError: A variable holds no value of its option.
+    Raises UsageError: A variable holds no value of its option.
     """
     return {
         name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")

@@ -43,9 +43,7 @@ class Rendered:
     def write(self, dest: Path) -> list[Path]:
         """Write `image/` and `job/` under `dest`; returns the files. Where one cannot be written, `dest` is as it was.
 
-        Raises:
-            UsageError: `dest` cannot be a folder.
-            InfrastructureError: The machine has no room.
+        Raises UsageError: `dest` cannot be a folder; InfrastructureError: the machine has no room.
         """
         files = {
             Path(folder, name): text
@@ -60,17 +58,15 @@ class Rendered:
 def render(project: Path, plan: Plan) -> Rendered:
     """Render a plan with the farm's templates; a folder of the project's own `dockerfiles/` stands before the farm's.
 
-    Raises:
-        UsageError: There is no template for the plan's platform, or a template is wrong.
+    Raises UsageError: there is no template for the plan's platform, or a template is wrong.
     """
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
         raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="create the plan again")
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
-    digest, text = plan.digest_and_text()
     files = job_files(plan.recipe)
-    values = _values(plan) | {"digest": digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
+    values = _values(plan) | {"digest": plan.digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
     try:
         image, job = platform(plan.platform).render(templates, plan, values)
     except jinja2.TemplateError as error:
@@ -78,7 +74,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
-    job |= {"plan.json": text} | _recipe_files(plan, files)
+    job |= {"plan.json": plan.to_json()} | _recipe_files(plan, files)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
 
 
@@ -104,11 +100,7 @@ def _archives(project: Path) -> str:
 
 
 def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
-    """The recipe's files for the build, as text.
-
-    Raises:
-        UsageError: It is not what the plan was made from.
-    """
+    """The recipe's files for the build, as text. Raises UsageError: it is not what the plan was made from."""
     # The plan holds their digest, not the files: they are read from the recipe as it is now.
     if job_digest(files) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")

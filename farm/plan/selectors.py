@@ -64,12 +64,9 @@ def candidate(
 ) -> Candidate:
     """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
 
-    The base image and the cuDNN that no one asked for give way where they alone stand against the build.
-    `channel_name` is a channel to try in the place of the default one.
-
-    Raises:
-        UsageError: A package, platform, channel, option or value is unknown, with the nearest; or an option of the
-            command line means nothing to the build.
+    The base image and the cuDNN that no one asked for give way where they alone stand against the build. `channel_name`
+    is a channel to try in the place of the default one. Raises UsageError: A package, platform, channel, option or
+    value is unknown, with the nearest; or an option of the command line means nothing to the build.
     """
     variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
     for name, choice in options.items():
@@ -175,8 +172,7 @@ def _choose(
 def _completed(one: Option, choice: Choice) -> Choice:
     """`--torch 2.7` means the newest 2.7 of the catalogue.
 
-    Raises:
-        UsageError: The catalogue has no such version, which does not say that it is impossible.
+    Raises UsageError: the catalogue has no such version, which does not say that it is impossible.
     """
     if one.catalogue is None or not isinstance(choice.value, str):
         return choice
@@ -235,8 +231,7 @@ class Judgement:
     def require_buildable(self) -> None:
         """Refuse what cannot be built.
 
-        Raises:
-            NotBuildableError: Every reason is in the message, the nearest that can be built in the hint.
+        Raises NotBuildableError: every reason is in the message, the nearest that can be built in the hint.
         """
         if self.complete:
             return

@@ -227,8 +227,7 @@ class Github(Model):
     def runs_on(self, job: JobKind, variant: Variant, platform: str) -> list[str]:
         """The labels that a runner must carry to get the job.
 
-        Raises:
-            UsageError: `ci/runners.yaml` names none for the platform and the variant's machine.
+        Raises UsageError: `ci/runners.yaml` names none for the platform and the variant's machine.
         """
         labels: dict[str, list[str]] = dict(getattr(self, job))
         kind = f"{platform}-{variant.machine}"
@@ -262,19 +261,14 @@ def _settings(path: Path, content: bytes) -> Settings:  # noqa: ARG001 the cache
 
 
 def load_runners(project: Path) -> dict[str, Runner]:
-    """The machines by name.
-
-    Raises:
-        UsageError: The file is wrong.
-    """
+    """The machines by name. Raises UsageError: the file is wrong."""
     return load(shipped.default(project, "ci/runners.yaml"), Runners).runners
 
 
 def load_github(project: Path) -> Github:
     """Which repository's workflows run, and the labels that their jobs ask for.
 
-    Raises:
-        UsageError: `ci/runners.yaml` is wrong or has none.
+    Raises UsageError: `ci/runners.yaml` is wrong or has none.
     """
     github = github_if_any(project)
     if github is None:

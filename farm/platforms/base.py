@@ -43,9 +43,7 @@ class Templates:
     def fill(self, name: str, values: Mapping[str, Any]) -> str:
         """The template `name` with its values.
 
-        Raises:
-            jinja2.TemplateError: It is wrong, or a value is missing.
-            OSError: It cannot be read.
+        Raises jinja2.TemplateError: it is wrong, or a value is missing; OSError: it cannot be read.
         """
         return self._environment().get_template(name).render(values)
 
@@ -117,8 +115,7 @@ class Platform:
     def details(self, _recipe: Recipe, _stack: Stack) -> WindowsPlan | None:
         """The part of a plan that this platform alone has.
 
-        Raises:
-            UsageError: Something is not pinned for the variant's Python.
+        Raises UsageError: something is not pinned for the variant's Python.
         """
         return None
 
@@ -131,8 +128,7 @@ class Platform:
     def render(self, templates: Templates, _plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
         """The files of the toolchain image's context (none where there is no image), and of the job.
 
-        Raises:
-            UsageError: The plan cannot be rendered with the catalogue of today.
+        Raises UsageError: the plan cannot be rendered with the catalogue of today.
         """
         names = (name for name in templates.names() if name != DOCKERFILE)
         return {}, {name.removesuffix(".j2"): templates.fill(name, values) for name in names}
@@ -181,8 +177,7 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 def platform(name: str) -> Platform:
     """The platform called `name`: the object PLATFORM of the module `farm.platforms.<name>`.
 
-    Raises:
-        UsageError: There is none; the nearest names are given.
+    Raises UsageError: there is none; the nearest names are given.
     """
     module = import_module(f"farm.platforms.{facts(name).name}")  # late: a command needs one of them, or none
     return cast("Platform", module.PLATFORM)

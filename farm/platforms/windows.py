@@ -107,8 +107,7 @@ def windows_tools() -> WindowsTools:
 def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
     """Version and sha256 of the newest pinned `name` for `python` (`py311`), of a version before `below`.
 
-    Raises:
-        NotBuildableError: None is pinned.
+    Raises NotBuildableError: none is pinned.
     """
     found = [
         (entry.version, digest)
@@ -163,8 +162,7 @@ JOB_SCRIPTS = ("check_machine.py", "count_jobs.py", "long_paths.py", "report.py"
 def cmd_text(value: str) -> str:
     """A value between quotes in a batch file, delayed expansion off: only the percent sign needs care.
 
-    Raises:
-        UsageError: It holds what no batch file can: a quote, or a character that is not ASCII.
+    Raises UsageError: it holds what no batch file can: a quote, or a character that is not ASCII.
     """
     # A batch file has no escape for a quote inside quotes, and is read in the machine's own code page.
     if '"' in value or not value.isascii() or not value.isprintable():
@@ -175,8 +173,7 @@ def cmd_text(value: str) -> str:
 def _source(plan: Plan) -> Files:
     """The files of a source that is beside the recipe: no network is needed for them.
 
-    Raises:
-        UsageError: The source is not what the plan was made from, or holds a file that is not text, or a link.
+    Raises UsageError: the source is not what the plan was made from, or holds a file that is not text, or a link.
     """
     if plan.source.kind != "path":
         return {}
@@ -217,8 +214,7 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
 def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
     """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them.
 
-    Raises:
-        UsageError: The catalogue has no such toolkit.
+    Raises UsageError: the catalogue has no such toolkit.
     """
     if toolkit is None or not toolkit.wheels:
         return []
@@ -318,11 +314,7 @@ class Windows(Platform):
         return parts | {word.windows.origin: word.windows.env for word in effects(stack).values() if word.windows.env}
 
     def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan:
-        """Compiler, tools and Python packages.
-
-        Raises:
-            UsageError: A package is not pinned for the variant's Python.
-        """
+        """Compiler, tools and Python packages. Raises UsageError: A package is not pinned for the variant's Python."""
         known, python = windows_tools(), stack.variant.python
         name, product = visual_studio(stack)
         words = [word.windows for word in effects(stack).values()]
@@ -360,9 +352,8 @@ class Windows(Platform):
     def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
         """The files of the image's context and of the job.
 
-        Raises:
-            UsageError: The plan's source is neither a git repository nor beside the recipe, or a value cannot be in a
-                batch file.
+        Raises UsageError: the plan's source is neither a git repository nor beside the recipe, or a value cannot be in
+        a batch file.
         """
         if plan.windows is None or plan.source.kind not in ("git", "path"):
             raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")

@@ -210,8 +210,7 @@ def compiler(msc_ver_: int) -> str:
 def parse_msvc(text: str) -> int:
     """`_MSC_VER` of a compiler as people name it: `2022` (its newest toolset), `14.29`, `19.29.30148`, `1929`.
 
-    Raises:
-        UsageError: No compiler of the catalogue is called so.
+    Raises UsageError: no compiler of the catalogue is called so.
     """
     products = catalog.msvc().products
     short = text.lower().removeprefix("vs").strip()

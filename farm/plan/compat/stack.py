@@ -89,8 +89,7 @@ def _require_version(name: str, value: str) -> None:
 def parse_driver(text: str) -> str:
     """The version of a driver as people name it: `470.82.01`, or a branch: `470`, `R470`.
 
-    Raises:
-        UsageError: It is none.
+    Raises UsageError: it is none.
     """
     version = text.strip().lower().removeprefix("r")
     _require_version("driver", version if NUMBERS.fullmatch(version) else text)
@@ -100,8 +99,7 @@ def parse_driver(text: str) -> str:
 def parse_gcc(text: str) -> int:
     """The major version of a gcc as people name it: `13`, `13.2.0`, `gcc-13`, `g++-13`.
 
-    Raises:
-        UsageError: It is none.
+    Raises UsageError: it is none.
     """
     match = re.fullmatch(r"(?:(?:gcc|g\+\+)[- ]?)?([1-9]\d?)(?:\.\d{1,6}){0,3}", text.strip().lower(), re.ASCII)
     if match is None:
