@@ -378,13 +378,9 @@ def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | N
     """
     os, key = readings.os, json_key(variant.group, PACKAGE)
     data = reader.get(key)
-    names = (
-        [(parse_wheel_filename(file.filename), file) for file in parse_page(data, key).entries.values()] if data else []
-    )
-    named = [
-        (name[1], file) for name, file in names if any(serves(t.interpreter, t.abi, variant.python) for t in name[3])
-    ]
-    rising = [file for _, file in sorted(named, key=lambda pair: pair[0])]
+    files = parse_page(data, key).entries.values() if data else ()
+    served = [file for file in files if _for_python(file, variant)]
+    rising = sorted(served, key=lambda file: parse_wheel_filename(file.filename)[1])
     offered = [file for file in rising if withdrawn(file) is None]
     fitting = [file for file in offered if _installs(file, os)]
     running = [file for file in fitting if _driver_refuses(file, readings) is None]

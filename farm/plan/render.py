@@ -9,11 +9,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PureWindowsPath
 
 import jinja2
 
-from farm import catalog
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
@@ -60,15 +60,16 @@ def render(project: Path, plan: Plan) -> Rendered:
 
     Raises UsageError: there is no template for the plan's platform, or a template is wrong.
     """
-    if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
-        raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="create the plan again")
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
-    templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
+    templates = _templates(folder, shipped.path(project, "dockerfiles/scripts"))
     files = job_files(plan.recipe)
     values = _values(plan) | {"digest": plan.digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
     try:
         image, job = platform(plan.platform).render(templates, plan, values)
+    except KeyError as error:
+        # A plan file of another version of the farm may ask for what the catalogue of this one has not.
+        raise UsageError(f"the catalogue has no {error}", hint="create the plan again") from error
     except jinja2.TemplateError as error:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:
@@ -76,6 +77,12 @@ def render(project: Path, plan: Plan) -> Rendered:
     # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
     job |= {"plan.json": plan.to_json()} | _recipe_files(plan, files)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
+
+
+@lru_cache(maxsize=8)
+def _templates(folder: Path, scripts: Path) -> Templates:
+    """Templates stay compiled from one plan to the next; one that changes on disk is read again."""
+    return Templates(folder, scripts)
 
 
 def _values(plan: Plan) -> dict[str, object]:

@@ -106,9 +106,8 @@ def candidate(
     settled = settle(stack, free)
     settled = _with_python(stack, settled, recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
-        chosen["cudnn"] = Choice(
-            settled.cudnn, f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
-        )
+        why = f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
+        chosen["cudnn"] = Choice(settled.cudnn, why)
     return Candidate(
         selectors=selectors,
         package=package,
@@ -202,7 +201,7 @@ class Judgement:
     stack: Stack
     offer: list[Reason]
     rules: list[Reason]
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
 
     @property
     def buildable(self) -> bool:
@@ -249,38 +248,29 @@ class Judgement:
 
 def judgement(candidate: Candidate) -> Judgement:
     """Every reason against the candidate."""
-    selectors = candidate.selectors
-    return Judgement(
-        what=f"{selectors.package} for {selectors.variant}",
-        stack=candidate.stack,
-        offer=[
-            *_not_offered(candidate),
-            *_no_source(candidate.recipe, candidate.stack.torch),
-            *_turned_off(candidate),
-        ],
-        rules=check(candidate.stack),
-        options=tuple(candidate.selectors.options),
-    )
+    selectors, stack = candidate.selectors, candidate.stack
+    offer = [*_not_offered(candidate), *_no_source(candidate.recipe, stack.torch), *_turned_off(candidate)]
+    what = f"{selectors.package} for {selectors.variant}"
+    return Judgement(what, stack, offer, check(stack), tuple(selectors.options))
 
 
-def _not_offered(candidate: Candidate) -> list[Reason]:
+def _not_offered(candidate: Candidate) -> Iterator[Reason]:
     """Parts that the channel does not offer, apart from those that the rules explain better."""
     channel, recipe, variant = candidate.channel, candidate.recipe, candidate.selectors.variant
     name, package, platform = channel.name, candidate.package, candidate.selectors.platform
-    source, found = "ci/matrix.yaml", []
+    source = "ci/matrix.yaml"
     if package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
-        found.append(Reason("channel", f"channel {name} does not build {package}", fact, source))
+        yield Reason("channel", f"channel {name} does not build {package}", fact, source)
     if platform not in channel.platforms or platform not in recipe.platforms:
         both = [p for p in channel.platforms if p in recipe.platforms]
         fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
         nearest = f"--platform {both[0]}" if both else None
-        found.append(Reason("channel", f"{package} in {name} is not built for {platform}", fact, source, nearest))
+        yield Reason("channel", f"{package} in {name} is not built for {platform}", fact, source, nearest)
     # GPUs with an SM are the rules' matter: they say which CUDA would do, this could only say no.
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
-        found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))
-    return found
+        yield Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source)
 
 
 def _turned_off(candidate: Candidate) -> Iterator[Reason]:

@@ -212,18 +212,10 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
 
 
 def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
-    """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them.
-
-    Raises UsageError: the catalogue has no such toolkit.
-    """
+    """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them."""
     if toolkit is None or not toolkit.wheels:
         return []
-    known = catalog.wheel_toolkits().get(toolkit.cuda)
-    if known is None:
-        raise UsageError(
-            f"the catalogue has no wheels of CUDA {toolkit.cuda} for Windows",
-            hint="choose a cuDNN that NVIDIA has archives of, or create the plan again",
-        )
+    known = catalog.wheel_toolkits()[toolkit.cuda]
     folders = (known.folder_in(str(wheel.package)) for wheel in toolkit.wheels)
     return [folder.replace("/", "\\") for folder in dict.fromkeys(folders)]
 
@@ -357,7 +349,7 @@ class Windows(Platform):
         """
         if plan.windows is None or plan.source.kind not in ("git", "path"):
             raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")
-        templates.add_filter("cmd", cmd_text)
+        templates.filters["cmd"] = cmd_text
         common = _common(templates, plan, plan.windows)
         filled = {**values, **_values(plan, plan.windows, common)}
 

@@ -57,7 +57,7 @@ def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
             return list(load_matrix(project).channels.values()), load_evidence(project)
     except FarmError:  # what is in the index is shown whatever the matrix says
         pass
-    return [], Evidence([])
+    return [], Evidence(())
 
 
 def _standing(wheel: Wheel) -> Standing:
