@@ -35,7 +35,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 farm/base/processes.py farm/base/locks.py farm/base/retries.py farm/engines/host.py farm/run/journal
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 farm/base/processes.py farm/base/locks.py farm/engines/host.py farm/run/journal.py
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.dev

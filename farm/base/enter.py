@@ -40,10 +40,9 @@ SETTINGS = (
 
 
 def enter(root: Path, binds: "list[tuple[Path, str]]") -> None:
-    """Make `root` this process's root. `binds`: folders here, and where each is inside, the only places to write to.
+    """Make `root` this process's root; `binds`: folders here, and where each is inside, the only places to write to.
 
-    Raises:
-        OSError: This machine refuses it.
+    OSError: this machine refuses it.
     """
     try:
         _separate()

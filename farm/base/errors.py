@@ -44,12 +44,7 @@ EXITS = {
 
 
 class FarmError(Exception):
-    """A failure that the farm understands.
-
-    Args:
-        message: What happened, and where: file, line, step, member of a wheel.
-        hint: What to do next, if there is something to do.
-    """
+    """A failure that the farm understands: what happened and where; `hint`: what to do next, if there is something."""
 
     exit_code: ClassVar[int] = ExitCode.INFRASTRUCTURE
 

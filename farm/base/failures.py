@@ -12,18 +12,13 @@ from pathlib import Path
 from farm.base.text import log_line
 from farm.base.yamlfile import Model, load
 
-CONTEXT = 6
-"""Lines that are shown from the first error on."""
-WIDTH = 300
-"""Characters of one such line: a compiler's command has thousands."""
+CONTEXT = 6  # lines that are shown from the first error on
+WIDTH = 300  # characters of one such line: a compiler's command has thousands
 _NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
 
 
 class Pattern(Model):
-    """`in_build`: the advice for a build, which has no network. `recipe`: the recipe is at fault, not a machine.
-
-    `id`: for `line_that_says`.
-    """
+    """`in_build`: the advice for a build, without network. `recipe`: the recipe's fault. `id`: for `line_that_says`."""
 
     pattern: str
     cause: str
@@ -42,10 +37,7 @@ class Patterns(Model):
 
 @dataclass(frozen=True)
 class Failure:
-    """The lines of a log from its first error on (its last lines where no error is found), and the cause.
-
-    `recipe`: what the recipe names is at fault, so that another try would fail as well.
-    """
+    """The lines of a log from its first error on, else its last; the cause; `recipe`: a new try would fail as well."""
 
     lines: tuple[str, ...]
     cause: str | None = None
@@ -67,11 +59,7 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
     """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed is not looked at.
 
     Ninja prints a step's output below that line, but for steps in its console pool (CMake's install): they write
-    themselves, above it and below their own `[n/m]` line.
-
-    Args:
-        log: Its lines.
-        build: It is a build's, which has no network on purpose; else that of an image or a download.
+    themselves, above it and below their own `[n/m]` line. `build`: of a build, which has no network on purpose.
     """
     lines = [log_line(line).rstrip() for line in log]
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)

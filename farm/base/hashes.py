@@ -1,23 +1,107 @@
-"""The sha256 of a file: by it wheels, sources and the objects of an index are told apart."""
+"""Hashes of files and of source trees."""
 
 import hashlib
+import os
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+
+from farm.base.errors import UsageError
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The sha256 of a file, in hexadecimal; OSError where it cannot be read."""
     return sha256_and_size(path)[0]
 
 
 def sha256_and_size(path: Path) -> tuple[str, int]:
-    """The sha256 of a file, in hexadecimal, and how many bytes it was taken of.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The sha256 of a file, in hexadecimal, and how many bytes it was taken of; OSError where it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+
+
+_LISTED = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standard"])
+"""git's lists of tracked files and of files that it would add; the latter lists no submodules."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a source tree, in a stable order.
+
+    Attributes:
+        files: Links to files among them: they stand for what is in the file.
+        links: To folders of the tree, and to what is not there: where each leads from its own folder.
+        leading_out: To folders elsewhere. They are no part of the source: those may hold anything.
+    """
+
+    files: list[Path]
+    links: dict[Path, str]
+    leading_out: list[Path]
+
+
+def read_tree(root: Path) -> Tree:
+    """The files of a source tree, without Python's caches; of a git checkout what git tracks or would add.
+
+    What builds leave there is ignored, or else is source. UsageError: git does not list the files of the checkout.
+    """
+    found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
+    tree, top = Tree([], {}, []), Path(os.path.realpath(root))
+    # By parts: paths of Windows compare without case.
+    for path in sorted(found, key=lambda path: path.relative_to(root).parts):
+        if "__pycache__" in path.parts:
+            continue
+        if path.is_file():
+            tree.files.append(path)
+        elif path.is_symlink():
+            end = Path(os.path.realpath(path))
+            if end.is_relative_to(top):
+                # The same text wherever the tree is, as it is elsewhere when it is built.
+                tree.links[path] = Path(os.path.relpath(end, os.path.realpath(path.parent))).as_posix()
+            else:
+                tree.leading_out.append(path)
+    return tree
+
+
+def tree_files(root: Path) -> list[Path]:
+    """The files of a source tree; see `read_tree`."""
+    return read_tree(root).files
+
+
+def _of_checkout(root: Path) -> set[Path]:
+    # Those that a hook of git sets are about another checkout.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    found = set()
+    for which in _LISTED:
+        command = ["git", "-C", str(root), "ls-files", "-z", *which]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False, env=environment)
+        except FileNotFoundError as error:
+            raise UsageError(f"{root} is a git checkout, and there is no git", hint="install git") from error
+        if done.returncode:
+            raise UsageError(
+                f"git cannot list the files of {root}: {done.stderr.decode(errors='replace').strip()[:500]}"
+            )
+        found |= {root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    return found
+
+
+def tree_digest(root: Path) -> str:
+    """Sha256 over the names and contents of the files under `root`, and its links."""
+    tree = read_tree(root)
+    files = ((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree.files)
+    # No file's name has a NUL.
+    links = ((f"{path.relative_to(root).as_posix()}\0", os.fsencode(end)) for path, end in tree.links.items())
+    return digest_of(chain(files, links))
+
+
+def digest_of(files: Iterable[tuple[str, bytes]]) -> str:
+    """Sha256 over names and contents."""
+    total = hashlib.sha256()
+    for relative, content in files:
+        name = os.fsencode(relative)
+        # With both lengths, so that no other split into names and contents gives the same bytes.
+        total.update(b"%d %s %d " % (len(name), name, len(content)))
+        total.update(content)
+    return total.hexdigest()

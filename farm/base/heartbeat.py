@@ -9,25 +9,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-TICK_S = 2.0
-"""A line that is overwritten is passed on at most this often."""
-ASK_S = 6.0
-"""Well below the ten seconds that a screen may stand still."""
+TICK_S = 2.0  # a line that is overwritten is passed on at most this often
+ASK_S = 6.0  # well below the ten seconds that a screen may stand still
 
 Line = Callable[[str], object]
 Ask = Callable[[float], str | None]
 
 
 class Pulse:
-    """Passes lines on, and speaks when there are none.
+    """Passes lines on to `out`, and speaks when there are none; at the end of the context it stops.
 
-    Used as a context: at its end a thread stops, and nothing is passed on after it.
-
-    Args:
-        out: Gets the lines.
-        ask: What goes on, in words, from the seconds without a line; None where nothing is known. It is called in the
-            thread, and whatever it raises ends the asking: it must not end the work.
-        ask_s: Seconds without any line after which `ask` is called.
+    After `ask_s` seconds without a line a thread calls `ask` with the seconds of silence, for what goes on in words;
+    None: nothing is known. Whatever it raises ends the asking: it must not end the work.
     """
 
     def __init__(self, out: Line, ask: Ask, ask_s: float = ASK_S) -> None:

@@ -10,10 +10,7 @@ from types import FrameType
 
 
 class OutputClosed(KeyboardInterrupt):
-    """Nobody reads the output any more: the command ends as if it were interrupted, and quietly.
-
-    No OSError, since what writes files while it reports progress would take it for a failure of the disk.
-    """
+    """Nobody reads the output any more; no OSError, which a writer of files would take for a failure of the disk."""
 
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -24,7 +21,7 @@ def held() -> Iterator[None]:
     """Holds back a first Ctrl-C (or SIGTERM, SIGHUP) to the end of the block; a second one ends it at once.
 
     For a question whose answer names what was made: Docker makes a container also where no one waits for its answer any
-    more, and then no one knows it. Signals reach the main thread alone; in another one this changes nothing.
+    more. Signals reach the main thread alone; in another one this changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

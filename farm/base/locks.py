@@ -4,7 +4,12 @@ The Windows half ran under Wine 8. It asks Windows itself, since `msvcrt.locking
 that of Windows gives up after ten seconds.
 """
 
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+
 import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 if sys.platform == "win32":
     import ctypes
@@ -46,3 +51,25 @@ else:
     def lock(descriptor: int, *, wait: bool) -> None:
         """Locks an open file; BlockingIOError where someone else has it and `wait` is false."""
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+RETRY_S = 10.0  # how long a writer waits for readers of a file that it replaces; on Windows only
+
+_T = TypeVar("_T")
+
+
+def retry_while_open(call: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
+    """On Windows a file cannot be replaced while it is read, nor opened while it is replaced: tried again for RETRY_S.
+
+    Who reads may be another thread, another program of ours, a virus scanner or the search index.
+    """
+    if sys.platform != "win32":
+        return call(*arguments, **named)
+    end = time.monotonic() + RETRY_S
+    while True:
+        try:
+            return call(*arguments, **named)
+        except PermissionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)

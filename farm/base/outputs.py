@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
 
 ROOM = "make room there, or set TMPDIR"
@@ -19,12 +19,7 @@ _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
 def make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and those above it, each noted in `made`.
-
-    Raises:
-        UsageError: There can be no such folder: something else is in the way, or the system has none there.
-        OSError: The machine has no room for it.
-    """
+    """Make a folder and those above it, each noted in `made`; UsageError: there can be none; OSError: no room."""
     for part in (*reversed(folder.parents), folder):
         if part.is_dir():
             continue
@@ -41,11 +36,7 @@ def make_folder(folder: Path, made: list[Path]) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError inside becomes an error that names `path`: of a write, the system's names no file, or what is read.
-
-    Raises:
-        InfrastructureError: `path` cannot be written, such as on a full disk.
-    """
+    """An OSError inside becomes an InfrastructureError that names `path`: a write's own names no file, or another."""
     try:
         yield
     except OSError as error:
@@ -54,11 +45,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path, hint: str | None = None) -> Iterator[None]:
-    """A full or broken disk, an error that names no file where something is written, becomes one that names `path`.
-
-    Raises:
-        InfrastructureError: `path` cannot be written, such as on a full disk.
-    """
+    """A full or broken disk, an error that names no file, becomes an InfrastructureError that names what is written."""
     try:
         yield
     except OSError as error:
@@ -70,21 +57,14 @@ def writing(path: Path, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_file() -> Iterator[IO[bytes]]:
-    """A new file without a name, in the system's folder for temporary files; an error of writing it names the folder.
-
-    Raises:
-        InfrastructureError: It cannot be written.
-    """
+    """A new file without a name, in the system's folder for temporary files; an error of writing names the folder."""
     folder = Path(tempfile.gettempdir())
     with writing(folder, ROOM), tempfile.TemporaryFile(dir=folder) as file:
         yield file
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why nothing can be written into a folder, or into the nearest one above it that is there; None: it can be.
-
-    By writing: a mode says nothing of a disk that is mounted read-only, and on Windows of nothing else either.
-    """
+    """Why nothing can be written into a folder, or the nearest above it that is there; None: a file was written."""
     place = _there(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -106,12 +86,7 @@ def _there(folder: Path) -> Path:
 
 
 def write(dest: Path, files: Mapping[Path, bytes]) -> None:
-    """Write `files` below `dest`, whole and all of them; where one cannot be written, `dest` is as it was.
-
-    Raises:
-        UsageError: `dest` cannot be a folder, or a folder is where a file goes.
-        InfrastructureError: The machine has no room.
-    """
+    """Write `files` below `dest`, all or none; UsageError: there can be no such folder; or the machine has no room."""
     made: list[Path] = []
     try:
         make_folder(dest, made)
@@ -128,10 +103,7 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
 
 
 def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
-    """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
-
-    Meanwhile those whose places they take are below `old`, on the same file system.
-    """
+    """Move `files` from below `new` to below `dest`, all or none, noted in `made`; `old` keeps what was there."""
     added: list[Path] = []
     kept: list[Path] = []
     try:

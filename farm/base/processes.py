@@ -18,14 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from farm.base.errors import NoRunnerError
 
 POLL_S = 0.1
 KILL_S = 10.0
-MARK = "FARM_JOB"
-"""The variable that marks the processes of a job; its value is the job's handle."""
+MARK = "FARM_JOB"  # the variable that marks the processes of a job; its value is the job's handle
 CANCEL = "cancel"
 """The file in a job's folder that asks for its end: processes of Windows without a console get no signals."""
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows os.kill ends a process at once, whatever the signal
@@ -185,7 +184,8 @@ if sys.platform == "win32":
                 os._exit(0)
         os._exit(1)
 
-    def _start(command: list[str], *, environment: dict[str, str], folder: str, **more: Any) -> subprocess.Popen[bytes]:
+    def start(command: list[str], *, environment: dict[str, str], folder: str, **more: Any) -> subprocess.Popen[bytes]:
+        """Starts a job's command in `folder`; OSError: there is no such program."""
         # By the job's own PATH, not by that of this process; Windows would also look beside this Python.
         program = shutil.which(command[0], path=environment["PATH"])
         if program is None:
@@ -217,9 +217,10 @@ else:
             os._exit(0)
         os.setsid()
 
-    def _start(
+    def start(
         command: list[str], *, environment: dict[str, str], folder: str, chroot: bool, **more: Any
     ) -> subprocess.Popen[bytes]:
+        """Starts a job's command in `folder`, with `chroot` its root; OSError or SubprocessError: it cannot be."""
         return subprocess.Popen(
             command,
             env=environment,
@@ -241,11 +242,7 @@ else:
 
 
 def check(*, tree: bool) -> None:
-    """Refuses what cannot be done here.
-
-    Raises:
-        NoRunnerError: A root file system is to be entered (`tree`), and this machine does not allow it.
-    """
+    """NoRunnerError where a root file system is to be entered (`tree`) and this machine does not allow it."""
     if not tree:
         return
     if sys.platform == "linux":
@@ -294,43 +291,13 @@ def end_marked(handle: str, number: int, patience_s: float) -> bool:
     return True
 
 
-class Tree:
-    """The processes of a job, started by its supervisor.
+def memory_of_job(handle: str) -> int:
+    """Bytes of memory that the processes of a job hold together."""
+    return sum(map(memory_of, marked(handle)))
 
-    Args:
-        command: Runs in `folder`, which is its root where `chroot` says so; its output goes to `log`.
-        environment: Has the mark.
-        memory: Bytes that all of them together may hold.
 
-    Raises:
-        OSError, subprocess.SubprocessError: It cannot be started.
-    """
-
-    def __init__(
-        self,
-        command: list[str],
-        *,
-        environment: dict[str, str],
-        folder: str,
-        chroot: bool,
-        log: IO[bytes],
-        memory: int,
-    ) -> None:
-        self._handle, self._memory = environment[MARK], memory
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        self._process = _start(command, environment=environment, folder=folder, chroot=chroot, **streams)
-
-    def poll(self) -> int | None:
-        """The exit code of the command, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def exceeded(self) -> bool:
-        """True if they hold more memory than they may."""
-        return sum(map(memory_of, marked(self._handle))) > self._memory
-
-    def end(self, grace_s: float) -> None:
-        """Ends all of them: politely where there is a grace and Windows is not the system, then for good."""
-        polite = grace_s and end_marked(self._handle, signal.SIGTERM, grace_s)
-        if not polite:
-            end_marked(self._handle, KILL, KILL_S)
-        self._process.wait()
+def end(process: subprocess.Popen[bytes], handle: str, grace_s: float) -> int:
+    """Ends a job: politely where there is a grace and Windows is not the system, then for good; its exit code."""
+    if not (grace_s and end_marked(handle, signal.SIGTERM, grace_s)):
+        end_marked(handle, KILL, KILL_S)
+    return process.wait()

@@ -6,21 +6,13 @@ from farm.base.errors import UsageError
 
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
-LOCAL = "local"
-"""The runner that `farm submit` builds on."""
+LOCAL = "local"  # the runner that `farm submit` builds on
 
-JOURNAL = "farm.db"
-"""The journal's file, in the folder of the artifacts."""
+JOURNAL = "farm.db"  # the journal's file, in the folder of the artifacts
 
 
 def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` that is a project (has one of PROJECT_FILES), else `start` itself.
-
-    A folder without any is a project with the farm's own defaults.
-
-    Raises:
-        UsageError: There is no such folder.
-    """
+    """The nearest folder at or above `start` with one of PROJECT_FILES; else `start`, with the farm's own defaults."""
     if not start.is_dir():
         raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):

@@ -13,19 +13,14 @@ _NAME = re.compile(rb"^name:[ \t]*([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNOREC
 def stated_name(metadata: bytes) -> str:
     """The first Name of a METADATA with the blanks and line ends around it; empty without one.
 
-    `email` keeps line ends before a value up to Python 3.13 and drops them in 3.14.8: what it reads there says nothing
-    of the Python that installs.
+    `email` keeps line ends before a value up to Python 3.13 and drops them in 3.14.8.
     """
     found = _NAME.search(metadata)
     return found[1].decode(errors="replace") if found else ""
 
 
 def read_requirement(line: str) -> Requirement:
-    """The requirement in one line of text.
-
-    Raises:
-        InvalidRequirement: It is none, is longer than MAX_LENGTH, or has more nested parentheses than the parser takes.
-    """
+    """The requirement in one line of text; InvalidRequirement: none, longer than MAX_LENGTH, or nested too deeply."""
     if len(line) > MAX_LENGTH:
         raise InvalidRequirement("too long")
     try:

@@ -11,8 +11,7 @@ _IN_WHEEL = Path(__file__).parents[1] / "_shipped"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
 """The folder that has `ci/matrix.yaml` and `dockerfiles/`."""
 
-FOLDER = Path(__file__).parents[1]
-"""The package `farm`; `cli/schemas/` says what `--json` prints."""
+FOLDER = Path(__file__).parents[1]  # the package `farm`; `cli/schemas/` says what `--json` prints
 EXAMPLE = FOLDER / "cli" / "example"
 """The example project of `farm init`; its `ci/farm.yaml` and `ci/runners.yaml` are defaults of other projects too."""
 

@@ -19,8 +19,7 @@ MAX_SHORT = 400
 def plain(text: str, limit: int = MAX_LINE) -> str:
     """One line of printable text, at most `limit` characters: how all text from outside is shown.
 
-    Line breaks inside become a space. What could steer a terminal or reorder a line is left out: escape sequences,
-    control and format characters. Tabs stay.
+    Without escape sequences, control and format characters; line breaks inside become a space, tabs stay.
     """
     line = text.rstrip("\r\n")
     if not line.isprintable():  # most are, and this takes a tenth of the time

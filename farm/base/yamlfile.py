@@ -20,18 +20,14 @@ from farm.base.text import nearest, short
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDER = Path(__file__).parents[1]
 MAX_BYTES = 4 << 20
-MAX_DEPTH = 50
-"""Levels of nesting; libyaml's composer recurses on the C stack and would crash the process."""
+MAX_DEPTH = 50  # levels of nesting; libyaml's composer recurses on the C stack and would crash the process
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
 
 class Model(BaseModel):
-    """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion.
-
-    Validators are made when a model is first used: a command needs few of them.
-    """
+    """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -45,9 +41,9 @@ def pattern(expression: str, meaning: str) -> Any:
 def word_of(
     kind: str, known: Callable[[], Sequence[str]], meant: Callable[[str], Sequence[str]] = lambda _: ()
 ) -> WrapValidator:
-    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`.
+    """Refuses a word that is none of `known`; the nearest are named, first those that `meant` gives for another name.
 
-    `meant` gives the known words that another name stands for.
+    An unquoted 3.5 is a word, too: of `sm35`.
     """
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
@@ -72,11 +68,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load(path: Path, model: type[M]) -> M:
-    """Read the YAML file `path` into `model`.
-
-    Raises:
-        UsageError: The file is absent, not YAML, or does not have the model's shape.
-    """
+    """Read the YAML file `path` into `model`; UsageError: it is absent, not YAML, or not of the model's shape."""
     raw = _content(path)
     if is_own(path):
         try:
@@ -135,9 +127,7 @@ def _checked(path: Path, raw: bytes, model: type[M]) -> M:
 def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
     """Plain data out of YAML text, and the node that it came from, for the lines of what a model refuses.
 
-    Raises:
-        UsageError: It is empty, or has aliases, duplicate keys, deep nesting or values that JSON does not have.
-        yaml.YAMLError: It is not YAML.
+    UsageError: aliases, duplicate keys, deep nesting, values that JSON does not have; yaml.YAMLError: it is not YAML.
     """
     _check_events(text, path)
     loader = Loader(text)
@@ -205,15 +195,11 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
             raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error
 
 
-MEANINGS: dict[str, str] = {}
-"""Patterns in words; `farm.base.yamlfile.pattern` adds to it."""
+MEANINGS: dict[str, str] = {}  # patterns in words; `farm.base.yamlfile.pattern` adds to it
 
 
 def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Each mistake as `file:line: what is wrong`, in the order of the lines.
-
-    `root` is the node of the whole file, `error` what `model` said of its data.
-    """
+    """Each mistake in the data of the node `root` as `file:line: what is wrong`, in the order of the lines."""
     lines: dict[tuple[int | str, ...], str] = {}
     meant: set[tuple[int | str, ...]] = set()
     problems = error.errors()
@@ -281,7 +267,7 @@ def _said(problem: ErrorDetails) -> str:
 
 
 def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
-    """The line and the node of a pydantic location, and the location without the parts that name no key: unions' tags.
+    """The line and node of a pydantic location, and the location without the tags of unions, which name no key.
 
     The last part may name a key that is missing.
     """

@@ -18,26 +18,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SHEBANG = b"#!/usr/bin/env python3\n"
 OLDEST = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold
-MAIN = "import sys\n\nfrom {package}.{module} import {function}\n\nsys.exit({function}())\n"
+MAIN = "import sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
 
 
 def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
-    """The file for an entry point such as `farm.smoke.probe.main:main`: package, module and function to call.
+    """The file for an entry point: module and function to call; a module called `main` brings its package along.
 
-    Folders inside the package go along, as do files of data; compiled Python does not. `carried`: files of the farm, as
-    paths below the repository, that it imports by their own names.
+    Of a package also files of data; compiled Python does not. `carried`: files of the farm, as paths below the
+    repository, that it imports by their own names.
     """
     path, _, function = entry.partition(":")
     package, _, module = path.rpartition(".")
     folder = ROOT / package.replace(".", "/")
-    name = "farm_" + folder.name
-    members = {
-        f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and file.suffix != ".pyc"
-    }
+    if module == "main":
+        name = f"farm_{folder.name}"
+        found = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+        members = {f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in found}
+        name += ".main"
+    else:
+        name = f"farm_{module}"
+        members = {f"{name}.py": (folder / f"{module}.py").read_bytes()}
     members.update({file: (ROOT / file).read_bytes() for file in carried})
-    members["__main__.py"] = MAIN.format(package=name, module=module, function=function).encode()
+    members["__main__.py"] = MAIN.format(module=name, function=function).encode()
     packed = io.BytesIO()
     packed.write(SHEBANG)
     # A zip is read from its end, so a line for the shell may stand before it.

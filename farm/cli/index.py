@@ -1,44 +1,115 @@
-"""`farm index …`: the hosted index: its pages, what happens to wheels after they were published, and its signatures."""
+"""Commands about the hosted index: `farm publish`, `farm index …`, `farm site build`.
+
+The steps of a build take long to import: only the commands that need them do.
+"""
 
 import argparse
 import hashlib
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from securesystemslib.signer import CryptoSigner
+from securesystemslib.signer import CryptoSigner
 
-    from farm.index.admission import Admission
-    from farm.index.stores import Store
+from farm.base.errors import UsageError
+from farm.base.temporary import temporary_folder
+from farm.cli import show
+from farm.cli.selection import plan_of, project_of
+from farm.index.admission import Admission
+from farm.index.backends import open_store
+from farm.index.batch import Offer, in_folders, in_index, publish_all
+from farm.index.layout import CATALOGUE
+from farm.index.pages import check_there
+from farm.index.publish import check_store, record_event
+from farm.index.reader import open_reader
+from farm.index.reconcile import Problem, Trial, check, reconcile
+from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
+from farm.index.stores import Store
+from farm.index.variants import (
+    ROOT,
+    build_of,
+    follow,
+    properties,
+    publish_variant,
+    published,
+    variant_json,
+)
+from farm.plan.variant import Variant
+from farm.wheel.rewrite import label_wheel
+from farm.wheel.verify import verify
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    below = parser.add_subparsers(dest="index_command", required=True, metavar="COMMAND")
-    for name, (text, add, _) in COMMANDS.items():
-        one = below.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-        add(one)
+def run_publish(args: argparse.Namespace) -> int:
+    """Print what was published; 7 when wheels were left out."""
+    if args.variant and not args.to and not args.sources and len(args.wheels) == 1:
+        args.wheel = args.wheels[0]
+        return _verified(args)
+    if args.variant or bool(args.sources) is bool(args.wheels) or (args.wheels and not args.to):
+        raise UsageError(
+            "publish one wheel by its --variant, or wheels and folders --to a group, or all wheels --from an index",
+            hint="farm publish WHEEL --variant sm35-avx-py311; farm publish dist/ --to sm35-avx",
+        )
+    offers, left_out = list[Offer](), dict[str, str]()
+    if args.wheels:
+        offers, left_out = in_folders(args.wheels, args.to, args.channel)
+    for place in args.sources:
+        source = open_store(place)
+        check_there(source)
+        more, without = in_index(source, args.to)
+        offers, left_out = offers + more, left_out | without
+    # With --json there is one document on stdout, and nothing else.
+    say = (lambda _name: None) if args.json or args.quiet else show.say
+    done = publish_all(open_store(index_url(args)), offers, policy=policy_of(args), progress=say)
+    left_out |= done.left_out
+    lines = [f"left out: {why}" for why in left_out.values()]
+    count = f"{len(done.wheels)} published, {len(left_out)} left out"
+    show.answer(args, {"wheels": list(done.wheels), "left_out": left_out}, [*lines, count])
+    return 7 if left_out else 0
 
 
-def run(args: argparse.Namespace) -> int:
-    return COMMANDS[args.index_command][2](args)
+def _verified(args: argparse.Namespace) -> int:
+    from farm.cli.progress import watching
+    from farm.cli.wheels import waivers_of
+    from farm.run.inputs import BuildInputs, read_inputs
+    from farm.run.release import pip_line, pip_request, publish_wheel, refusal, summary
+    from farm.run.workspace import Outcomes, Workspace
+
+    project, settings, plan = plan_of(args)
+    if args.index:
+        settings = settings.with_index(args.index)
+    with watching(args) as watcher:
+        workspace, outcomes = Workspace(project, settings, watcher), Outcomes()
+        with outcomes.timed("verify", watcher) as step:
+            # Whatever verified it before: this very file is what goes into the index.
+            report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
+            if not report.passed:
+                raise refusal(report)
+            step.result = summary(report)
+        given = read_inputs(args.inputs) if args.inputs else BuildInputs()
+        with outcomes.timed("publish", watcher) as step:
+            mib = args.wheel.stat().st_size >> 20
+            result = publish_wheel(
+                workspace,
+                plan,
+                args.wheel,
+                report,
+                given=given,
+                policy=policy_of(args),
+                progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
+            )
+            step.result = result.wheel_url
+    line = pip_line(*pip_request(workspace, plan, args.wheel.name))
+    outcome = [] if args.quiet else ["published" if result.changed else "already there: nothing to do"]
+    show.answer(args, {"changed": result.changed, "wheel": result.wheel_url, "pip": line}, [*outcome, line])
+    return 0
 
 
-def add_index(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+def run_index(args: argparse.Namespace) -> int:
+    return SUBCOMMANDS[args.index_command](args)
 
 
-def add_allow(parser: argparse.ArgumentParser) -> None:
-    text = "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like another project's"
-    parser.add_argument("--allow", action="append", default=[], choices=["direct-urls", "similar-names"], help=text)
-
-
-def policy_of(args: argparse.Namespace) -> "Admission":
+def policy_of(args: argparse.Namespace) -> Admission:
     """The value of `--allow`."""
-    from farm.index.admission import Admission
-
     return Admission("direct-urls" in args.allow, "similar-names" in args.allow)
 
 
@@ -46,9 +117,6 @@ def index_url(args: argparse.Namespace) -> str:
     """`--index`, else the index of ci/farm.yaml."""
     if args.index:
         return str(args.index)
-    from farm.base.errors import UsageError
-    from farm.cli.project import project_of
-
     try:
         project, settings = project_of(args)
     except UsageError as error:
@@ -56,28 +124,12 @@ def index_url(args: argparse.Namespace) -> str:
     return settings.index_at(project)
 
 
-def _store(args: argparse.Namespace) -> "Store":
-    from farm.index.backends import open_store
-
+def _store(args: argparse.Namespace) -> Store:
     return open_store(index_url(args))
-
-
-# --- pages ---
-
-
-def _add_reconcile(parser: argparse.ArgumentParser) -> None:
-    add_index(parser)
-    text = "also take back a yank or removal that pages show and no event says (any more)"
-    parser.add_argument("--take-back", action="store_true", help=text)
 
 
 def _check(args: argparse.Namespace) -> int:
     """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0 otherwise."""
-    from farm.cli import show
-    from farm.index.check import Problem, Trial, check
-    from farm.index.pages import check_there
-    from farm.index.variants import follow
-
     store = _store(args)
     check_there(store)
     follow(trial := Trial(store))
@@ -98,67 +150,26 @@ def _check(args: argparse.Namespace) -> int:
 
 def _reconcile(args: argparse.Namespace) -> int:
     """Print what was written; 7 when a wheel's bytes are missing."""
-    from farm.cli import show
-    from farm.index.reconcile import reconcile
-    from farm.index.variants import follow
-
     store = _store(args)
     done = reconcile(store, take_back=args.take_back)
     written = [*done.written, *follow(store)]
-    if args.json:
-        show.json_document({"written": written, "missing": list(done.missing)})
-    else:
-        for key in written:
-            show.say(f"written: {key}")
-        for filename in done.missing:
-            show.say(f"left out: {filename} was claimed, and its bytes are not there; publish it again")
-        show.say(f"{len(written)} pages written")
+    lines = [f"written: {key}" for key in written]
+    lines += [f"left out: {name} was claimed, and its bytes are not there; publish it again" for name in done.missing]
+    show.answer(args, {"written": written, "missing": list(done.missing)}, [*lines, f"{len(written)} pages written"])
     return 7 if done.missing else 0
-
-
-# --- wheels after they were published ---
-
-
-def _add_event(parser: argparse.ArgumentParser, reason: str | None = None, *, required: bool = True) -> None:
-    parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="file names")
-    if reason is not None:
-        parser.add_argument("--reason", required=required, default="", help=reason)
-    else:
-        parser.add_argument("--to", required=True, metavar="GROUP", help="for example sm35-avx")
-    add_index(parser)
 
 
 def _event(args: argparse.Namespace) -> int:
     """Add an event to wheels; print the pages that show it, with those of their labelled copies."""
-    from farm.cli import show
-    from farm.index.lifecycle import record_event
-    from farm.index.variants import follow
-
     store, group = _store(args), getattr(args, "to", None)
     wheels, changed = record_event(store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group)
     pages = sorted({*changed, *follow(store)})
-    if args.json:
-        show.json_document({"wheels": wheels, "pages": pages})
-    else:
-        for key in pages:
-            show.say(f"changed: {key}")
-        show.say(f"{len(wheels)} wheels, {len(pages)} pages changed")
+    lines = [*(f"changed: {key}" for key in pages), f"{len(wheels)} wheels, {len(pages)} pages changed"]
+    show.answer(args, {"wheels": wheels, "pages": pages}, lines)
     return 0
 
 
-def _add_variant(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="what the wheel is for")
-    add_index(parser)
-
-
 def _variant(args: argparse.Namespace) -> int:
-    from farm.base.temporary import temporary_folder
-    from farm.cli import show
-    from farm.index.variants import ROOT, build_of, properties, publish_variant, published, variant_json
-    from farm.plan.variant import Variant
-    from farm.wheel.label import label_wheel
-
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store = _store(args)
@@ -167,43 +178,21 @@ def _variant(args: argparse.Namespace) -> int:
         content, build = variant_json({label: labelled}), build_of(record)
         path, metadata = label_wheel(args.wheel, folder, label, content, build)
         pages = publish_variant(store, path, record, label, labelled, metadata)
-    if args.json:
-        show.json_document({"wheel": path.name, "label": label, "pages": pages})
-    else:
-        root = store.url(f"{ROOT}simple/")
-        show.say(f"{path.name}: {label}")
-        show.say(f"UV_PREVIEW_FEATURES=wheel-variants uv pip install --index-url {root} {record.project}")
+    uv = f"uv pip install --index-url {store.url(f'{ROOT}simple/')} {record.project}"
+    lines = [f"{path.name}: {label}", f"UV_PREVIEW_FEATURES=wheel-variants {uv}"]
+    show.answer(args, {"wheel": path.name, "label": label, "pages": pages}, lines)
     return 0
-
-
-# --- signatures ---
-
-
-def _add_sign(parser: argparse.ArgumentParser) -> None:
-    add_index(parser)
-    parser.add_argument("--signing-key", metavar="FILE", help="an online key, or env:NAME (default: ci/farm.yaml)")
-    text = "sign although this machine's clock and the newest signature disagree"
-    parser.add_argument("--trust-clock", action="store_true", help=text)
 
 
 def _sign(args: argparse.Namespace) -> int:
-    from farm.cli import show
-    from farm.index.sign import sign
-
     pages, wheels, expires = sign(_store(args), _signer(args), trust_clock=args.trust_clock)
-    if args.json:
-        show.json_document({"pages": pages, "wheels": wheels, "expires": expires.isoformat()})
-    else:
-        show.say(f"signed {pages} pages and {wheels} wheels; that counts until {expires:%Y-%m-%d}")
+    line = f"signed {pages} pages and {wheels} wheels; that counts until {expires:%Y-%m-%d}"
+    show.answer(args, {"pages": pages, "wheels": wheels, "expires": expires.isoformat()}, [line])
     return 0
 
 
-def _signer(args: argparse.Namespace) -> "CryptoSigner":
+def _signer(args: argparse.Namespace) -> CryptoSigner:
     """`--signing-key`, else the key of ci/farm.yaml; UsageError if there is none."""
-    from farm.base.errors import UsageError
-    from farm.cli.project import project_of
-    from farm.index.sign import load_signer
-
     if args.signing_key:
         return load_signer(args.signing_key)
     project, settings = project_of(args)
@@ -213,20 +202,8 @@ def _signer(args: argparse.Namespace) -> "CryptoSigner":
     return load_signer(where if where.startswith("env:") else project / where)
 
 
-def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="the root of the index: https://…, a folder or s3://…")
-    text = "the root that you trust, tuf/1.root.json or a later one, as its owner gave it to you"
-    parser.add_argument("--root", type=Path, required=True, metavar="FILE", help=text)
-    parser.add_argument("--wheels", action="store_true", help="download and hash the wheels as well")
-
-
 def _verify(args: argparse.Namespace) -> int:
     """Print what was found; 6 when something is not as signed."""
-    from farm.base.errors import UsageError
-    from farm.cli import show
-    from farm.index.reader import open_reader
-    from farm.index.verify import verify_index
-
     try:
         root = args.root.read_bytes()
     except OSError as error:
@@ -235,71 +212,60 @@ def _verify(args: argparse.Namespace) -> int:
     seen = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "torch-farm" / "verified"
     state = seen / hashlib.sha256(root).hexdigest()[:32]
     done = verify_index(open_reader(args.url), root, state=state, wheels=args.wheels)
-    if args.json:
-        show.json_document(done._asdict())
-    else:
-        for problem in done.problems:
-            show.say(problem)
-        found = f"{len(done.problems)} problems" if done.problems else "all as signed"
-        show.say(f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}")
+    found = f"{len(done.problems)} problems" if done.problems else "all as signed"
+    line = f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
+    show.answer(args, done._asdict(), [*done.problems, line])
     return 6 if done.problems else 0
 
 
-def _add_keys(parser: argparse.ArgumentParser) -> None:
-    text = "all public keys that may sign from now on (default: those that may sign now)"
-    parser.add_argument("public", type=Path, nargs="*", metavar="ONLINE.pub", help=text)
-    parser.add_argument("--root-key", type=Path, required=True, metavar="FILE", help="the private root key")
-    parser.add_argument("--new-root-key", type=Path, metavar="FILE", help="the private root key from now on")
-    add_index(parser)
-
-
 def _keys(args: argparse.Namespace) -> int:
-    from farm.cli import show
-    from farm.index.sign import load_public, load_signer, root_key, set_keys
-
     store = _store(args)
     successor = load_signer(args.new_root_key) if args.new_root_key else None
     number, data = set_keys(store, load_signer(args.root_key), [load_public(path) for path in args.public], successor)
     digest = hashlib.sha256(data).hexdigest()
-    if args.json:
-        show.json_document({"root": number, "sha256": digest})
-    else:
-        if number == 1:
-            show.say(f"give {store.url(root_key(1))} to users (sha256 {digest}), and keep the root key offline")
-        show.say(f"root {number} counts from now on; next, with a key that may sign: farm index check, farm index sign")
+    lines = [f"root {number} counts from now on; next, with a key that may sign: farm index check, farm index sign"]
+    if number == 1:
+        lines.insert(0, f"give {store.url(root_key(1))} to users (sha256 {digest}), and keep the root key offline")
+    show.answer(args, {"root": number, "sha256": digest}, lines)
     return 0
 
 
-COMMANDS = {
-    "check": (
-        "read the whole index as a client does, hash every wheel, and report what is broken or unfinished",
-        add_index,
-        _check,
-    ),
-    "reconcile": ("write every page anew from the records and events", _add_reconcile, _reconcile),
-    "yank": (
-        "have installers skip wheels unless their exact version is asked for (PEP 592)",
-        lambda parser: _add_event(parser, "shown to whoever installs it anyway"),
-        _event,
-    ),
-    "unyank": ("take a yank back", lambda parser: _add_event(parser, "kept in the event", required=False), _event),
-    "remove": (
-        "delete wheels for good; their names stay taken (a yank can be undone)",
-        lambda parser: _add_event(parser, "kept in the event"),
-        _event,
-    ),
-    "promote": ("list wheels in a further group, without copying them", _add_event, _event),
-    "variant": (
-        "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants finds it",
-        _add_variant,
-        _variant,
-    ),
-    "verify": (
-        "compare an index with what its owner signed, and name pages that are not signed",
-        _add_verify,
-        _verify,
-    ),
-    "sign": ("sign all pages and wheels as they are (TUF)", _add_sign, _sign),
-    "keys": ("say which keys may sign the index, and no others, for a year", _add_keys, _keys),
+SUBCOMMANDS = {
+    "check": _check,
+    "reconcile": _reconcile,
+    **dict.fromkeys(("yank", "unyank", "remove", "promote"), _event),
+    "variant": _variant,
+    "verify": _verify,
+    "sign": _sign,
+    "keys": _keys,
 }
-"""The subcommands: a line of help, what adds the arguments, what carries it out."""
+
+
+def run_site(args: argparse.Namespace) -> int:
+    """Build the site from the index and the matrix; write what changed."""
+    from farm.run.release import pip_source, public_url
+    from farm.run.workspace import Watcher, Workspace
+    from farm.site import pages
+    from farm.site.wheels import kept_tests, wheels, with_tests
+
+    project, settings = project_of(args)
+    if args.index:
+        settings = settings.with_index(args.index)
+    workspace = Workspace(project, settings, Watcher())
+    store = open_store(workspace.index_url)
+    if store.get(CATALOGUE) is None:
+        raise UsageError(f"{workspace.index_url} is no index: it has no {CATALOGUE}", hint="publish a wheel first")
+    found = list(wheels(store))
+    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found})
+    made = pages.files(
+        with_tests(found, tests),
+        project=project,
+        source=lambda group: pip_source(workspace, group, more=True),
+        root=public_url(workspace, ""),
+    )
+    # Pages are replaced under conditions, like those of the index.
+    check_store(store)
+    changed, where = pages.write(store, made), public_url(workspace, "index.html")
+    line = f"{len(made)} files, {len(changed)} changed: {where}"
+    show.answer(args, {"files": len(made), "changed": changed, "where": where}, [line])
+    return 0

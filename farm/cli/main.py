@@ -1,24 +1,24 @@
 """The `farm` command: arguments in, exit codes out.
 
-A command is a module of `farm.cli` with its name: `add_arguments(parser)` declares its options, `run(args)` carries it
-out and returns the exit code. Only the one that is asked for is imported: all of them take longer than some commands.
+`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; a module of its group carries it out and
+gives the exit code: `run_NAME(args)`. Only that module is imported: all of them take longer than some commands.
 """
 
 import argparse
 import gc
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import wrap
 from types import ModuleType
-from typing import NoReturn, Protocol, cast
+from typing import NoReturn, cast
 
 from farm import __version__
 from farm.base.errors import EXITS, FarmError, UsageError, of_system
 from farm.base.interrupts import OutputClosed
-from farm.cli import output
+from farm.cli import arguments, show
 
 INTERRUPTED = 130
 
@@ -65,19 +65,24 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
+MODULES = {
+    "project": ("init", "recipe"),
+    "builds": ("submit", "build", "render", "retry", "dispatch", "smoke"),
+    "runs": ("status", "logs", "cancel", "wait"),
+    "wheels": ("inspect", "repair", "verify"),
+    "index": ("publish", "index", "site"),
+    "machines": ("detect", "doctor", "report", "runners", "clean"),
+    "knowledge": ("plan", "why", "matrix"),
+    "main": ("completion",),
+}
+"""The modules of `farm.cli`, and which commands each carries out: those that import much are apart."""
+
 TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
 EPILOG = "\n".join(
     wrap(f"exit codes: {', '.join(f'{int(code)} {text}' for code, text in EXITS.items())}.".replace("`", ""), 100)
 )
-
-
-class Command(Protocol):
-    """A module of `farm.cli` that is a command."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
 
 
 class Parser(argparse.ArgumentParser):
@@ -144,12 +149,14 @@ def parser(commands: Iterable[str] = tuple(COMMANDS), *, load: bool = True) -> a
         if name not in TEXT_ONLY:
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         if load:
-            module(name).add_arguments(one)
+            getattr(arguments, f"add_{name}")(one)
     return top
 
 
-def module(name: str) -> Command:
-    return cast(Command, import_module(f"farm.cli.{name}"))
+def handler(name: str) -> Callable[[argparse.Namespace], int]:
+    """The function that carries out a command."""
+    (module,) = (module for module, names in MODULES.items() if name in names)
+    return cast(Callable[[argparse.Namespace], int], getattr(import_module(f"farm.cli.{module}"), f"run_{name}"))
 
 
 def overview() -> str:
@@ -207,17 +214,17 @@ def command_parser(top: argparse.ArgumentParser, name: str) -> argparse.Argument
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        output.prepare()
+        show.prepare()
         try:
             return _main(sys.argv[1:] if argv is None else argv)
         finally:
-            output.flush()  # here, where it may still fail
+            show.flush()  # here, where it may still fail
     except OutputClosed:
-        return output.CLOSED
+        return show.CLOSED
     except KeyboardInterrupt:
         print("farm: interrupted; nothing incomplete was published", file=sys.stderr)
         return INTERRUPTED
-    except output.OutputFailedError as error:
+    except show.OutputFailedError as error:
         return _failed(error)
 
 
@@ -225,20 +232,16 @@ def _main(given: Sequence[str]) -> int:
     gc.disable()  # what is imported stays: searching it for garbage takes a tenth of the time
     _leave_out_plugins()
     if "_ARGCOMPLETE" in os.environ:  # Tab in a shell
-        module("completion").complete(os.environ.get("COMP_LINE", ""))  # type: ignore[attr-defined]
+        complete(os.environ.get("COMP_LINE", ""))
     args = parse(given)
     gc.freeze()
     gc.enable()
-    output.document = False
+    show.document = False
     try:
         _require_folder()
-        return module(args.command).run(args)
-    except FarmError as error:
-        if args.traceback:
-            raise
-        return _failed(error, json=getattr(args, "json", False))
+        return handler(args.command)(args)
     except Exception as error:
-        found = of_system(error)
+        found = error if isinstance(error, FarmError) else of_system(error)
         if args.traceback or found is None:
             raise
         return _failed(found, json=getattr(args, "json", False))
@@ -264,12 +267,28 @@ def _leave_out_plugins() -> None:
 
 def _failed(error: FarmError, *, json: bool = False) -> int:
     """The exit code of an error, which is explained; `json`: also as a document, where the command printed none."""
-    from farm.cli import show
-
     show.explain(error)
-    if json and not output.document:
+    if json and not show.document:
         show.json_document({"error": str(error), "hint": error.hint, "exit_code": int(error.exit_code)})
     return error.exit_code
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    """Print the script that a shell reads at its start; it holds no words: at each Tab it runs `farm`."""
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["farm"], shell=args.shell), end="")
+    return 0
+
+
+def complete(line: str) -> None:
+    """Answers the shell, which has set argcomplete's variables for this command line, and ends the process."""
+    import argcomplete
+
+    name = command_in(line[: int(os.environ.get("COMP_POINT", len(line)))].split(" ")[1:-1]) or ""
+    # A command that is still being typed: the names of all, without their options.
+    top = parser((name,)) if name in COMMANDS else parser(load=False)
+    argcomplete.autocomplete(top, always_complete_options=False)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from farm.base.heartbeat import Pulse
 from farm.base.text import duration, plain
 from farm.cli.show import console, note, on_terminal
-from farm.run.workspace import Silent, Step, Watcher
+from farm.run.workspace import Step, Watcher
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,7 +33,7 @@ SILENT_S = 10.0
 def watching(args: argparse.Namespace) -> Iterator[Watcher]:
     """The watcher that the options ask for."""
     if args.quiet:
-        yield Silent()
+        yield Watcher()
     elif args.verbose or not on_terminal():
         with LogWatcher(verbose=args.verbose) as watcher:
             yield watcher
@@ -91,7 +91,7 @@ class Position:
         return f"(no output for {duration(silent)}) {self.newest}".rstrip() if silent >= SILENT_S else self.newest
 
 
-class LogWatcher:
+class LogWatcher(Watcher):
     """For CI: a line for each step and for what the farm does; where neither comes, one that says how far the step is.
 
     Output goes to the run's log files. Used as a context: outside of one it says nothing by itself.
@@ -151,7 +151,7 @@ def _cut(line: str) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 2]} …"
 
 
-class TerminalWatcher:
+class TerminalWatcher(Watcher):
     """For terminals: steps that ended stay, each with its time; below them the step under way and its newest output."""
 
     def __init__(self) -> None:

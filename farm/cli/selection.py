@@ -1,26 +1,68 @@
-"""Selection: the builds that a command's options select, and the runs that it names."""
+"""The project that a command is about, the builds that its options select, and the runs that it names."""
 
 import argparse
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from farm.base.errors import UsageError
-from farm.cli.project import project_of
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.project import JOURNAL, find_project
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice, from_arguments, from_environment, from_file
+from farm.plan.recipe import use_project
 from farm.plan.selectors import Selectors
-from farm.plan.settings import Settings
+from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
-
-if TYPE_CHECKING:
-    from farm.run.journal import Journal, Run
+from farm.run.journal import Journal, Phase, Run, state_of
+from farm.run.workspace import Watcher, Workspace
+from farm.wheel.metadata import parse_wheel_name
 
 WILD = frozenset("*?[")
+
+
+def project_of(args: argparse.Namespace) -> tuple[Path, Settings]:
+    """The project's folder and its settings."""
+    project = find_project(args.project or Path.cwd())
+    return project, load_settings(project)
+
+
+def workspace_of(args: argparse.Namespace) -> Workspace:
+    """The project as the pipeline sees it, its recipes included, without anybody who watches."""
+    project, settings = project_of(args)
+    use_project(project)
+    return Workspace(project, settings, Watcher())
+
+
+@contextmanager
+def journal_of(args: argparse.Namespace) -> Iterator[Journal | None]:
+    """The project's journal; None where no run was made yet: reading creates nothing."""
+    project, settings = project_of(args)
+    path = project / settings.artifacts / JOURNAL
+    if not path.is_file():
+        yield None
+        return
+    with Journal(path) as journal:
+        yield journal
+
+
+@contextmanager
+def journal_with_a_run(args: argparse.Namespace) -> Iterator[Journal]:
+    """The project's journal, for a command about `args.run` or, where that is None, about the newest run.
+
+    Raises:
+        UsageError: No run was made here yet.
+    """
+    with journal_of(args) as journal:
+        if journal is None or not (args.run or journal.runs(1)):
+            raise UsageError(
+                f"no run {args.run[0]!r}: there is no run yet" if args.run else "there is no run yet",
+                hint="farm submit --variant sm35-avx-py311 --package canary",
+            )
+        yield journal
 
 
 def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
@@ -50,9 +92,6 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
 
 
 def _package_of(wheel: Path | None) -> str:
-    from farm.base.errors import VerificationFailedError
-    from farm.wheel.metadata import parse_wheel_name
-
     try:
         return parse_wheel_name(wheel.name).name if wheel else "torch"
     except VerificationFailedError:  # the check of names says what is wrong with it
@@ -114,24 +153,12 @@ def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str
     return found
 
 
-def add_runs(parser: argparse.ArgumentParser, *, failed: bool = False, queued: bool = False) -> None:
-    """The runs that a command is about: ids, or all in a state."""
-    parser.add_argument("run", nargs="*", metavar="RUN", help="run ids, or unique prefixes of them")
-    parser.set_defaults(failed=False, queued=False)
-    if failed:
-        parser.add_argument("--failed", action="store_true", help="every run that failed and has no later run")
-    if queued:
-        parser.add_argument("--queued", action="store_true", help="every run that waits for its build")
-
-
-def runs_of(args: argparse.Namespace, journal: "Journal") -> "list[Run]":
+def runs_of(args: argparse.Namespace, journal: Journal) -> list[Run]:
     """The runs that are named, oldest first.
 
     Raises:
         UsageError: There is no such run, or none is named.
     """
-    from farm.run.journal import Phase, state_of
-
     found = {run.id: run for run in (journal.run(word) for word in args.run)}
     if args.queued:
         waiting = [run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED]

@@ -89,7 +89,7 @@ class Job:
 
 
 def attempt_name(job: Job) -> str:
-    """A name that follows from the job's labels, which makes `submit` safe to repeat; a new one where it has none."""
+    """A name that follows from the job's labels, so that `submit` may be repeated; a new one where it has none."""
     identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
     if not job.labels:
         identity += time.time_ns().to_bytes(8, "big")
@@ -98,10 +98,9 @@ def attempt_name(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of an attempt.
+    """The state of an attempt; `why`: the engine's own text on a wait, loss or failure; `exit_code` where it is done.
 
-    `why` is the engine's own text on a wait, a loss or a failure; `exit_code` is set when done; `cause` where something
-    else than the command ended it.
+    `cause`: where something else than the command ended it.
     """
 
     state: State

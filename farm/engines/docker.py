@@ -41,8 +41,7 @@ LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
 
 
 API_TIMEOUT_S = 600
-FIRST_S = 30
-"""A first question is answered in milliseconds; later ones take as long as what they ask for."""
+FIRST_S = 30  # a first question is answered in milliseconds; later ones take as long as what they ask for
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 INSTALL_HINT = (
     "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
@@ -57,9 +56,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
     """A client of the engine at `url`, else of the one that the command docker talks to; it waits `timeout_s`.
 
     That is DOCKER_HOST's, else that of the current context (`docker context use`), which without one is this machine's.
-
-    Raises:
-        NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
+    NoRunnerError: no engine answers there, within `FIRST_S` to the first question.
     """
     address = where = url or ""
     try:
@@ -84,8 +81,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         # docker-py passes on the text alone.
         if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(
-                f"this user may not use the Docker engine at {where}: no permission for its socket",
-                hint=SOCKET_HINT,
+                f"this user may not use the Docker engine at {where}: no permission for its socket", hint=SOCKET_HINT
             ) from error
         if "timed out" in str(error).lower():  # the reason is a text where the client is made
             raise NoRunnerError(
@@ -98,11 +94,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
 
 
 def describe() -> tuple[str, str, str]:
-    """Which containers the engine that `connect` finds runs: their system, its version, its machine.
-
-    Raises:
-        NoRunnerError: None answers.
-    """
+    """System, version and machine of the engine that `connect` finds; NoRunnerError: none answers."""
     client = connect()
     try:
         info = client.info()
@@ -178,13 +170,10 @@ def _try_socket(url: str, timeout_s: int) -> None:
 
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
-CRASHED = 255
-"""Docker's exit code of a container that ran when the engine itself was killed."""
-TERMINATED = 143
-"""SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
+CRASHED = 255  # Docker's exit code of a container that ran when the engine itself was killed
+TERMINATED = 143  # SIGTERM from outside: `docker stop`, or the shutdown of the machine
 IN_USE = 409
-GPU = ["gpu", "compute", "utility"]
-"""Capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi."""
+GPU = ["gpu", "compute", "utility"]  # capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -250,10 +239,7 @@ class DockerEngine:
     def capacity(self) -> Capacity:
         info = self.client.info()
         cpus, memory = float(info["NCPU"]), int(info["MemTotal"])
-        return Capacity(
-            cpus=min(self._cpus or cpus, cpus),
-            memory=min(self._memory or memory, int(memory * 0.9)),
-        )
+        return Capacity(cpus=min(self._cpus or cpus, cpus), memory=min(self._memory or memory, int(memory * 0.9)))
 
     @guard
     def image_environment(self, image: str) -> dict[str, str]:

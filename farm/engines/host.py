@@ -8,12 +8,13 @@ the network or from this machine's files: run only plans that you trust. Needs t
 What Linux, macOS and Windows do differently is in `farm.base.processes`.
 """
 
-from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+from __future__ import annotations  # also for the Python 3.9 of such a machine
 
 import contextlib
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -27,19 +28,80 @@ from typing import Any, BinaryIO
 import farm
 from farm.base import processes
 from farm.base.errors import InfrastructureError, NoRunnerError
-from farm.base.locks import lock
-from farm.base.retries import retry_while_open
-from farm.engines import supervise
+from farm.base.locks import lock, retry_while_open
+from farm.base.processes import end_wanted, leave, limit_cpus, started
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
 from farm.engines.transfer import RefusedOutputError, check_name, storing, too_large
 from farm.platforms.facts import here
 
 POLL_S = 0.2
+LOOK_S = 2
 START_S = 120  # Python starts in seconds under Wine, and in a minute on a machine that is busy
 END_S = 10
 CHUNK = 1 << 20
 LOCK_TRIES = 10
 TOP = "/farm"
+GRACE_S = 30
+EXIT_CODES = {
+    Cause.TIME_LIMIT: 124,  # as `timeout` gives it
+    Cause.OUT_OF_MEMORY: 128 + 9,  # SIGKILL, as a shell gives it
+    Cause.CANCELLED: 128 + signal.SIGTERM,
+    Cause.NOT_STARTED: 127,
+}
+
+
+def supervise(folder: Path) -> None:
+    """Run the job in `folder` and write how it ended."""
+    job: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
+    wanted = end_wanted(folder)
+    # With the time of its start: another process may have the same number later.
+    _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
+    limit_cpus(job["cpus"])
+    cause: Cause | None = None
+    with (folder / "log").open("ab", buffering=0) as log:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        environment, memory, handle = job["environment"], job["memory"], job["environment"][processes.MARK]
+        try:
+            process = processes.start(
+                job["command"], environment=environment, folder=job["root"], chroot=job["chroot"], **streams
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            _write_end(folder, EXIT_CODES[Cause.NOT_STARTED], Cause.NOT_STARTED, str(error))
+            return
+        looked = begun = time.monotonic()
+        while process.poll() is None and cause is None:
+            if wanted():
+                cause = Cause.CANCELLED
+            elif time.monotonic() > begun + job["timeout_s"]:
+                cause = Cause.TIME_LIMIT
+            elif time.monotonic() - looked > LOOK_S:
+                looked = time.monotonic()
+                if processes.memory_of_job(handle) > memory:
+                    cause = Cause.OUT_OF_MEMORY
+            time.sleep(POLL_S)
+        # It may have ended between two looks: what is left of the tree can still be over the limit.
+        if cause is None and process.poll() and processes.memory_of_job(handle) > memory:
+            cause = Cause.OUT_OF_MEMORY
+        # What takes all memory gets no time to end by itself.
+        code = processes.end(process, handle, GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0)
+    if cause is not None:
+        code = EXIT_CODES[cause]
+    # Popen gives -N for a command that signal N ended, a shell 128 + N.
+    detail = {Cause.TIME_LIMIT: f"{job['timeout_s']} s", Cause.OUT_OF_MEMORY: f"{memory} bytes"}
+    _write_end(folder, 128 - code if code < 0 else code, cause, detail.get(cause) if cause else None)
+
+
+def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None) -> None:
+    _write(folder / "exit.json", {"code": code, "cause": cause.name if cause else None, "detail": detail})
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    # Engines read these files at any moment: they find the whole file or none.
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(data), encoding="utf-8")
+    retry_while_open(part.replace, path)
+
+
 CARRIED = (
     "farm/__init__.py",
     "farm/base/__init__.py",
@@ -47,7 +109,6 @@ CARRIED = (
     "farm/base/locks.py",
     "farm/base/enter.py",
     "farm/base/processes.py",
-    "farm/base/retries.py",
     "farm/base/text.py",
     "farm/platforms/__init__.py",
     "farm/platforms/facts.py",
@@ -55,18 +116,15 @@ CARRIED = (
     "farm/engines/base.py",
     "farm/engines/host.py",
     "farm/engines/transfer.py",
-    "farm/engines/supervise.py",
 )
 """The files of the farm that make this engine, for machines that have no farm."""
-JOB = "job.json"
-"""The submitted job; a folder without it is no job."""
+JOB = "job.json"  # the submitted job; a folder without it is no job
 
 
 def _open_machine_lock() -> BinaryIO:
     """The user's lock on this machine: in the folder for temporary files, which all projects share.
 
-    Raises:
-        InfrastructureError: Somebody put something else there, such as a link by which a file of this user is emptied.
+    InfrastructureError: somebody put something else there, such as a link by which a file of this user is emptied.
     """
     if sys.platform == "win32":  # which has no such numbers, and no such lock
         raise NotImplementedError
@@ -96,19 +154,10 @@ class HostEngine:
 
     name = "host"
     poll_s = POLL_S
-    traits = Traits(
-        in_container=False,
-        keeps_volumes=True,
-        platforms=_here(),
-        on_this_machine=True,
-    )
+    traits = Traits(in_container=False, keeps_volumes=True, platforms=_here(), on_this_machine=True)
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
-        """`root` holds everything that the engine keeps.
-
-        Raises:
-            NoRunnerError: There is no chroot here, and it is needed.
-        """
+        """`root` holds everything that the engine keeps; NoRunnerError: a `tree` cannot be entered here."""
         processes.check(tree=tree)
         self.root = root.resolve()
         self.tree = tree
@@ -129,7 +178,7 @@ class HostEngine:
 
     def capacity(self) -> Capacity:
         cpus, memory = processes.machine()
-        # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
+        # a machine that grows its memory as it is used tells too little: an explicit figure is believed.
         return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
 
     def submit(self, job: Job) -> str:
@@ -213,13 +262,11 @@ class HostEngine:
             "timeout_s": job.timeout_s,
             "submitted": time.monotonic(),
         }
-        part = folder / "job.json.part"
-        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        retry_while_open(part.replace, folder / JOB)  # other controllers read it at any moment: whole or not at all
+        _write(folder / JOB, data)
         with (folder / "supervisor.log").open("wb") as log:
             # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
             begun = subprocess.run(
-                [sys.executable, "-m", supervise.__name__, str(folder)],
+                [sys.executable, "-m", __name__, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -332,7 +379,7 @@ class HostEngine:
             return
         if self.observe(handle).state == "running":
             processes.ask_to_end(pid["pid"], self._jobs / handle)
-        for _ in range(int((supervise.GRACE_S + START_S) / POLL_S)):
+        for _ in range(int((GRACE_S + START_S) / POLL_S)):
             if self.observe(handle).state in FINAL:
                 self._end_session(handle)
                 return
@@ -390,3 +437,8 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield from _files(path)
         else:
             yield path, status
+
+
+if __name__ == "__main__":
+    leave()
+    supervise(Path(sys.argv[1]))

@@ -14,11 +14,14 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import tarfile
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from io import FileIO
+from itertools import starmap
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,12 +32,13 @@ from docker.utils.build import create_archive
 
 from farm.base import failures, outputs
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
-from farm.base.heartbeat import Pulse
+from farm.base.heartbeat import Pulse, megabytes
 from farm.base.interrupts import held
 from farm.base.locks import lock
 from farm.base.temporary import temporary_folder
-from farm.base.text import duration
-from farm.engines.docker import guard
+from farm.base.text import duration, log_line
+from farm.catalog.models import DebianRelease
+from farm.engines.docker import ERRORS, guard, machine_of
 from farm.platforms.facts import DEFAULT
 
 Line = Callable[[str], None]
@@ -48,6 +52,15 @@ def image_id(client: docker.DockerClient, tag: str) -> str | None:
         return None
 
 
+def _here(client: docker.DockerClient, tags: Iterable[str], note: Line, prefix: str = "") -> str | None:
+    """The id of the image that has the first of these names that the engine knows."""
+    for tag in tags:
+        if found := image_id(client, tag):
+            note(f"{prefix}{tag} is here")
+            return found
+    return None
+
+
 @contextlib.contextmanager
 def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log: Path | None = None) -> Iterator[None]:
     """One run of this user at a time makes the image `tag` on an engine; whoever comes second waits.
@@ -55,56 +68,44 @@ def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log:
     That it waits, and for whom (run, project and log of the other), goes to `note`; for how long to `line`.
     Where no lock can be had (a home that cannot be written, a file system without locks), no one waits.
     """
-    file = _opened(client, tag)
-    with file or contextlib.nullcontext():
-        if file and _held_by_another(file.fileno()):
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torch-farm" / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        # It stays: whoever opened one that was removed would hold it beside the holder of the new one. "a": whoever
+        # waits must not cut what the holder wrote.
+        file = (folder / re.sub(r"[^\w.-]", "-", f"{client.info().get('ID')}-{tag}")).open("ab+", buffering=0)
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        yield
+        return
+    with file:
+        try:
+            lock(file.fileno(), wait=False)
+        except BlockingIOError:
             file.seek(0)
             holder = file.read().decode(errors="replace") or "another run"
             note(f"{tag} is being made by {holder}: waiting for it")
             with Pulse(line, lambda silent: f"waited {duration(silent)} for {tag}, made by {holder}"):
                 lock(file.fileno(), wait=True)
-        if file:
-            with contextlib.suppress(OSError):  # a full disk: only the words are lost
-                file.truncate(0)
-                file.write(os.fsencode(holder_text(log)))
+        except OSError:  # there are no locks here
+            pass
+        with contextlib.suppress(OSError):  # a full disk: only the words are lost
+            file.truncate(0)
+            file.write(os.fsencode(_holder(log)))
         yield
 
 
-def holder_text(log: Path | None) -> str:
+def _holder(log: Path | None) -> str:
     """This process for another one that waits for it: `run ID (process 12, log: FILE)`; FILE names the project."""
     what = f"process {os.getpid()}" + (f", log: {log}" if log else "")
-    # Logs lie in the folder of their run: artifacts/runs/ID/image.log.
+    # Logs are in the folder of their run: artifacts/runs/ID/image.log.
     return f"run {log.parent.name} ({what})" if log and log.parent.parent.name == "runs" else what
-
-
-def _opened(client: docker.DockerClient, tag: str) -> FileIO | None:
-    """The lock's file. It stays: whoever opened one that was removed would hold it beside the holder of the new one."""
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torch-farm" / "images"
-        folder.mkdir(parents=True, exist_ok=True)
-        # "a": whoever waits must not cut what the holder wrote.
-        return (folder / re.sub(r"[^\w.-]", "-", f"{client.info().get('ID')}-{tag}")).open("ab+", buffering=0)
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
-        return None
-
-
-def _held_by_another(descriptor: int) -> bool:
-    """Takes the lock if it can be had; where there are no locks, no one holds one."""
-    try:
-        lock(descriptor, wait=False)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 @contextlib.contextmanager
 def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
     """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
 
-    So neither Ctrl-C nor another project's image of the same name leaves gigabytes behind. An image that a container
-    uses stays, and one that someone else has named: what an engine built before from the same files has the same id.
+    So Ctrl-C leaves no gigabytes behind. An image stays that a container uses, or that someone else has named.
     """
     made: list[str] = []
     try:
@@ -120,9 +121,8 @@ def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
 def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
     """Gives an image that has no name its tag, unless another one got that meanwhile; the id of the one that has it.
 
-    The first keeps the tag: its project may use it already. Docker knows no tagging on a condition, so between two
-    users' looking and tagging are some milliseconds in which the later one takes the tag, and an image without a name
-    stays; both builds go on, as they use the tag.
+    The first keeps it: its project may use it already. Docker knows no tagging on a condition: within some milliseconds
+    a later one may take the tag, an image without a name stays, and both builds go on.
     """
     first = image_id(client, tag)
     if first is None:
@@ -134,13 +134,11 @@ def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> s
     return first
 
 
-KEPT_LINES = 5000
-"""Of the output of an image's build, for the search for its first error."""
+KEPT_LINES = 5000  # of the output of an image's build or of debootstrap, for the search for its first error
 MAX_LINE = 1 << 16
 STEP_WIDTH = 100
 TOOLKIT = "scripts/toolkit.json"
-PROJECT_LABEL = "farm.project"
-"""On an image: the project that made it, for `farm clean`."""
+PROJECT_LABEL = "farm.project"  # on an image: the project that made it, for `farm clean`
 
 
 @dataclass(frozen=True)
@@ -154,16 +152,11 @@ class Image:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The inputs of a toolchain image.
+    """The inputs of a toolchain image; `context`: path -> text, whose sha256 is `digest`; `base`: the base image's id.
 
-    Args:
-        repository: Of its tag.
-        context: The rendered context, path -> text; its sha256 is `digest`.
-        base: The id of the base image.
-        archives: The URL of a folder that steps of the Dockerfile ask first for what they download.
-        emulated: The engine's machine is another than the image's.
-        wheels: Gives, when there is no image yet, where the wheels are (by file name) that the context's
-            `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
+    `archives`: the URL of a folder that steps ask first for what they download; `emulated`: the engine's machine is
+    another than the image's; `wheels`: gives, when there is no image yet, the wheels (by file name) that the context's
+    `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
     """
 
     repository: str
@@ -193,32 +186,22 @@ class Toolchain:
 
 @guard
 def ensure_image(
-    client: docker.DockerClient,
-    wanted: Toolchain,
-    *,
-    log: Path,
-    line: Line,
-    note: Line | None = None,
+    client: docker.DockerClient, wanted: Toolchain, *, log: Path, line: Line, note: Line | None = None
 ) -> Image:
-    """The image, made where the engine does not have it yet.
-
-    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
+    """The image, made where the engine does not have it; its output goes to `log` and `line`, steps go to `note`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
         InfrastructureError: A step of the image failed; the message holds its first error, and the cause where known.
-        BuildFailedError: The recipe names a package that the base image's distribution does not have, or a wheel does
-            not hold what the toolkit takes out of it.
+        BuildFailedError: The distribution lacks a package of the recipe, or a wheel what the toolkit takes out of it.
     """
     note = note or line
     if client.info().get("OSType") != DEFAULT:
         raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
     tag = wanted.tag
-    if found := _here(client, tag, note):
-        return found
     with alone(client, tag, line=line, note=note, log=log):
-        if found := _here(client, tag, note):  # whoever held the lock has made it
-            return found
+        if found := _here(client, [tag], note):
+            return Image(tag, found, reused=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         with (
             unnamed(client) as made,
@@ -241,14 +224,6 @@ def ensure_image(
     return Image(tag, first, reused=first != made[-1])
 
 
-def _here(client: docker.DockerClient, tag: str, note: Line) -> Image | None:
-    found = image_id(client, tag)
-    if found is None:
-        return None
-    note(f"{tag} is here")
-    return Image(tag, found, reused=True)
-
-
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
     with temporary_folder("farm-context-") as folder, outputs.writing(folder, outputs.ROOM):
         for name, text in context.items():
@@ -266,7 +241,7 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
 def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
     """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then.
 
-    Each under its own name alone; of a pattern that ends in `/**` with its folders. Programs stay executable.
+    Each under its own name alone; of a pattern that ends in `/**` with its folders.
     """
     taken = []
     with zipfile.ZipFile(wheel) as archive:
@@ -304,13 +279,7 @@ def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[
         raise InfrastructureError("the Docker engine does not say which image it made")
 
 
-def _follow(
-    events: Iterator[dict[str, Any]],
-    stream: io.TextIOBase,
-    pulse: Pulse,
-    note: Line,
-    log: Path,
-) -> None:
+def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, pulse: Pulse, note: Line, log: Path) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
     for text, event in _lines(events, pulse.passing):
@@ -330,10 +299,9 @@ def _follow(
 
 
 def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Whole lines of a build's output; an event holds a piece of it, as the daemon happened to read it.
+    """Whole lines of a build's output, which comes in pieces; with the last before an error the event that holds it.
 
-    With the last line before an error comes the event that holds the error; with the others an empty one. Of a line
-    that was overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
+    Of a line that is overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
     """
     rest = ""
     for event in events:
@@ -370,3 +338,228 @@ def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -
     message = f"the toolchain image cannot be built: {short}\n  {how}:\n{failure.text}"
     kind = BuildFailedError if failure.recipe else InfrastructureError
     return kind(message, hint=failure.hint(log))
+
+
+ARCHITECTURES = {"x86_64": ("amd64", "amd64"), "aarch64": ("arm64", "arm64v8")}
+"""A machine as Debian names it, and as Docker Hub does in the names of its images."""
+SCRIPTS = {"debian": "sid", "ubuntu": "gutsy"}
+"""The script of debootstrap to which names of all newer releases link. It refuses a release that is newer than itself
+(Debian 12's: forky, noble), unless it is told the script."""
+
+
+@guard
+def base_image(
+    client: docker.DockerClient,
+    name: str,
+    release: DebianRelease,
+    *,
+    emulated: str | None = None,
+    pull_timeout_s: int,
+    mirror: str | None,
+    line: Line,
+    note: Line | None = None,
+) -> str:
+    """The id of a base image for `release`; what the farm does goes to `note`, output and bytes to `line`.
+
+    `emulated`: the machine that it is for, where that is not the engine's; such an image has another name.
+    InfrastructureError: none of the three ways works; the message says what was tried.
+    """
+    note = note or line
+    own, image = f"farm/base:{name}", release.image
+    if emulated:
+        own, image = f"{own}-{emulated}", f"{ARCHITECTURES[emulated][1]}/{image}"
+    # Of two base images of one name would come two toolchains, since those are made for the id.
+    with alone(client, own, line=line, note=note):
+        if found := _here(client, [image, own], note, "base image: "):
+            return found
+        tried = [f"no local tag {image} or {own}"]
+        note(f"base image: pulling {image} (at most {pull_timeout_s} s of silence)")
+        problem = _pull(client, image, pull_timeout_s, line, emulated)
+        if problem is None:
+            return str(client.images.get(image).id)
+        note(f"base image: {problem}")
+        tried.append(problem)
+        problem = _cannot_debootstrap(release)
+        if problem is None:
+            note(f"base image: making {own} with debootstrap ({'minutes' if emulated else 'about 30 s'})")
+            with unnamed(client) as made:
+                made.append(_debootstrap(client, release, emulated, mirror, line))
+                return tag_first(client, made[-1], own, note)
+        tried.append(problem)
+    raise InfrastructureError(
+        "no base image: " + "; ".join(tried),
+        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {image}, "
+        "or run as root where debootstrap is installed",
+    )
+
+
+def _pull(client: docker.DockerClient, name: str, timeout_s: int, line: Line, emulated: str | None) -> str | None:
+    """Pull an image; the reason when that fails."""
+    repository, _, tag = name.partition(":")
+    layers: dict[str, int] = {}
+    patient = client.api.timeout
+    machine = f"linux/{ARCHITECTURES[emulated][0]}" if emulated else None
+    # docker-py has one time limit for all requests, and it is on the silence between two events, not on the whole pull.
+    client.api.timeout = timeout_s
+    try:
+        with Pulse(line, lambda silent: f"base image: the registry is silent for {duration(silent)}") as pulse:
+            for event in client.api.pull(repository, tag=tag, stream=True, decode=True, platform=machine):
+                # A pull that fails answers with status 200 and says so in its stream.
+                if "error" in event:
+                    return f"pull of {name} failed: {event['error']}"
+                if event.get("status") == "Downloading":
+                    layers[str(event.get("id"))] = int((event.get("progressDetail") or {}).get("current") or 0)
+                pulse.passing(f"base image: {event.get('status')}, {megabytes(sum(layers.values()))}")
+    except ERRORS as error:
+        return f"pull of {name} failed: {error}"
+    finally:
+        client.api.timeout = patient
+    return None
+
+
+def _cannot_debootstrap(release: DebianRelease) -> str | None:
+    if os.geteuid() != 0:
+        return "debootstrap needs root"
+    if not shutil.which("debootstrap"):
+        return "debootstrap is not installed (Debian package debootstrap)"
+    if not Path(release.keyring).exists():
+        return f"{release.keyring} is absent (its package: {release.keyring_package})"
+    return None
+
+
+def _debootstrap(
+    client: docker.DockerClient, release: DebianRelease, emulated: str | None, mirror: str | None, line: Line
+) -> str:
+    """The id of a base image that has no name yet."""
+    with temporary_folder("farm-base-") as folder:
+        root = folder / "root"
+        _spare_syncs(root)
+        command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
+        command += [f"--arch={ARCHITECTURES[emulated][0]}"] if emulated else []
+        command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
+        # The setting names a mirror of Debian; empty is the script's own.
+        command += [(mirror if release.distribution == "debian" else None) or "", SCRIPTS[release.distribution]]
+
+        def silence(silent: float) -> str:
+            return f"debootstrap: no output for {duration(silent)}; {megabytes(_size(root))} written so far"
+
+        output: deque[str] = deque(maxlen=KEPT_LINES)
+        with (
+            Pulse(line, silence) as pulse,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ) as child,
+        ):
+            assert child.stdout
+            for text in child.stdout:
+                output.append(text.rstrip("\n"))
+                pulse.passing(f"debootstrap: {log_line(text)}")
+        if child.returncode:
+            failure = failures.read(output)
+            raise InfrastructureError(
+                f"debootstrap {release.suite} failed:\n{failure.text}",
+                hint=failure.advice or f"is a mirror of {release.distribution} reachable?",
+            )
+        # The packages that debootstrap downloaded are of no use in the image; apt wants the empty `partial`.
+        shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
+        (root / "var/cache/apt/archives/partial").mkdir(parents=True)
+        packed = folder / "root.tar"
+        with (
+            Pulse(line, lambda _: f"base image: packed {megabytes(packed.stat().st_size)}"),
+            tarfile.open(packed, "w") as archive,
+        ):
+            archive.add(root, arcname=".")
+        size = packed.stat().st_size
+        with (
+            packed.open("rb") as stream,
+            Pulse(line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"),
+        ):
+            # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
+            answer = client.api.import_image(stream)
+    # a line of JSON for each thing that it does; the last one holds the id.
+    return str(json.loads(answer.splitlines()[-1])["status"])
+
+
+def _spare_syncs(root: Path) -> None:
+    """Tells dpkg not to wait for the disk at each file, as Docker's own images do: a spoilt image is made again."""
+    folder = root
+    for part in ("", "etc", "dpkg", "dpkg.cfg.d"):
+        folder /= part
+        folder.mkdir()
+        folder.chmod(0o755)  # whatever the umask: debootstrap leaves folders that are there as they are
+    (folder / "farm").write_text("force-unsafe-io\n")
+    (folder / "farm").chmod(0o644)
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below a folder, in which another program makes and removes files meanwhile."""
+    size = 0
+    for top, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                size += Path(top, name).lstat().st_size
+    return size
+
+
+CODE = {
+    "x86_64": (62, "31ff b83c000000 0f05"),  # xor edi, edi; mov eax, 60; syscall
+    "aarch64": (183, "000080d2 a80b80d2 010000d4"),  # mov x0, #0; mov x8, #93; svc #0
+}
+"""ELF's number of a machine, and its code for exit(0)."""
+TRY_S = 60
+
+
+@guard
+def emulates(client: docker.DockerClient, machine: str) -> bool:
+    """True if an engine runs `machine` by emulation, False if that is its own; NoRunnerError: it does neither."""
+    found = machine_of(client)
+    if found == machine:
+        return False
+    problem = _try(client, machine)
+    if problem is None:
+        return True
+    raise NoRunnerError(
+        f"the plan is for {machine}, the Docker engine runs on {found}, which has no emulator registered: {problem}",
+        hint=f"register qemu on the engine's machine (Debian: apt-get install qemu-user-static; docs/runners.md), "
+        f"or give a runner in ci/runners.yaml the URL of a Docker engine on {machine}",
+    )
+
+
+def _try(client: docker.DockerClient, machine: str) -> str | None:
+    """Why the smallest program of a machine does not run in a container; None: it does."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        program = exit_program(machine)
+        member = tarfile.TarInfo("run")
+        member.size, member.mode = len(program), 0o755
+        tar.addfile(member, io.BytesIO(program))
+    with unnamed(client) as made, ExitStack() as stack:
+        with held():
+            answer = client.api.import_image(archive.getvalue())
+            made.append(str(json.loads(answer.splitlines()[-1])["status"]))
+            container = client.containers.create(
+                made[-1], ["/run"], network_mode="none", labels={"farm.kind": "emulator"}
+            )
+            stack.callback(container.remove, force=True)
+        try:
+            container.start()
+            code = container.wait(timeout=TRY_S)["StatusCode"]
+        except (docker.errors.APIError, requests.exceptions.RequestException) as error:
+            return str(getattr(error, "explanation", None) or error)
+        # The program has no other end: another code is that of runc, which could not start it.
+        words = container.logs().decode("utf-8", "replace").strip().splitlines()
+        return None if code == 0 else words[-1] if words else f"exit code {code}"
+
+
+def exit_program(machine: str) -> bytes:
+    """A Linux program of a machine that ends with exit code 0: an ELF header, one segment and three instructions."""
+    number, words = CODE[machine]
+    code = bytes.fromhex(words)
+    start, size = 0x400000, 64 + 56 + len(code)
+    fields = (
+        *((2, 2), (number, 2), (1, 4), (start + 64 + 56, 8), (64, 8), (0, 8), (0, 4)),
+        *((64, 2), (56, 2), (1, 2), (0, 2), (0, 2), (0, 2)),
+        *((1, 4), (5, 4), (0, 8), (start, 8), (start, 8), (size, 8), (size, 8), (0x10000, 8)),
+    )
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    return ident + b"".join(starmap(lambda value, width: value.to_bytes(width, "little"), fields)) + code

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from farm.base.errors import FarmError
 from farm.engines.docker import connect
-from farm.engines.github_api import GithubApi, Listed
+from farm.engines.github import GithubApi, Listed
 from farm.plan.compat.rules import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.settings import Card, Runner
@@ -46,8 +46,7 @@ def _driver_against(stack: Stack, card: Card) -> list[str]:
     return [f"{reason.text}: {reason.fact}" for reason in rules if reason.severity == "error"]
 
 
-SLACK = 0.95
-"""A machine reports a little less memory than it was sold with: the kernel keeps some."""
+SLACK = 0.95  # a machine reports a little less memory than it was sold with: the kernel keeps some
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,7 @@ class Reported:
 
 
 def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
-    """Ask the engine of every runner; one that does not answer is offline, and `why` holds its error.
-
-    GitHub is asked once for all its runners.
-    """
+    """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds its error."""
     listed: dict[str, Listed] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:

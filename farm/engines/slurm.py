@@ -40,21 +40,18 @@ from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits, attempt_name
 from farm.engines.host import CARRIED
 from farm.engines.transfer import storing
+from farm.plan.settings import Slurm, SlurmCard
 
 CHUNK = 1 << 20
 CANCEL_S = 120
 LOOKS, LOOK_PAUSE_S = 5, 6.0
 """A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
-GATHER_S = 1.0
-"""How long a job waits for another that goes out with it."""
-MAX_ARRAY = 1000
-"""Tasks of one array; Slurm's own default for MaxArraySize is 1001."""
+GATHER_S = 1.0  # how long a job waits for another that goes out with it
+MAX_ARRAY = 1000  # tasks of one array; Slurm's own default for MaxArraySize is 1001
 ALL_CPUS = 1 << 16
 """Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
-ABSENT = 44
-"""Exit code of our scripts for what is not there."""
-GRACE_MINUTES = 5
-"""How much later than the supervisor Slurm ends a job."""
+ABSENT = 44  # exit code of our scripts for what is not there
+GRACE_MINUTES = 5  # how much later than the supervisor Slurm ends a job
 MAX_TEXT = 4000
 
 ENDS: dict[str, Observation] = {
@@ -162,7 +159,7 @@ RUN = """
 import json, os, sys
 from pathlib import Path
 sys.path.insert(0, "/run/engine.zip")
-from farm.engines.supervise import supervise
+from farm.engines.host import supervise
 file = Path("/run/job.json")
 job = json.loads(file.read_text())
 job["environment"].update({name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"})
@@ -197,49 +194,15 @@ class Folder:
     project: str
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of `sbatch` beside a job's limits; None: Slurm's own default."""
-
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    gres: str | None = None
-
-    def arguments(self) -> list[str]:
-        """As options of sbatch."""
-        return [f"--{name}={value}" for name, value in vars(self).items() if value]
-
-
 class SlurmEngine:
-    """See `farm.engines.base.Engine`.
-
-    Args:
-        folder: Shared by login node and nodes, under the same path.
-        ssh: The login node as the command `ssh` knows it; None: this machine.
-        build, card: Options of a build's job, and of one that needs a card.
-        cpus, memory: Limits of one job; None: what the largest node has.
-        minutes: The longest time limit that the partition allows; None: as long as the job's own.
-    """
+    """See `farm.engines.base.Engine`; `slurm:` of `ci/farm.yaml` says where it is and what a job gets."""
 
     name = "slurm"
     traits = Traits(keeps_volumes=True, unpacks=True)
 
-    def __init__(
-        self,
-        folder: str,
-        ssh: str | None = None,
-        *,
-        build: Options | None = None,
-        card: Options | None = None,
-        cpus: float | None = None,
-        memory: int | None = None,
-        minutes: int | None = None,
-    ) -> None:
-        self.folder, self.ssh = folder, ssh
-        self._build, self._card = build or Options(), card or Options()
-        self._cpus, self._memory, self._minutes = cpus, memory, minutes
+    def __init__(self, slurm: Slurm) -> None:
+        self.folder, self.ssh, self._slurm = slurm.folder, slurm.ssh, slurm
+        self._cpus, self._memory = slurm.cpus, int((slurm.memory_gb or 0) * 1e9)
         self.poll_s = 0.5
         self._waiting: list[tuple[list[str], str, Future[None]]] = []
         self._sending = threading.Lock()
@@ -304,7 +267,7 @@ class SlurmEngine:
         if self._cpus and self._memory:
             return Capacity(self._cpus, self._memory)
         script = "sinfo --noheader --exact --format='%c|%m' \"$@\""
-        options = [f"--partition={self._build.partition}"] if self._build.partition else []
+        options = [f"--partition={self._slurm.partition}"] if self._slurm.partition else []
         found = [line.split("|") for line in self._run(script, *options).decode().split()]
         if not found:
             raise NoRunnerError("Slurm has no node for builds", hint="sinfo, on the login node")
@@ -317,8 +280,8 @@ class SlurmEngine:
         options = [
             f"--cpus-per-task={math.ceil(job.limits.cpus)}",
             f"--mem={math.ceil(job.limits.memory / 2**20)}M",
-            f"--time={min(minutes, self._minutes or minutes)}",
-            *(self._card if job.gpus else self._build).arguments(),
+            f"--time={min(minutes, self._slurm.minutes or minutes)}",
+            *sbatch_options((self._slurm.smoke or SlurmCard()) if job.gpus else self._slurm),
         ]
         found = self._image(job.image)
         try:
@@ -481,14 +444,18 @@ class SlurmEngine:
         self._run(REMOVE, self.folder, *paths)
 
 
+def sbatch_options(card: SlurmCard) -> list[str]:
+    """Options of `sbatch` beside a job's limits."""
+    named = {name: getattr(card, name) for name in SlurmCard.model_fields}
+    return [f"--{name}={value}" for name, value in named.items() if value]
+
+
 def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
     """State of a job by its line of squeue and its own files.
 
-    Args:
-        listed: `number|STATE|nodes|reason`; empty where Slurm has forgotten the job, as it does after minutes.
-        ended: The supervisor's exit.json, written by the job, so not trusted.
-        refused: Why its node let it not enter the toolchain.
-        cancelled: Not empty: this engine asked for the end.
+    `listed`: `number|STATE|nodes|reason`, empty where Slurm has forgotten it, as after minutes; `ended`: the
+    supervisor's exit.json, written by the job, so not trusted; `refused`: why its node let it not enter the toolchain;
+    `cancelled`: not empty where this engine asked for the end.
     """
     number, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
     if state in ENDS:

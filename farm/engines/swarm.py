@@ -43,8 +43,7 @@ MAX_SIGNED_S = 7 * 24 * 3600
 """The longest that a SigV4 URL lives: Amazon S3, "Sharing objects with presigned URLs". Temporary credentials that
 signed it end it earlier."""
 
-MAX_SMALL = 8 << 20
-"""Bytes: a piece of a log has 4 MiB."""
+MAX_SMALL = 8 << 20  # bytes: a piece of a log has 4 MiB
 
 
 class OversizeError(Exception):
@@ -52,14 +51,7 @@ class OversizeError(Exception):
 
 
 class Exchange:
-    """Objects in transit, in a bucket.
-
-    Args:
-        url: `s3://bucket/prefix?endpoint_url=…`, as for an index; keep it apart from the index.
-
-    Raises:
-        UsageError: It is not a bucket: a folder here cannot be written from another machine.
-    """
+    """Objects in transit, in a bucket `s3://bucket/prefix?endpoint_url=…` of their own; UsageError: it is none."""
 
     def __init__(self, url: str) -> None:
         store = open_store(url)
@@ -106,11 +98,7 @@ class Exchange:
         self._store.create(key, data, content_type="application/octet-stream")
 
     def get(self, key: str, limit: int = MAX_SMALL) -> bytes | None:
-        """A small object whole, its bytes as they were sent, or None where there is none.
-
-        Raises:
-            OversizeError: It has more than `limit` bytes: what a job writes is not trusted to be brief.
-        """
+        """A small object whole, None where there is none; OversizeError: a job is not trusted to be brief."""
         size = self.size(key)
         if size is None:
             return None
@@ -188,12 +176,9 @@ class Task:
 
 
 def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool) -> Observation:
-    """The state of an attempt, from its task. A queued one always says why.
+    """The state of an attempt, from its task (None: the manager has made none yet) and the machines by their ids.
 
-    Args:
-        task: None: the manager has not made one yet.
-        nodes: The machines now, by their ids.
-        cancelled: Whether its end was asked for.
+    A queued one always says why. `cancelled`: its end was asked for.
     """
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
@@ -222,26 +207,19 @@ def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool
 
 
 MAX_PIECES = 1000
-WAIT_S = 12 * 3600
-"""How much longer than its time limit a job's URLs live: image pulls and a wait in the queue."""
+WAIT_S = 12 * 3600  # how much longer than its time limit a job's URLs live: image pulls and a wait in the queue
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
 MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
-AGENT = "farm.run.standalone.agent.main:main"
+AGENT = "farm.run.standalone.agent:main"
 _AGENT = "/farm-agent.pyz"
 
 
 class SwarmEngine:
-    """See `farm.engines.base.Engine`.
+    """See `farm.engines.base.Engine`. `client`: a manager; NoRunnerError: it is none.
 
-    Args:
-        client: A manager of the swarm.
-        exchange: Where jobs leave what they made.
-        cpus, memory: Limits of one job; None: what the largest node has.
-
-    Raises:
-        NoRunnerError: The Docker engine is not a manager of a swarm.
+    `cpus`, `memory`: limits of one job; None: what the largest node has.
     """
 
     name = "swarm"
@@ -249,12 +227,7 @@ class SwarmEngine:
     traits = Traits(queues=True)
 
     def __init__(
-        self,
-        client: docker.DockerClient,
-        exchange: Exchange,
-        *,
-        cpus: float | None = None,
-        memory: int | None = None,
+        self, client: docker.DockerClient, exchange: Exchange, *, cpus: float | None = None, memory: int | None = None
     ) -> None:
         self.client, self.exchange = client, exchange
         self._api: Any = client.api  # half of it has no types

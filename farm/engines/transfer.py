@@ -27,11 +27,7 @@ class LocalDiskError(InfrastructureError):
 
 
 def check_name(name: str) -> None:
-    """Refuse a file of a job's output whose name is more than a line of printable text: it is shown, and compared.
-
-    Raises:
-        RefusedOutputError: It holds a line break, terminal control or the like.
-    """
+    """Refuse a file of a job's output whose name is more than a line of printable text: it is shown, and compared."""
     if not name.isprintable():
         raise RefusedOutputError(f"{name!r} of the job's output has a name that cannot be printed")
 
@@ -53,9 +49,7 @@ _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, e
 def storing(name: str, path: Path) -> Iterator[None]:
     """Tells apart whose fault it is that a file of a job's output cannot be written.
 
-    Raises:
-        RefusedOutputError: Its name's: it stands twice, is too long, is below another file.
-        LocalDiskError: This machine's.
+    RefusedOutputError: its name's: it stands twice, is too long, is below another file. LocalDiskError: this machine's.
     """
     try:
         yield
@@ -70,8 +64,7 @@ def storing(name: str, path: Path) -> Iterator[None]:
 
 
 MAX_MEMBERS = 10_000
-MAX_HEADER = 64 << 10
-"""Bytes of a long name or a pax header, which tarfile holds in memory."""
+MAX_HEADER = 64 << 10  # bytes of a long name or a pax header, which tarfile holds in memory
 
 _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
@@ -86,10 +79,7 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 def pack(
     folders: Mapping[str, Path], stream: IO[bytes] | gzip.GzipFile, skip: tuple[str, ...] = ("__pycache__",)
 ) -> None:
-    """Writes a tar of folders (container path -> folder here): owner root, times zero, order stable, links as they are.
-
-    It goes to a stream, since sources have gigabytes.
-    """
+    """Writes a tar of folders (path there -> folder here): owner root, times zero, order stable, links as they are."""
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():
             for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
@@ -167,12 +157,7 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
         # tarfile stops at the first block of zeros; what follows is read so that `raw.end` is the end of the stream.
         while stream.read(1 << 20):
             pass
-    except (
-        tarfile.TarError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:  # how tarfile fails on nonsense
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # how tarfile fails on nonsense
         raise InfrastructureError(f"the job's output is not a tar stream: {error}") from error
     # A tar ends with two blocks of zeros. tarfile takes a stream that stops between two members for a whole one:
     # without this look a connection that broke would pass as a build that left fewer files.
@@ -203,8 +188,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
 
     Raises:
-        RefusedOutputError: It is larger than `max_bytes` inside, or holds a link, a name that points outside or
-            stands twice, or a file by another method than store and deflate.
+        RefusedOutputError: As for `unpack`; also a name that stands twice, another method than store and deflate.
         LocalDiskError: It cannot be written here.
         InfrastructureError: The file is not a zip or is damaged.
     """

@@ -1,5 +1,1 @@
-"""The hosted wheel index: where its bytes lie, how a wheel gets in, what a client reads.
-
-Knows indices, nothing of builds. Start with `farm.index.backends.open_store`, then `farm.index.publish.publish`
-and `farm.index.check.check`.
-"""
+"""The hosted wheel index; knows nothing of builds. Start with `backends.open_store`, then `publish` and `reconcile`."""

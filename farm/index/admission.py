@@ -32,8 +32,7 @@ from farm.base.requirement import read_requirement, stated_name
 from farm.index.layout import RESERVED, parse_wheel_name, wheel_identity
 from farm.index.records import Record, compact
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.metadata import DistInfo, read_dist_info
-from farm.wheel.record import compare_record, read_record
+from farm.wheel.metadata import DistInfo, compare_record, read_dist_info, read_record
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32

@@ -26,8 +26,8 @@ LAYOUT = {
     "whl/{group}/simple/index.html": "the same, as HTML",
     "whl/variant/…": "copies of wheels with a label of PEP 825 (`farm.index.variants`)",
     "smoke/{wheel}/{digest}.json": "reports of its smoke tests",
-    "tuf/{number}.root.json": "which keys may sign (`farm.index.keys`)",
-    "tuf/timestamp.json": "the newest signatures (`farm.index.sign`)",
+    "tuf/{number}.root.json": "which keys may sign (`farm.index.signatures`)",
+    "tuf/timestamp.json": "the newest signatures (`farm.index.signatures`)",
 }
 """Keys, and what is there. Names in braces are somebody's choice; all others are the layout's own."""
 

@@ -13,20 +13,25 @@ running it again, and publishers of the same or other wheels may run at the same
 generation of the JSON page it shows: a slow writer never puts an older state over a newer one, and any later publish
 of the project repairs what a killed one left behind. The number of requests does not depend on what is there;
 `docs/wheel-index.md` has it. A wheel that goes up in parts needs 5 more, and one for each part.
+
+Later changes (yank, remove, promote) are an event first, which decides them; pages and bytes follow. So a command that
+was killed anywhere is completed by running it again, or by `farm index reconcile`. A removed wheel's record stays: its
+name is taken for ever.
 """
 
 import contextlib
 import hashlib
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farm.base.errors import InfrastructureError, PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.base.interrupts import held
-from farm.index import html, pages
+from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
 from farm.index.layout import (
     CATALOGUE,
@@ -40,19 +45,22 @@ from farm.index.layout import (
     simple_root,
     wheel_key,
 )
-from farm.index.pages import Catalogue, ProjectNames, ProjectPage, parse_catalogue, parse_page
+from farm.index.pages import Catalogue, ProjectNames, ProjectPage, parse_catalogue, parse_page, read_page
 from farm.index.records import (
     ForeignObjectError,
+    Kind,
     Record,
     Wheel,
+    add_event,
     parse,
     parse_record,
     read_state,
+    read_wheel,
     there,
 )
 from farm.index.stores import SCRATCH, Prediction, Progress, Store, Stored, Swapped, swap
 
-HOME_PAGE = html.document(
+HOME_PAGE = pages.document(
     "Wheels",
     [],
     ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>'],
@@ -257,7 +265,7 @@ class Pages:
     def _highest(self, group: str, project: str) -> int:
         """The generation that the HTML page of the project shows; 0 for none."""
         key = html_key(group, project)
-        return self.ours(html.generation_of, self.store.get(key), key) or 0
+        return self.ours(pages.generation_of, self.store.get(key), key) or 0
 
     def _newest(self, group: str, page: ProjectPage, shown: int) -> ProjectPage:
         """The JSON page; read again where a derived page shows a later generation: a publisher was there since."""
@@ -267,10 +275,10 @@ class Pages:
         key = html_key(group, page.name)
 
         def change(old: bytes | None) -> bytes | None:
-            shown = self.ours(html.generation_of, old, key) or 0
+            shown = self.ours(pages.generation_of, old, key) or 0
             if self.exact:
-                return html.project_html(self._newest(group, page, shown))
-            return None if shown >= page.generation else html.project_html(page)
+                return pages.project_html(self._newest(group, page, shown))
+            return None if shown >= page.generation else pages.project_html(page)
 
         self.swap(key, change, pages.HTML, done, None if self.exact else prediction)
 
@@ -293,11 +301,11 @@ class Pages:
             done.keys.extend([HOME] if home.written else [])
 
         def change(old: bytes | None) -> bytes | None:
-            shown = self.ours(html.parse_list, old, GROUPS) or set()
+            shown = self.ours(pages.parse_list, old, GROUPS) or set()
             if self.exact:
                 shown = {each for each in shown - groups if self.store.get(f"{simple_root(each)}index.html")}
             # No installer reads it: which group is right depends on the machine.
-            return None if groups <= shown else html.list_html("Groups of wheels", shown | groups, folder="simple/")
+            return None if groups <= shown else pages.list_html("Groups of wheels", shown | groups, folder="simple/")
 
         self.swap(GROUPS, change, pages.HTML, done, nothing)
 
@@ -329,13 +337,13 @@ class ProjectList(NamedTuple):
     group: str
 
     def render(self, names: Iterable[str]) -> bytes:
-        return ProjectNames.of(names).render() if self.key.endswith(".json") else html.list_html(self.group, names)
+        return ProjectNames.of(names).render() if self.key.endswith(".json") else pages.list_html(self.group, names)
 
     def parse(self, data: bytes, key: str) -> set[str]:
         """The names on it; ForeignObjectError if it is not one of ours."""
         if key.endswith(".json"):
             return {each.name for each in parse(ProjectNames, data, key).projects}
-        return html.parse_list(data, key)
+        return pages.parse_list(data, key)
 
     @property
     def content_type(self) -> str:
@@ -365,7 +373,7 @@ class PublishResult:
         record: What the index holds about the wheel.
         changed: False when everything was in place before.
         wheel_url: Where the wheel is.
-        index_url: What to give to `pip --index-url`; a server must answer a folder with its index.html.
+        index_url: What to give to `pip --index-url`; a server must answer a folder with its index.pages.
         pages: The keys of the pages that show it.
     """
 
@@ -513,3 +521,71 @@ def delete_files(store: Store, filename: str) -> None:
     """Deletes the files of a removed wheel, once no page leads to them."""
     for key in (wheel_key(filename), metadata_key(filename)):
         store.discard(key)
+
+
+# --- yank, remove, promote ---
+
+
+def record_event(
+    store: Store,
+    filenames: Iterable[str],
+    kind: Kind,
+    reason: str,
+    *,
+    group: str | None = None,
+) -> tuple[list[str], list[str]]:
+    """Adds an event to each wheel and shows it on all pages, or completes what an earlier call began.
+
+    Saying again what is so already adds no event. A removal takes the wheels off all pages and deletes their bytes.
+
+    `group`: where to, of a promotion.
+
+    Returns:
+        The wheels, and the pages that show it, by key.
+
+    Raises:
+        UsageError: There is no such wheel, or it was removed, or the reason is not a short line of text.
+    """
+    catalogue = check_store(store)
+    if group is not None:
+        check_group(group)
+    changed: list[Wheel] = []
+    for filename in dict.fromkeys(filenames):
+        wheel = read_wheel(store, filename) if kind == "remove" else _listed(store, filename)
+        if group is not None and group not in wheel.groups:
+            # Before the event, which stays.
+            check_place(read_page(store, group, wheel.record.project), wheel)
+        # The event first: it decides, and everything after it can be repeated by a second call.
+        changed.append(Wheel(wheel.record, add_event(store, filename, kind, reason, group=group)))
+    pages, shown = Pages(store, catalogue), list[str]()
+    for place, projects in _by_place(changed).items():
+        shown += pages.write(place, projects).keys
+    for wheel in changed:
+        if wheel.state.removed is not None:
+            # After all pages: an installer that read a page a moment ago at worst gets a 404.
+            delete_files(store, wheel.name)
+    return [wheel.name for wheel in changed], sorted(shown)
+
+
+def _by_place(wheels: Iterable[Wheel]) -> dict[str, dict[str, list[Wheel]]]:
+    """Group -> project -> wheels."""
+    found: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
+    for wheel in wheels:
+        for group in wheel.groups:
+            found[group][wheel.record.project].append(wheel)
+    return found
+
+
+def _listed(store: Store, filename: str) -> Wheel:
+    """A wheel that is on the page of its group; UsageError if it is not, or was removed."""
+    wheel = read_wheel(store, filename)
+    if wheel.state.removed is not None:
+        raise UsageError(f"{filename} was removed: {wheel.state.removed}")
+    # The record comes before the page: between the two a publish is under way, or was killed.
+    page = read_page(store, wheel.record.groups[0], wheel.record.project)
+    if page is None or filename not in page.entries:
+        raise UsageError(
+            f"{filename} is claimed and not yet listed in {wheel.record.groups[0]}: its publish did not finish",
+            hint="publish it again, or run `farm index reconcile`",
+        )
+    return wheel

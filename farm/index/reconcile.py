@@ -1,26 +1,44 @@
-"""Writes every page from the records and events, which never change: the way back from anything.
+"""Writes every page from the records and events, which never change: the way back from anything; and checks them all.
 
 Costs a request for each record and event; publishing never needs it. Publishers may run meanwhile: pages change by
-compare and swap here too, and a page only ever gains what records and events say.
+compare and swap here too, and a page only ever gains what records and events say. `check` runs the same over a store
+that only notes what would be written: whatever would change is a problem. Besides, every wheel is hashed once.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from farm.base.errors import PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
 from farm.index.layout import (
     CATALOGUE,
+    GROUPS,
+    event_key,
+    html_key,
     json_page_of,
     metadata_key,
     record_key,
     wheel_key,
 )
-from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue
-from farm.index.publish import Pages, Written, check_store, delete_files
-from farm.index.records import Wheel, parse_record, read_all, read_state
-from farm.index.stores import Store
+from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue, parse_page
+from farm.index.publish import Pages, Written, check_store, delete_files, lists_of
+from farm.index.records import (
+    ForeignObjectError,
+    State,
+    Wheel,
+    fold,
+    parse_record,
+    read_all,
+    read_events,
+    read_state,
+)
+from farm.index.signatures import expiring
+from farm.index.stores import Store, Stored
 
 
 class Reconciled(NamedTuple):
@@ -140,3 +158,220 @@ class Rebuild:
 
 def _state_of(file: File) -> str:
     return "not yanked" if file.yanked is False else f"yanked ({file.yanked})"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A promise not kept.
+
+    Attributes:
+        key: The object that makes the promise.
+        what: What is wrong.
+        broken: True when a client can trip over it. False when a publish did not finish: running it again
+            completes it, and until then clients see the state before.
+    """
+
+    key: str
+    what: str
+    broken: bool
+
+
+def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
+    """Every problem of the index; an empty list means that all promises are kept.
+
+    Pages are read one after another: a publish that runs meanwhile may show up as a problem. Signatures are not
+    verified here (`farm.index.signatures`), but those that expire soon are named; `now` is the clock's for None.
+
+    Raises:
+        InfrastructureError: The store failed, so there is no result.
+    """
+    found = list(_Walk(store).problems())
+    for key, what, late in expiring(store, now or datetime.now(UTC)):
+        found.append(Problem(key, what, broken=late))
+    return found
+
+
+class Trial:
+    """A store that notes what would be written, and writes nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.noted: dict[str, bytes] = {}
+        self.discarded: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def get(self, key: str) -> Stored | None:
+        return Stored(self.noted[key], "") if key in self.noted else self.store.get(key)
+
+    def create(self, key: str, data: bytes | Path, **_: object) -> bool:
+        return self.get(key) is None and self.replace(key, data)
+
+    def replace(self, key: str, data: bytes | Path, *_: object, **__: object) -> bool:
+        assert isinstance(data, bytes), "pages alone are written here"
+        self.noted[key] = data
+        return True
+
+    def discard(self, key: str) -> None:
+        self.discarded.append(key)
+
+
+class _Walk:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        # One listing: asked for one by one, each object would cost a request.
+        self.present = frozenset(store.list(""))
+        self.states: dict[str, State] = {}
+        self.wheels: dict[str, Wheel] = {}
+        self.pages: dict[tuple[str, str], ProjectPage] = {}
+        self.catalogue, self.groups = Catalogue(), set[str]()
+
+    def problems(self) -> Iterator[Problem]:
+        # Records and events first: what pages must show follows from them.
+        events: dict[str, set[str]] = defaultdict(set)
+        for key in self.present:
+            if key.startswith("events/"):
+                events[key.split("/")[1]].add(key)
+        for target, keys in sorted(events.items()):
+            yield from _guarded(f"events/{target}", self._events(target, keys))
+        for key in sorted(key for key in self.present if key.startswith("records/")):
+            yield from _guarded(key, self._record(key))
+        for key in sorted(self.present):
+            if (place := json_page_of(key)) is not None:
+                yield from _guarded(key, self._stored(key, place))
+        yield from _guarded(CATALOGUE, self._catalogue())
+        trial = Trial(self.store)
+        rebuild = Rebuild(trial, self.wheels, self.present)
+        rebuild.all()
+        for key, data in trial.noted.items():
+            before = self.store.get(key)
+            yield from _guarded(key, self._difference(key, before.data if before else None, data))
+        for key in trial.discarded:
+            if key in self.present:
+                yield Problem(key, "is a removed wheel's, and not deleted yet", broken=False)
+        for name in sorted(rebuild.missing):
+            yield Problem(record_key(name), "is claimed, and its files are not there", broken=False)
+
+    def _events(self, target: str, keys: set[str]) -> Iterator[Problem]:
+        events = read_events(self.store, target)
+        self.states[target] = fold(events)
+        for key in sorted(keys - {event_key(target, each.number) for each in events}):
+            yield Problem(key, "is an event that does not follow on the one before", broken=True)
+
+    def _record(self, key: str) -> Iterator[Problem]:
+        found = self.store.get(key)
+        if found is None:
+            yield Problem(key, "is listed by the store but cannot be read", broken=True)
+            return
+        record = parse_record(found.data, key)
+        self.wheels[record.filename] = Wheel(record, self.states.get(record.filename, State()))
+
+    def _catalogue(self) -> Iterator[Problem]:
+        found = self.store.get(CATALOGUE)
+        self.catalogue = parse_catalogue(found.data if found else None)
+        self.groups = set(self.catalogue.groups)
+        groups = self.store.get(GROUPS)
+        self.groups |= pages.parse_list(groups.data, GROUPS) if groups else set()
+        yield from ()
+
+    def _stored(self, key: str, place: tuple[str, str]) -> Iterator[Problem]:
+        """A JSON page as it is: another project's, or with wheels that have other bytes."""
+        found = self.store.get(key)
+        if found is None:  # removed since
+            return
+        page = parse_page(found.data, key)
+        if page.name != place[1]:
+            yield Problem(key, f"is the page of {page.name}", broken=True)
+            return
+        self.pages[place] = page
+        for file in page.files:
+            metadata = file.core_metadata.sha256 if file.core_metadata else ""
+            for each, digest in (
+                (wheel_key(file.filename), file.hashes.sha256),
+                (metadata_key(file.filename), metadata),
+            ):
+                if each in self.present and self._digest(each) not in {digest, None}:
+                    yield Problem(key, f"{each} has other bytes than promised", broken=True)
+
+    def _digest(self, key: str) -> str | None:
+        """The sha256 of the bytes that a client would get; None where they were removed since."""
+        digest = hashlib.sha256()
+        try:
+            for chunk in self.store.chunks(key):
+                digest.update(chunk)
+        except InfrastructureError:
+            if self.store.stat(key) is None:
+                return None
+            raise
+        return digest.hexdigest()
+
+    def _difference(self, key: str, before: bytes | None, after: bytes) -> Iterator[Problem]:
+        """The difference between a page as it is and as it must be."""
+        parts = key.split("/")
+        group = parts[1] if len(parts) > 2 else ""
+        place = json_page_of(key) or (group, parts[-2] if group else "")
+        if key == CATALOGUE:
+            yield from self._of_catalogue(parse_catalogue(before), parse_catalogue(after))
+        elif before is None:
+            # The catalogue and the list of groups come last: what they promise was there.
+            if len(parts) == 5:
+                promised = place[1] in self.catalogue.groups.get(group, ())
+            else:
+                promised = group in self.groups if group else bool(self.groups)
+            yield Problem(key, "is not there", broken=promised)
+        elif key == GROUPS:
+            yield from _names(key, pages.parse_list(before, key), pages.parse_list(after, key))
+        elif json_page_of(key):
+            yield from self._of_page(key, parse_page(before, key), parse_page(after, key))
+        elif key == html_key(*place):
+            page = self.pages.get(place)
+            if page is None or before != pages.project_html(page):
+                wanted = page.generation if page else pages.generation_of(after, key)
+                shown = pages.generation_of(before, key)
+                what = (
+                    f"shows generation {shown} of {wanted}"
+                    if shown < wanted
+                    else "shows other files than its JSON page"
+                )
+                yield Problem(key, what, broken=shown >= wanted)
+        else:
+            each = next(one for one in lists_of(group) if one.key == key)
+            yield from _names(key, each.parse(before, key), each.parse(after, key))
+
+    def _of_catalogue(self, before: Catalogue, after: Catalogue) -> Iterator[Problem]:
+        for group in sorted({*before.groups, *after.groups}):
+            shown, names = set(before.groups.get(group, ())), set(after.groups.get(group, ()))
+            yield from _names(CATALOGUE, shown, names, where=f" in {group}")
+
+    def _of_page(self, key: str, before: ProjectPage, after: ProjectPage) -> Iterator[Problem]:
+        for name in sorted({*before.entries, *after.entries}):
+            old, new, wheel = before.entries.get(name), after.entries.get(name), self.wheels.get(name)
+            number = wheel.state.number if wheel else 0
+            if old is None and new is not None:
+                yield Problem(key, f"does not list {name} yet", broken=False)
+            elif old is not None and wheel is None:
+                yield Problem(key, f"{name} has no record", broken=True)
+            elif old is not None and old != new and (old.event or 0) < number:
+                yield Problem(key, f"does not show event {number} about {name} yet", broken=False)
+            elif old is not None and new is None:
+                yield Problem(key, f"{wheel_key(name)} or its .metadata is not there", broken=True)
+            elif old != new:
+                yield Problem(key, f"{name} is not as its record and events say", broken=True)
+        if before.entries == after.entries and before != after:
+            yield Problem(key, "lists other versions or removed wheels than its files, records and events", broken=True)
+
+
+def _names(key: str, shown: set[str], names: set[str], where: str = "") -> Iterator[Problem]:
+    for name in sorted(shown - names):
+        yield Problem(key, f"leads to {name!r}{where}, which is not there", broken=True)
+    for name in sorted(names - shown):
+        yield Problem(key, f"does not list {name}{where} yet", broken=False)
+
+
+def _guarded(key: str, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """An object that cannot be read as ours is one more problem, not the end of the walk."""
+    try:
+        yield from problems
+    except ForeignObjectError as error:
+        yield Problem(key, str(error), broken=True)

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from farm.base.errors import PublishRefusedError, UsageError
 from farm.base.hashes import sha256_and_size, sha256_of
-from farm.index import html
+from farm.index import pages
 from farm.index.layout import WheelName, without_rebuild
 from farm.index.pages import HTML, File, Hashes
 from farm.index.publish import NameTakenError, check_store, store_file
@@ -169,7 +169,7 @@ def follow(store: Store, *projects: str) -> list[str]:
     if listed is None and not projects:
         return []
     written = []
-    for project in projects or sorted(html.parse_list(listed.data, LIST) if listed else ()):
+    for project in projects or sorted(pages.parse_list(listed.data, LIST) if listed else ()):
         for key, content_type in _places(project, _copies(store, project)):
 
             def change(_old: bytes | None, key: str = key, project: str = project) -> bytes:
@@ -180,12 +180,12 @@ def follow(store: Store, *projects: str) -> list[str]:
                 written.append(key)
 
     def add(old: bytes | None) -> bytes | None:
-        shown = html.parse_list(old, LIST) if old else set()
-        return None if old and shown >= set(projects) else html.list_html("variant", shown | set(projects))
+        shown = pages.parse_list(old, LIST) if old else set()
+        return None if old and shown >= set(projects) else pages.list_html("variant", shown | set(projects))
 
     if swap(store, LIST, add, HTML).written:
         written.append(LIST)
-    for project in projects or sorted(html.parse_list(listed.data, LIST) if listed else ()):
+    for project in projects or sorted(pages.parse_list(listed.data, LIST) if listed else ()):
         for copy in _copies(store, project):
             if read_state(store, copy.source).removed is not None:
                 store.discard(f"{ROOT}files/{copy.filename}")
@@ -219,7 +219,7 @@ def _expected(store: Store, project: str, copies: list[Copy]) -> dict[str, bytes
         state = read_state(store, copy.source)
         if state.removed is None:
             offered.add(copy.version)
-            anchors.append(html.anchor(_file(copy, state.yanked), f"../../files/{quote(copy.filename, safe='')}"))
+            anchors.append(pages.anchor(_file(copy, state.yanked), f"../../files/{quote(copy.filename, safe='')}"))
     names = [_labels_name(project, version) for version in sorted(offered)]
     anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in names]
     found = {
@@ -228,7 +228,7 @@ def _expected(store: Store, project: str, copies: list[Copy]) -> dict[str, bytes
         ).encode()
         for version, all_ in labels.items()
     }
-    return {**found, f"{ROOT}simple/{project}/index.html": html.document(f"Links for {project}", [], anchors)}
+    return {**found, f"{ROOT}simple/{project}/index.html": pages.document(f"Links for {project}", [], anchors)}
 
 
 def _file(copy: Copy, yanked: bool | str) -> File:

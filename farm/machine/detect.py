@@ -20,8 +20,7 @@ from farm.catalog import gpus as cards
 from farm.catalog.gpus import sass_runs
 from farm.index.layout import json_key, without_rebuild
 from farm.index.pages import File, parse_page
-from farm.index.reader import Reader, open_reader
-from farm.index.standing import WITHDRAWN, standing, withdrawn
+from farm.index.reader import WITHDRAWN, Reader, open_reader, standing, withdrawn
 from farm.machine.readings import Cpu, Gpu, Os, Readings
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import Machine, Own

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.source_tree import tree_digest
+from farm.base.hashes import tree_digest
 from farm.base.tags import serves
 from farm.base.yamlfile import where
 from farm.catalog import redist

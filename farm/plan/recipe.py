@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.source_tree import digest_of, tree_files
+from farm.base.hashes import digest_of, tree_files
 from farm.base.text import nearest
 from farm.base.yamlfile import Model, load, pattern, where, word_of
 from farm.platforms.shape import PlatformName

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError, NotBuildableError, UsageError
-from farm.base.source_tree import read_tree
+from farm.base.hashes import read_tree
 from farm.base.yamlfile import Model, load
 from farm.catalog import redist
 from farm.plan.compat.rules import msc_ver, numpy_end

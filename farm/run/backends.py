@@ -14,16 +14,15 @@ from farm.base.errors import NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect, machine_of
-from farm.engines.github import GithubEngine
-from farm.engines.github_api import GithubApi
-from farm.engines.github_api import connect as connect_github
+from farm.engines.github import GithubApi, GithubEngine
+from farm.engines.github import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.runners import cannot_test, listed_as
-from farm.engines.slurm import Options, SlurmEngine
+from farm.engines.slurm import SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
-from farm.plan.settings import Runner, Slurm, SlurmCard, Swarm, load_github, load_runners
+from farm.plan.settings import Runner, Slurm, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
 from farm.platforms.base import Platform, platform
 from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here
@@ -32,25 +31,18 @@ from farm.run.workspace import Workspace
 
 # A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
 MANAGER_TIMEOUT_S = 60
-MAX_OUTPUT = 16 << 30
-"""Bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)."""
-HERE = Runner(engine="docker")
-"""This machine, where ci/runners.yaml has no entry `local`."""
+MAX_OUTPUT = 16 << 30  # bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)
+HERE = Runner(engine="docker")  # this machine, where ci/runners.yaml has no entry `local`
 
 
 @dataclass(frozen=True)
 class Backend:
     """An open engine.
 
-    Attributes:
-        engine: Runs jobs.
-        builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
-        workers: The runners now, for the queue.
-        swarm: Where images are pushed, if they are.
-        tests: Smoke tests run there as jobs; else on this machine.
-        max_output: Bytes that a job may leave.
-        close: Lets go of what is open.
-        lock: Held while an image is made and pushed, so that runs that start together do it once.
+    Attributes:     builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers
+    itself.     workers: The runners now, for the queue.     swarm: Where images are pushed, if they are.     tests:
+    Smoke tests run there as jobs; else on this machine.     max_output: Bytes that a job may leave.     lock: Held
+    while an image is made and pushed, so that runs that start together do it once.
     """
 
     engine: Engine
@@ -64,13 +56,9 @@ class Backend:
 
 
 def open_backend(workspace: Workspace, name: str, runner: str | None = None) -> Backend:
-    """The engine called `name`, as `ci/runners.yaml` and `ci/farm.yaml` describe it.
+    """The engine called `name`: of the machine `runner` where each has one of its own; else this machine's.
 
-    `runner`: one of its machines, where each of them has an engine of its own; else this machine's, or the first.
-
-    Raises:
-        UsageError: There is no such engine, or its configuration is missing.
-        NoRunnerError: It does not answer.
+    UsageError: there is no such engine, or its configuration is missing. NoRunnerError: it does not answer.
     """
     kind = engine_kind(name)
     kind.check(workspace)
@@ -79,22 +67,14 @@ def open_backend(workspace: Workspace, name: str, runner: str | None = None) -> 
 
 
 def engine_kind(name: str) -> "EngineKind":
-    """The kind of engine called `name`; nothing is opened.
-
-    Raises:
-        UsageError: There is none; the known ones are given.
-    """
+    """The kind of engine called `name`; nothing is opened; UsageError: there is none."""
     if name not in ENGINES:
         raise UsageError(f"unknown engine {name!r}", hint=f"known engines: {', '.join(ENGINES)}")
     return ENGINES[name]
 
 
 def engine_for(plan: Plan, name: str | None = None) -> str:
-    """The name of the engine that was asked for, else of the one of this machine that can build the plan.
-
-    Docker's where it can: a container keeps a build apart from the machine. A Windows machine and a Mac build their own
-    plans as processes.
-    """
+    """The name of the engine that was asked for, else of Docker's where that can build the plan, else the host's."""
     if name is not None:
         return name
     able = (name for name in ("docker", "host") if plan.platform in ENGINES[name].traits.platforms)
@@ -104,9 +84,8 @@ def engine_for(plan: Plan, name: str | None = None) -> str:
 def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
     """Refuses a plan that the engine called `name` cannot carry out. Asks no one, writes nothing.
 
-    Raises:
-        UsageError: There is no such engine, or its configuration is missing.
-        NoRunnerError: It runs no jobs of the plan's platform.
+    UsageError: there is no such engine, or its configuration is missing. NoRunnerError: it runs no jobs of the
+    platform.
     """
     kind = engine_kind(name)
     if plan.platform not in kind.traits.platforms:
@@ -124,13 +103,7 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
 
     def workers() -> list[Worker]:
         return [
-            Worker(
-                name,
-                machine=machine_of(client),
-                emulates=True,
-                memory=engine.capacity().memory,
-                slots=runner.slots,
-            )
+            Worker(name, machine=machine_of(client), emulates=True, memory=engine.capacity().memory, slots=runner.slots)
         ]
 
     return Backend(engine, client, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT, close=client.close)
@@ -167,16 +140,7 @@ def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
 
 def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
     slurm = _check_slurm(workspace)
-    card = slurm.smoke or SlurmCard()
-    engine = SlurmEngine(
-        slurm.folder,
-        slurm.ssh,
-        build=Options(**slurm.model_dump(include=set(SlurmCard.model_fields))),
-        card=Options(**card.model_dump()),
-        cpus=slurm.cpus,
-        memory=_bytes(slurm.memory_gb),
-        minutes=slurm.minutes,
-    )
+    engine = SlurmEngine(slurm)
 
     def workers() -> list[Worker]:
         return [Worker(name, memory=engine.capacity().memory, slots=slurm.jobs)]  # its own queue chooses the node
@@ -260,11 +224,7 @@ def card_machine(workspace: Workspace, plan: Plan) -> str | None:
 
 
 def open_card_machine(workspace: Workspace, name: str) -> Backend:
-    """The engine of a machine that `card_machine` names.
-
-    Raises:
-        NoRunnerError: It does not answer.
-    """
+    """The engine of a machine that `card_machine` names; NoRunnerError: it does not answer."""
     return _docker(workspace, name, docker_runners(workspace)[name])
 
 
@@ -325,11 +285,7 @@ def _bytes(gigabytes: float | None) -> int | None:
 
 
 def this_machine() -> tuple[Platform, str]:
-    """The platform that this Python runs on, and the machine by the farm's name.
-
-    Raises:
-        NoRunnerError: The farm does not build for this platform.
-    """
+    """The platform that this Python runs on, and the machine by the farm's name; NoRunnerError: the farm has none."""
     found = here()
     if found is None:
         known = ", ".join(each.title for each in PLATFORMS.values())

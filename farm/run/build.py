@@ -18,12 +18,11 @@ from farm.engines.transfer import storing
 from farm.plan.file import Plan
 from farm.platforms.base import platform
 from farm.platforms.facts import DEFAULT
-from farm.run.journal.state import EVERY_S
+from farm.run.journal import EVERY_S
 from farm.run.workspace import Watcher
 
 MAX_LOG = 256 << 20
-LOG_TAIL = 1 << 20
-"""Bytes at the end of a log that are searched for the error."""
+LOG_TAIL = 1 << 20  # bytes at the end of a log that are searched for the error
 ADVICE = {
     Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at once, or "
     "memory_gb of the runner in ci/runners.yaml",
@@ -35,8 +34,7 @@ NOTED = ("+ ", "farm: step", "farm: waits")
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 TREE, CACHE = "/farm/src", "/farm/ccache"
-TREES, CACHES = "farm-tree-", "farm-ccache-"
-"""How the names of their volumes begin."""
+TREES, CACHES = "farm-tree-", "farm-ccache-"  # how the names of their volumes begin
 
 
 def tree_volume(digest: str) -> str:
@@ -45,10 +43,7 @@ def tree_volume(digest: str) -> str:
 
 
 def cache_volume(plan: Plan, project: str) -> str | None:
-    """The compiler cache of one package of one project; None where the recipe compiles without.
-
-    A build may write anything into its cache, and believes what it finds there: no other package may find it.
-    """
+    """The compiler cache of one package of one project, which no other may find; None where the recipe has none."""
     return f"{CACHES}{project}-{plan.package}" if "ccache" in plan.apt else None
 
 
@@ -99,11 +94,7 @@ def make_job(
 
 @contextlib.contextmanager
 def completed(engine: Engine, job: Job) -> Iterator[tuple[str, bytes, Observation]]:
-    """A short job that has run to its end: its handle, its log and how it ended; the engine forgets it afterwards.
-
-    Raises:
-        InfrastructureError: The engine does not answer.
-    """
+    """A short job that has run to its end: its handle, its log and how it ended; the engine forgets it afterwards."""
     with contextlib.ExitStack() as stack:
         with held():
             handle = engine.submit(job)
@@ -150,10 +141,7 @@ def follow(
 
 
 def _bounded(stream: FileIO, left: int) -> Callable[[bytes], object]:
-    """Writes to a stream as much as there may be; the rest of a build's output is read, shown and not kept.
-
-    The returned function raises InfrastructureError where this machine's disk does not take it.
-    """
+    """Writes a build's output to a stream up to a limit; InfrastructureError where the disk does not take it."""
 
     def keep(piece: bytes) -> None:
         nonlocal left
@@ -172,7 +160,7 @@ def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Gene
     for piece in engine.logs(handle):
         keep(piece)
         *whole, rest = (rest + piece).split(b"\n")
-        # A line without end would fill the memory: of it the end is shown.
+        # a line without end would fill the memory: of it the end is shown.
         rest = rest[-65536:]
         for line in whole:
             yield line.decode("utf-8", "replace")

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from farm.base import outputs
-from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model
@@ -22,16 +21,15 @@ from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
-from farm.plan.render import EPOCH, render
+from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
 from farm.run.build import TREE, the_wheel, tree_volume
-from farm.run.inputs import fetch_needs
-from farm.run.sources import gather
-from farm.run.toolchain import SCRIPTS, pack_toolchain, run_to_end, toolchain
+from farm.run.inputs import fetch_needs, gather
+from farm.run.toolchain import pack_toolchain, run_to_end, toolchain
 from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
-RUNNER = "farm.run.standalone.bundle.main:main"
+RUNNER = "farm.run.standalone.bundle:main"
 
 
 def write_bundle(
@@ -39,16 +37,8 @@ def write_bundle(
 ) -> list[Path]:
     """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns the files.
 
-    Args:
-        plan: What is built.
-        dest: The bundle.
-        tree: The packed toolchain.
-        inputs: Folders by the name that they get below /farm: the rendered job, the gathered sources, and the
-            published wheels that the build needs.
-        environment: What the toolchain's image sets.
-
-    Raises:
-        UsageError: `dest` holds something, or cannot be a folder.
+    `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that they get below
+    /farm. UsageError: `dest` holds something, or cannot be a folder.
     """
     require_empty(dest)
     made: list[Path] = []
@@ -105,11 +95,7 @@ def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], envir
 
 
 def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
-    """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
-
-    Raises:
-        FarmError: What `fetch_needs`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
-    """
+    """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered."""
     require_empty(dest)  # said before the minutes that packing takes
     check_engine(workspace, "docker", plan)
     backend = open_backend(workspace, "docker")
@@ -120,14 +106,11 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
         if plan.installs:
             needed["needs"] = folder / "needs"
             fetch_needs(workspace, plan, needed["needs"])
-        rendered = render(workspace.project, plan)
-        rendered.write(folder / "context")
         outcomes = Outcomes()
-        image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
-        script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+        image = toolchain(workspace, backend, plan, folder, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
             workspace.watcher.line(f"packing {image}, once an image: minutes")
-            tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
+            tree = pack_toolchain(workspace, engine, image)
             step.result = str(tree)
         sources = folder / "sources"
         mirror = workspace.settings.debian_mirror
@@ -198,8 +181,7 @@ class _Parts(io.RawIOBase):
 
 MAX_BUILT = 16 << 30
 MAX_RESULT = 1 << 16
-STAND_IN = b"farm stand-in for a library"
-"""Content of the stubs of `pack_toolchain.py`."""
+STAND_IN = b"farm stand-in for a library"  # content of the stubs of `pack_toolchain.py`
 MAX_LIBRARIES = 16 << 30
 COLLECT_TIMEOUT_S = 3600
 
@@ -216,11 +198,8 @@ class PiecesResult(Model):
 def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
     """The wheel; it is in `wheel/` of the new folder `dest`, its libraries in `lib/`.
 
-    `pieces` holds `result.json` and `piece-00`, `piece-01`, …
-
-    Raises:
-        UsageError: Pieces are missing, are of another plan, or are damaged; `dest` holds nothing then.
-        FarmError: What they make holds something else than files, or not one wheel.
+    `pieces` holds `result.json` and `piece-00`, `piece-01`, … UsageError: they are missing, of another plan, or
+    damaged; `dest` holds nothing then.
     """
     try:
         with (pieces / "result.json").open("rb") as stream:
@@ -267,11 +246,7 @@ def stand_ins(libraries: Path) -> list[str]:
 
 
 def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest: Path, *, run: str) -> None:
-    """Put the libraries that the wheel needs into `dest`, from the image, which has them whole.
-
-    Raises:
-        BuildFailedError: One of them is not in the image.
-    """
+    """Put the libraries that the wheel needs into `dest`, from the image, which has them whole."""
     excluded = [word for pattern in plan.never_vendored for word in ("--exclude", pattern)]
     job = Job(
         name=f"libraries of {plan.package}-{plan.variant}",

@@ -13,20 +13,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
 from farm.base.locks import lock
 from farm.engines.base import FINAL
 from farm.run import mainjob
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
-from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
-from farm.run.mainjob import MainJob
+from farm.run.mainjob import AwayError, CancelledError, MainJob, StillRunningError
 from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.run import finish, note_error, note_steps, plan_of
 from farm.run.workspace import Outcomes, Workspace
@@ -38,17 +39,12 @@ FIELDS = (*PRODUCT, "machine", "needs", "memory_per_job_gb")
 TICK_S = 1.0
 DECIDE_S = 5.0
 """How long a decision stands while nothing changes: engines are asked for their runners so often at most."""
-ANSWER_S = 10.0
-"""How long an engine may take to name its runners before the runs of other engines go on without it."""
-OTHERS_S = 5.0
-"""How often runs are asked about that another live process owns."""
+ANSWER_S = 10.0  # how long an engine may take to name its runners before the runs of other engines go on without it
+OTHERS_S = 5.0  # how often runs are asked about that another live process owns
 PAUSE_S = 5.0
-LOST_S = 60.0
-"""How long a runner that lost a build does not get that one again, where it is the only one."""
-LOSSES = 3
-"""How often a build may be lost before its run ends."""
-GIVE_UP_S = 600.0
-"""How long the journal may be out of reach (a full disk, a lock) before the dispatcher ends."""
+LOST_S = 60.0  # how long a runner that lost a build does not get that one again, where it is the only one
+LOSSES = 3  # how often a build may be lost before its run ends
+GIVE_UP_S = 600.0  # how long the journal may be out of reach (a full disk, a lock) before the dispatcher ends
 MAX_STEP_TRIES = 20
 """How often a step that needs no runner (publish, push of an image) is tried while store or registry are away."""
 
@@ -59,11 +55,7 @@ class AlreadyDispatchingError(FarmError):
 
 @contextlib.contextmanager
 def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
-    """Holds the dispatcher's lock in `folder`; the kernel lets go of it when the process ends, however it ends.
-
-    Raises:
-        AlreadyDispatchingError: Another one holds it, for longer than `patience_s`.
-    """
+    """Holds the dispatcher's lock in `folder`; AlreadyDispatchingError where another one has it for `patience_s`."""
     # "a": the file is only locked, never written, and must not be cut by whoever comes second.
     with (folder / "dispatch.lock").open("ab") as file:
         deadline = time.monotonic() + patience_s
@@ -78,54 +70,28 @@ def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
         yield
 
 
-class NoAnswerError(InfrastructureError):
-    """There is no answer yet; it may still come."""
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """A call in a thread of its own, since an engine may never return: such a one must not keep the process alive."""
+    answer: Future[T] = Future()
 
-
-class Call(Generic[T]):
-    """A call in a thread of its own, since an engine may never return; its answer can be asked for again."""
-
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._over = threading.Event()
-        self._value: list[T] = []
-        self._error: BaseException | None = None
-        # A daemon thread: one that never comes back must not keep the process from ending.
-        threading.Thread(target=self._carry_out, args=(call,), daemon=True).start()
-
-    def _carry_out(self, call: Callable[[], T]) -> None:
+    def carry_out() -> None:
         try:
-            self._value.append(call())
+            answer.set_result(call())
         except BaseException as error:
-            self._error = error
-        finally:
-            self._over.set()
+            answer.set_exception(error)
 
-    def answer(self, patience_s: float) -> T:
-        """The result of the call.
-
-        Raises:
-            NoAnswerError: It has not come back within `patience_s`.
-        """
-        if not self._over.wait(patience_s):
-            raise NoAnswerError("no answer")
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
+    threading.Thread(target=carry_out, daemon=True).start()
+    return answer
 
 
 @dataclass
 class Entry:
     """One run that has not ended.
 
-    Attributes:
-        on: The name of its engine.
-        worker: The runner that it was given; None: the step under way needs none.
-        holds: It takes a slot of that runner.
-        active: It has a thread.
-        not_before: When it may be looked at again, as `time.time` counts.
-        step_tries: How often a step that needs no runner was tried.
-        losses: How many of its attempts were lost; the newest at `lost_at`.
-        reason: Why it waits, as the journal has it.
+    Attributes:     worker: The runner that it was given; None: the step under way needs none.     holds: It takes a
+    slot of that runner.     active: It has a thread.     not_before: When it may be looked at again, as `time.time`
+    counts.     step_tries: How often a step that needs no runner was tried.     losses: How many of its attempts were
+    lost; the newest at `lost_at`.     reason: Why it waits, as the journal has it.
     """
 
     id: str
@@ -166,14 +132,10 @@ class Dispatcher:
     _results: dict[str, BaseException | None] = field(default_factory=dict)
     _backends: dict[tuple[str, str], Backend] = field(default_factory=dict)
     _opening: dict[tuple[str, str], threading.Lock] = field(default_factory=dict)
-    _calls: dict[tuple[str, str], Call[list[Worker]]] = field(default_factory=dict)
+    _calls: dict[tuple[str, str], Future[list[Worker]]] = field(default_factory=dict)
 
     def drain(self) -> None:
-        """Works until no detached run is left.
-
-        Raises:
-            InfrastructureError: The journal could not be written for `GIVE_UP_S`; the next dispatcher goes on.
-        """
+        """Works until no detached run is left; InfrastructureError: the journal was out of reach for `GIVE_UP_S`."""
         away: float | None = None
         try:
             while True:
@@ -187,23 +149,14 @@ class Dispatcher:
                         raise
                     self.warn(f"{error}; trying again in {PAUSE_S:.0f} s")
                     time.sleep(PAUSE_S)
-                with contextlib.suppress(queue.Empty):
-                    run_id, problem = self._ended.get(timeout=TICK_S)
-                    self._results[run_id] = problem
+                self._take_ended(TICK_S)
         finally:
             for backend in self._backends.values():
                 backend.close()
 
     def tick(self) -> bool:
-        """One round; False when there is nothing left to do.
-
-        Raises:
-            InfrastructureError: The journal cannot be read or written; the round may be made again.
-        """
-        with contextlib.suppress(queue.Empty):
-            while True:
-                run_id, problem = self._ended.get_nowait()
-                self._results[run_id] = problem
+        """One round; False when nothing is left to do; InfrastructureError of the journal: it may be made again."""
+        self._take_ended(0.0)
         for run_id in list(self._results):
             self._conclude(run_id, self._results[run_id])
             del self._results[run_id]  # after it: what the journal could not take is settled in the next round
@@ -221,6 +174,14 @@ class Dispatcher:
             self.journal.note_waiting(self._reasons)
             self._reasons = {}
         return bool(self._entries or self._others)
+
+    def _take_ended(self, patience_s: float) -> None:
+        """Takes the ends of runs' threads; waits for a first one so long."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                run_id, problem = self._ended.get(timeout=patience_s)
+                self._results[run_id] = problem
+                patience_s = 0.0
 
     def _now(self) -> float:
         """The time of the start and what has gone since: a clock that is set back holds up nothing."""
@@ -372,26 +333,25 @@ class Dispatcher:
 
         One that never answers holds up the others once, for `ANSWER_S`.
         """
-        kind = engine_kind(on)
-        keys = [(on, name) for name in kind.machines(self.workspace)]
-        late = [key for key in keys if key in self._calls]
-        for on_, name in keys:
-            if (on_, name) not in self._calls:
-                self._calls[on_, name] = Call(lambda on=on_, name=name: self._backend(on, name).workers())  # type: ignore[misc]
-        workers, troubles, deadline = [], [], time.monotonic() + ANSWER_S
-        for key in keys:
+        names = engine_kind(on).machines(self.workspace)
+        fresh = [name for name in names if (on, name) not in self._calls]
+        for name in fresh:
+            self._calls[on, name] = in_thread(partial(self._workers_of, on, name))
+        wait([self._calls[on, name] for name in fresh], ANSWER_S)
+        workers, troubles = [], []
+        for name in names:
+            where = f"the engine {on}" if len(names) == 1 else f"runner {name}"
+            if not self._calls[on, name].done():  # it is asked for again
+                troubles.append(f"{where} does not answer: no answer")
+                continue
             try:
-                workers += self._calls[key].answer(0.0 if key in late else max(0.0, deadline - time.monotonic()))
-                del self._calls[key]
+                workers += self._calls.pop((on, name)).result()
             except (InfrastructureError, NoRunnerError) as error:
-                if not isinstance(error, NoAnswerError):
-                    del self._calls[key]
-                where = f"the engine {on}" if len(keys) == 1 else f"runner {key[1]}"
                 troubles.append(f"{where} does not answer: {error}")
-            except BaseException:
-                del self._calls[key]
-                raise
         return workers, troubles
+
+    def _workers_of(self, on: str, name: str) -> list[Worker]:
+        return self._backend(on, name).workers()
 
     def _backend(self, on: str, runner: str | None) -> Backend:
         key = on, engine_kind(on).machine_of(self.workspace, runner)

@@ -1,46 +1,471 @@
-"""Inputs of a build's job beside its plan: sources, needed wheels, and the record of them for the wheel's provenance.
+"""Inputs of a build: sources, fetched once a host and verified; needed wheels; the record of them for a provenance.
 
-Whoever runs a build knows them: the journal of this machine, or the farm on a runner, whose `farm build` leaves
+`<cache>/<key>.tar` is a source, whatever it is compressed with; `<key>` holds the commit or hash. A cached file is
+verified again each time that it is used. Wheels that a toolkit takes something from are kept beside them.
+
+Whoever runs a build knows its inputs: the journal of this machine, or the farm on a runner, whose `farm build` leaves
 `built/inputs.json` beside the wheel. A container cannot say it: the file is written after its output was taken.
 """
 
 import contextlib
 import hashlib
+import io
+import os
+import re
 import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import uuid
+import zipfile
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
+from urllib.parse import unquote, urljoin
 
+import requests
 from packaging.requirements import Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import Field
 
+from farm.base import outputs
 from farm.base import resources as shipped
-from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
+from farm.base.hashes import read_tree, sha256_of
+from farm.base.heartbeat import Pulse, megabytes
+from farm.base.locks import retry_while_open
 from farm.base.tags import serves
+from farm.base.temporary import temporary_folder
+from farm.base.text import duration, log_line, nearest, short
 from farm.base.yamlfile import Model, load
 from farm.engines.base import Engine
 from farm.index.backends import open_store
 from farm.index.layout import json_key, wheel_key
 from farm.index.pages import File, parse_page
 from farm.index.stores import Store
-from farm.plan.file import Plan, SourcePlan
+from farm.plan.file import PartPlan, Plan, SourcePlan
+from farm.plan.inputs import source_folder
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import Recipe, names, recipe
+from farm.plan.render import EPOCH
 from farm.platforms.base import platform
 from farm.platforms.facts import facts
-from farm.run import sources
 from farm.run.journal import Journal, OpenRun
-from farm.run.sources import fetch, gather
-from farm.run.toolchain import SCRIPTS
 from farm.run.workspace import Workspace
 from farm.wheel.archive import Archive
-from farm.wheel.dependencies import required
 from farm.wheel.metadata import read_dist_info
+from farm.wheel.needs import required
 
+Line = Callable[[str], None]
+
+
+def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
+    """One tar a commit, with its submodules; made from a shallow clone, and its own hash kept beside it.
+
+    InfrastructureError: it cannot be cloned. BuildFailedError: there is no such tag, or it is of another commit.
+    """
+    assert source.commit is not None
+    packed = cache / f"{source.commit}.tar"
+    noted = packed.with_suffix(".sha256")
+    # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
+    if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == sha256_of(packed):
+        return packed
+    with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
+        tree = folder / "tree"
+        _clone(source, tree, line)
+        part = folder / "packed.tar"
+        with tarfile.open(part, "w") as archive:
+            archive.add(tree, arcname="source")
+        # The hash before the file: killed between the two, they differ, and the next call clones again.
+        noted.write_text(sha256_of(part), encoding="ascii")
+        retry_while_open(part.replace, packed)
+    return packed
+
+
+def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
+    url, tag = str(source.url), str(source.tag)
+    command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
+    command += ["--shallow-submodules", "--", url, str(tree)]
+    line("+ " + " ".join(command))
+    # A farm has no one to type a password; what git says is read below.
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
+    except FileNotFoundError as error:
+        raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
+    if result.returncode:
+        tail = "\n".join(log_line(text) for text in result.stderr.splitlines()[-5:])
+        if "not found in upstream" in result.stderr:
+            raise BuildFailedError(f"{url} has no tag {tag}:\n{tail}", hint="correct the tag in the recipe")
+        if "transport 'file' not allowed" in result.stderr:
+            raise BuildFailedError(
+                f"git clone of {url} at {tag} failed: a submodule is a folder of this machine:\n{tail}",
+                hint="git takes such a submodule only if it is told to: git config --global protocol.file.allow always",
+            )
+        raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
+    head = subprocess.run(
+        ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    # A tag can be moved; the commit is what the plan means.
+    if head != source.commit:
+        raise BuildFailedError(
+            f"{url}: tag {tag} is commit {head}, the plan says {source.commit}",
+            hint="if upstream moved the tag on purpose, change `commit` of the recipe, or the catalogue's of PyTorch",
+        )
+
+
+TIMEOUT_S = 60
+MAX_ARCHIVE = 4 << 30
+MAX_PAGE = 64 << 20
+_AR, _AR_HEADER = b"!<arch>\n", 60
+
+
+def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
+    """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
+
+    Args:     cache: Where fetched sources are kept.     mirror: Where Debian's packages are; None: where apt gets them
+    here.     line: Gets a line for each thing that is fetched.
+
+    Raises:
+        UsageError: A folder beside the recipe is not what the plan was made from.
+        InfrastructureError: Something cannot be fetched.
+        BuildFailedError: What was fetched is not what the plan names.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, part in enumerate([None, *plan.parts]):
+        target = dest / f"{number:02d}.tar"
+        if part is None and plan.source.kind == "path":
+            _pack(source_folder(plan), target, line)
+        else:
+            if part:
+                found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
+            else:
+                found = fetch(plan.source, cache, mirror=mirror, line=line)
+            _place(found, target, part)
+        files.append(target)
+    return files
+
+
+def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> list[Path]:
+    """Fetch into the cache what a build of the plan needs from elsewhere: source, parts, wheels for the build.
+
+    `gather` finds it there. Before the image of the toolchain is made: a wrong name or hash is then said in seconds.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
+    parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
+    return [*own, *parts, *(fetch(wheel, cache, mirror=None, line=line) for wheel in plan.build_requires)]
+
+
+def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
+    try:
+        return fetch(part.source, cache, mirror=mirror, line=line)
+    except (InfrastructureError, BuildFailedError) as error:
+        # Two parts for two base images may share a folder; their files differ.
+        listed = [
+            (known.into, getattr(known.source, "file", None), known.alternatives) for known in recipe(plan.recipe).parts
+        ]
+        instead = next((text for into, file, text in listed if (into, file) == (part.into, part.source.file)), None)
+        raise type(error)(
+            f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
+            hint=f"{error.hint}; instead of it: {instead}" if instead else error.hint,
+        ) from error
+
+
+def _place(found: Path, target: Path, part: PartPlan | None) -> None:
+    target.unlink(missing_ok=True)
+    if part is None or (not part.members and found.suffix == ".tar"):
+        if _is_zip(found):
+            _from_zip(found, target)
+            return
+        try:
+            target.hardlink_to(found)
+        except OSError:  # another file system
+            shutil.copyfile(found, target)
+        return
+    # A low level: libraries of 400 MB to link with are packed in each build.
+    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT, preset=1) as chosen:
+        left = set(part.members)
+        for name, size, stream in _files(found):
+            member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
+            if member or not part.members:
+                left.discard(str(member))
+                chosen.addfile(_plain(tarfile.TarInfo(name), size), stream)
+    if left:
+        raise BuildFailedError(f"{found.name} of {part.into} holds no {min(left)}")
+
+
+def _is_zip(archive: Path) -> bool:
+    """By its start: `zipfile.is_zipfile` looks for the end of one, which a tar may have inside."""
+    with archive.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def _from_zip(archive: Path, target: Path) -> None:
+    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22)."""
+    try:
+        with (
+            outputs.writing(target),
+            zipfile.ZipFile(archive) as packed,
+            tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tree,
+        ):
+            for info in packed.infolist():
+                if not info.is_dir():
+                    _add(tree, packed, info)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise BuildFailedError(
+            f"{archive} cannot be unpacked: {error}",
+            hint="it has the sha256 that the plan names: is that the right file?",
+        ) from error
+
+
+def _add(tree: tarfile.TarFile, packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    mode, member = info.external_attr >> 16, tarfile.TarInfo(info.filename)  # of a zip that was made on Unix
+    with packed.open(info) as content:
+        if stat.S_ISLNK(mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(content.read())
+            tree.addfile(_plain(member, 0, 0o777))
+        else:
+            tree.addfile(_plain(member, info.file_size, mode & 0o755 | 0o644), content)
+
+
+def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The plain files of a wheel or of a tar file: name, size in bytes, content."""
+    if archive.suffix == ".whl" or _is_zip(archive):
+        with zipfile.ZipFile(archive) as wheel:
+            for info in wheel.infolist():
+                if not info.is_dir():
+                    with wheel.open(info) as content:
+                        yield info.filename, info.file_size, content
+        return
+    with contextlib.ExitStack() as opened:
+        packed = opened.enter_context(_package_content(archive) if archive.suffix == ".deb" else archive.open("rb"))
+        tar = opened.enter_context(tarfile.open(fileobj=packed))
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream:
+                yield member.name.removeprefix("./"), member.size, stream
+
+
+def _package_content(package: Path) -> IO[bytes]:
+    """The tar of the files in a Debian package, which is an ar archive (deb(5))."""
+    data = package.read_bytes()
+    offset = len(_AR)
+    while data.startswith(_AR) and (size := data[offset + 48 : offset + 58].strip()).isdigit():
+        if data[offset : offset + 8] == b"data.tar":
+            return io.BytesIO(data[offset + _AR_HEADER : offset + _AR_HEADER + int(size)])
+        offset += _AR_HEADER + int(size) + int(size) % 2
+    raise BuildFailedError(
+        f"{package} is no Debian package", hint="it has the sha256 that the plan names: is that the right file?"
+    )
+
+
+def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:
+    info.size, info.mode, info.mtime, info.uname, info.gname = size, mode, EPOCH, "root", "root"
+    return info
+
+
+def _pack(folder: Path, target: Path, line: Line) -> None:
+    """A tar of a folder that depends on names and contents alone."""
+    tree = read_tree(folder)
+    for path in tree.leading_out:
+        line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
+    with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
+        for path in tree.files:
+            info = _named(path, folder)
+            with path.open("rb") as stream:
+                archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
+        for path, end in tree.links.items():
+            info = _named(path, folder)
+            info.type, info.linkname = tarfile.SYMTYPE, end
+            archive.addfile(_plain(info, 0, 0o777))
+
+
+def _named(path: Path, folder: Path) -> tarfile.TarInfo:
+    return tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
+
+
+def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
+    """The file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
+    if source.kind == "git":
+        return packed_clone(source, cache, line)
+    assert source.sha256 is not None
+    suffix = {"wheel": "whl", "debian-package": "deb"}.get(source.kind, "tar")
+    path = cache / f"{source.sha256}.{suffix}"
+    if path.exists() and sha256_of(path) == source.sha256:
+        return path
+    address = _address(source, mirror)
+    line(f"+ fetch {address}")
+    _download(address, path, source.sha256, line)
+    return path
+
+
+def _address(source: SourcePlan, mirror: str | None) -> str:
+    if source.kind == "archive":
+        return str(source.url)
+    if source.kind.startswith("debian-"):
+        name = str(source.package)
+        initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
+        return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
+    return index_address(str(source.package), str(source.file), source.url)
+
+
+def apt_mirror() -> str:
+    """Where apt gets Debian's packages on this machine; InfrastructureError: there is no such mirror over HTTP."""
+    # apt itself says what its lists of sources come to, in whichever of their two formats they are written.
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        text = ""
+    for word in text.split("\n"):
+        site, _, origin = word.partition(" ")
+        if origin == "Debian" and site.startswith("http"):
+            return site
+    raise InfrastructureError(
+        "no mirror of Debian is known here", hint="name one as debian_mirror in ci/farm.yaml: http://…/debian"
+    )
+
+
+def index_address(package: str, file: str, index: str | None = None) -> str:
+    """Where an index (None: the one that pip is set to) has a file; BuildFailedError: it has no such file."""
+    page, addresses = _index_page(package, index)
+    plain = [address.partition("#")[0] for address, _ in addresses]
+    by_name = {unquote(address.rpartition("/")[2]): address for address in plain}
+    if file in by_name:
+        return by_name[file]
+    near = nearest(file, list(by_name)) or list(by_name)[-3:]
+    raise BuildFailedError(
+        f"{index or 'the Python index'} has no {file}",
+        hint=f"correct the recipe; {page} has {', '.join(map(short, near)) or 'no files'}",
+    )
+
+
+def index_files(package: str, python: str) -> dict[str, str]:
+    """The files of a project for a Python (`3.11`) on the index that pip is set to, with their sha256 or nothing."""
+    found = {}
+    for address, wanted in _index_page(package)[1]:
+        with contextlib.suppress(InvalidSpecifier):
+            if SpecifierSet(wanted).contains(python):
+                found[unquote(address.partition("#")[0].rpartition("/")[2])] = address.partition("#sha256=")[2]
+    return found
+
+
+def _index_page(package: str, index: str | None = None) -> tuple[str, list[tuple[str, str]]]:
+    """The page of a project, and the address of each file with the Pythons that it is for."""
+    page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
+    text = _get(page, MAX_PAGE).decode("utf-8", "replace")
+    pythons = re.compile(r'data-requires-python="([^"]*)"')
+    return page, [
+        (urljoin(page, unescape(match[1])), unescape(found[1]) if (found := pythons.search(match[0])) else "")
+        for match in re.finditer(r'<a\b[^>]*?href="([^"]+)"[^>]*>', text)
+    ]
+
+
+def pip_index() -> str:
+    """Pip's index: its setting, else its default, which only pip itself knows."""
+    settings = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    set_to: dict[str, str] = dict(re.findall(r"^(global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE))
+    if set_to:
+        # The environment counts most, and pip before 25 prints it first.
+        return set_to.get(":env:") or list(set_to.values())[-1]
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError("pip's index is not known: there is no pip here", hint="set PIP_INDEX_URL")
+    return done.stdout.strip()
+
+
+def _get(address: str, limit: int) -> bytes:
+    if address.startswith("file://"):  # an index in a folder, as pip reads it
+        file = Path(_file_of(address), "index.html")
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise InfrastructureError(f"{file}: {error.strerror}", hint="is the index there?") from error
+    try:
+        with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:
+            answer.raise_for_status()
+            data = bytearray()
+            for piece in answer.iter_content(1 << 20):
+                data += piece
+                if len(data) > limit:
+                    raise InfrastructureError(f"{address}: larger than {limit >> 20} MiB")
+            return bytes(data)
+    except requests.exceptions.RequestException as error:
+        raise _not_fetched(address, error) from error
+
+
+_CORRECT = "correct the name or the version in the recipe, or name a mirror that still has it"
+
+
+def _not_fetched(address: str, error: requests.exceptions.RequestException) -> FarmError:
+    """The error for a file that did not come: the recipe names an absent one, or something is in the way."""
+    if error.response is not None and error.response.status_code in (404, 410):
+        return BuildFailedError(
+            f"{address} is not there: the server answers {error.response.status_code}", hint=_CORRECT
+        )
+    return InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?")
+
+
+def _download(address: str, path: Path, sha256: str, line: Line) -> None:
+    """Download to `path`, which appears only when its hash is right."""
+    # A name of its own: two builds may fetch the same file at the same time.
+    part = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
+    total, size = hashlib.sha256(), 0
+    try:
+        if address.startswith("file://"):
+            try:
+                shutil.copyfile(_file_of(address), part)
+            except FileNotFoundError as error:
+                raise BuildFailedError(f"{address} is not there", hint=_CORRECT) from error
+            found = sha256_of(part)
+        else:
+            with (
+                Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
+                requests.get(address, timeout=TIMEOUT_S, stream=True) as answer,
+                outputs.writing(part),
+                part.open("wb") as stream,
+            ):
+                answer.raise_for_status()
+                length = answer.headers.get("Content-Length", "")
+                for piece in answer.iter_content(1 << 20):
+                    size += len(piece)
+                    if size > MAX_ARCHIVE:
+                        raise InfrastructureError(f"{address}: larger than {MAX_ARCHIVE >> 30} GiB")
+                    total.update(piece)
+                    stream.write(piece)
+                    pulse.passing(f"  {megabytes(size, int(length) if length.isdecimal() else None)}")
+            found = total.hexdigest()
+        if found != sha256:
+            raise BuildFailedError(
+                f"{address} has sha256 {found}, the recipe says {sha256}",
+                hint="the file was changed on the way or at its origin: compare it before you change the recipe",
+            )
+        retry_while_open(part.replace, path)
+    except requests.exceptions.RequestException as error:
+        raise _not_fetched(address, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _file_of(address: str) -> str:
+    """The path in `file:///srv/a.tar.gz`, or in `file:///C:/srv/a.tar.gz`."""
+    path = unquote(address.removeprefix("file://"))
+    return path[1:] if re.match("/[A-Za-z]:", path) else path
+
+
+SCRIPTS = "dockerfiles/scripts"
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""
 
@@ -74,21 +499,17 @@ def is_being_built(journal: Journal, plan: Plan) -> bool:
 def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
     """The wheel of each of the plan's needs, by its requirement, as the index offers it.
 
-    Raises:
-        UsageError: One is not published; the hint is the command that builds it.
-        InfrastructureError: The index does not answer, or holds a page that is not one of ours.
+    UsageError: one is not published; the hint is the command that builds it. InfrastructureError: the index does not
+    answer.
     """
     if not plan.needs:
         return {}  # most builds: the index is not even opened
-    return _wheels(open_store(workspace.index_url), plan, workspace.project)
+    store = open_store(workspace.index_url)
+    return {need: _find(store, plan, Requirement(need), workspace.project) for need in plan.needs}
 
 
 def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:
-    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it.
-
-    Raises:
-        InfrastructureError: The index does not answer.
-    """
+    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it."""
     store, found = open_store(index_url), list[tuple[str, str | None]]()
     for need in map(Requirement, plan.needs):
         try:
@@ -100,10 +521,6 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
             text = f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: farm submit {how}"
         found.append((str(need), text))
     return found
-
-
-def _wheels(store: Store, plan: Plan, project: Path) -> dict[str, File]:
-    return {need: _find(store, plan, Requirement(need), project) for need in plan.needs}
 
 
 def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
@@ -162,11 +579,11 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True, exist_ok=True)
     for wheel in plan.build_requires:
-        shutil.copyfile(sources.fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file))
-    if not plan.needs:
+        shutil.copyfile(fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file))
+    wheels = published_needs(workspace, plan)
+    if not wheels:
         return {}
     store = open_store(workspace.index_url)
-    wheels = _wheels(store, plan, workspace.project)
     for need, file in wheels.items():
         workspace.watcher.line(f"{need}: {file.filename} of the index")
         # By the page's hash, not the record's: it is what pip would check.
@@ -179,22 +596,14 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
         if digest.hexdigest() != file.hashes.sha256:
             part.unlink()
             raise InfrastructureError(
-                f"{file.filename}: the index holds other bytes than its page says",
-                hint="farm index check says more",
+                f"{file.filename}: the index holds other bytes than its page says", hint="farm index check says more"
             )
         retry_while_open(part.replace, dest / file.filename)
     return {file.filename: file.hashes.sha256 for file in wheels.values()}
 
 
 def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) -> list[Path]:
-    """Those of the plan's wheels of libraries that `wheel` requires, in `folder`; fetched once a host.
-
-    Returns `[folder]` for `verify`; nothing where the plan has none.
-
-    Raises:
-        InfrastructureError: One cannot be fetched.
-        BuildFailedError: What was fetched is not what the plan names.
-    """
+    """Those of the plan's wheels of libraries that `wheel` requires, fetched; `[folder]` for `verify`, or nothing."""
     if not plan.library_wheels:
         return []
     cache = workspace.artifacts / "sources"
@@ -227,13 +636,7 @@ class Inputs:
 
 @contextlib.contextmanager
 def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> Iterator[Inputs]:
-    """The inputs of a build; its folders are removed when the block ends.
-
-    Sources have gigabytes, and the engine has copied them when its `submit` returns.
-
-    Raises:
-        FarmError: A source or a needed wheel cannot be had.
-    """
+    """The inputs of a build; its folders go at the end: sources have gigabytes, and `submit` has copied them."""
     system = platform(plan.platform)
     made = [folder / name for name in ("sources", "needs")]
     sources, needed = made
@@ -262,12 +665,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
 
 
 class BuildInputs(Model):
-    """The inputs of one build.
+    """The inputs of one build: the id of its image, sha256 of the published wheels that it was built against, by name.
 
-    Attributes:
-        image: The id of the image that it ran in.
-        wheels: The published wheels that it was built against: sha256 by name.
-        cache: The compiler cache of the build's own machine; what was in it is not known by digest.
+    `cache`: the compiler cache of the build's own machine; what was in it is not known by digest.
     """
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
@@ -276,11 +676,7 @@ class BuildInputs(Model):
 
 
 def read_inputs(file: Path) -> BuildInputs:
-    """The inputs that another machine's build noted.
-
-    Raises:
-        BuildFailedError: The file is none of ours.
-    """
+    """The inputs that another machine's build noted; BuildFailedError: the file is none of ours."""
     try:
         # A runner wrote it: a link could lead to any file of this machine.
         if file.is_symlink() or file.stat().st_size > MAX_INPUTS:

@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 from farm.platforms.facts import DEFAULT
 
-GRACE_S = 600.0
-"""How long a task may wait for a runner that fits it to appear."""
-NAMED = 3
-"""Runners named in a reason."""
+GRACE_S = 600.0  # how long a task may wait for a runner that fits it to appear
+NAMED = 3  # runners named in a reason
 
 
 class Needs(NamedTuple):
@@ -109,17 +107,10 @@ class Queue:
         done: Collection[str] = (),
         failed: Collection[str] = (),
     ) -> Decision:
-        """The tasks that start now, and a reason for each that does not.
+        """The tasks that start now, and a reason for each that does not, the same while it waits for the same.
 
-        Reasons do not change while a task waits for the same: each change is an event in the journal.
-
-        Args:
-            now: Seconds of a clock that only goes forward.
-            tasks: The waiting ones.
-            workers: Every runner that is known, online or not.
-            running: The runner of each job under way.
-            done: Tasks that succeeded, as far as others come after them.
-            failed: Tasks that never will.
+        `now` is of a clock that only goes forward; `workers`: online or not; `running`: the runner of each job under
+        way; `done` and `failed`: tasks that others come after, which succeeded or never will.
         """
         ended, never, used = set(done), set(failed), Counter(running)
         able: dict[Needs, list[Worker]] = {}
@@ -157,12 +148,7 @@ class Queue:
         return Decision(tuple(placed), waiting, refused)
 
     def _hopeless(
-        self,
-        now: float,
-        task: Task,
-        workers: Collection[Worker],
-        waiting: dict[str, str],
-        refused: dict[str, str],
+        self, now: float, task: Task, workers: Collection[Worker], waiting: dict[str, str], refused: dict[str, str]
     ) -> None:
         """No runner that is online can take it: it waits for one for a while, then it is refused."""
         since = self._unfit.setdefault(task.id, now)

@@ -19,12 +19,11 @@ from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerE
 from farm.base.interrupts import OutputClosed, held
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, published
+from farm.run import inputs, mainjob, release
 from farm.run.backends import check_engine, open_backend
-from farm.run.buildstep import StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
-from farm.run.mainjob import MainJob
-from farm.run.published import of_same_form
+from farm.run.mainjob import MainJob, StillRunningError
+from farm.run.release import of_same_form
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -42,12 +41,11 @@ def submit(
 ) -> Outcomes:
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
-    `pieces`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine. `rebuild`:
-    build although the wheel is there.
+    `pieces`: of the wheel, where a bundle's `run` built it on another machine; `rebuild`: also where the wheel is
+    there.
 
     Raises:
-        FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
-            is not published.
+        FarmError: A step failed; the class says which. A UsageError: a wheel that the build needs is not published.
         KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
     """
     # All before the run is written down: what cannot work leaves no run behind.
@@ -56,8 +54,8 @@ def submit(
     inputs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
-        published.check_index(workspace, request)
-        published.check_plan(workspace, plan, request)
+        release.check_index(workspace, request)
+        release.check_plan(workspace, plan, request)
         run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
@@ -100,20 +98,9 @@ def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request)
     return run
 
 
-def request_for(
-    plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False, rebuild: bool = False
-) -> Request:
+def request_for(plan: Plan, **how: Any) -> Request:
     """The request that a plan was made for."""
-    return Request(
-        package=plan.package,
-        variant=plan.variant,
-        platform=plan.platform,
-        until=until,
-        on=on,
-        priority=priority,
-        detached=detached,
-        rebuild=rebuild,
-    )
+    return Request(package=plan.package, variant=plan.variant, platform=plan.platform, **how)
 
 
 def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
@@ -124,13 +111,7 @@ def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
 def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
     """The steps that were done, into the journal."""
     for step in outcomes.steps:
-        data: dict[str, Any] = {
-            "name": step.name,
-            "seconds": round(step.seconds, 3),
-            "outcome": step.outcome,
-            "result": step.result,
-        }
-        journal.event(run_id, EventKind.STEP, None, None, **data)
+        journal.event(run_id, EventKind.STEP, **{**vars(step), "seconds": round(step.seconds, 3)})
 
 
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:
@@ -155,11 +136,7 @@ def take_up(journal: Journal, plan: Plan) -> Run | None:
 
 
 def plan_of(run: Run) -> Plan:
-    """The plan of a run.
-
-    Raises:
-        UsageError: It was made by another version of the farm.
-    """
+    """The plan of a run; UsageError: it was made by another version of the farm."""
     try:
         return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
     except ValidationError as error:
@@ -176,18 +153,17 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
 
     Raises:
         UsageError: There is no such engine, or a wheel that a build needs is not published and no run makes it.
-        NoRunnerError: The engine cannot carry one out.
-        PublishRefusedError: The name of a wheel is taken.
+        NoRunnerError, PublishRefusedError: The engine cannot carry one out; the name of a wheel is taken.
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            published.check_index(workspace, wanted[0][1])
+            release.check_index(workspace, wanted[0][1])
         made = {f"{plan.package}=={plan.version} {plan.variant}" for plan, request in wanted if request.publishes}
         for plan, request in wanted:
-            published.check_plan(workspace, plan, request)
+            release.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
             if not here and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)
@@ -199,9 +175,8 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
 def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
     """Asks for the end of runs, stops what runs of them, and returns them when they have ended.
 
-    Raises:
-        UsageError: There is no such run, or one has ended.
-        InfrastructureError: What runs of one does not stop, or its owner does not notice.
+    UsageError: there is no such run, or one has ended. InfrastructureError: one does not stop, or its owner does not
+    notice.
     """
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]

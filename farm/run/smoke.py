@@ -4,7 +4,6 @@ import hashlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.base.tags import serves
 from farm.base.text import plain_lines
 from farm.base.zipapps import pack
-from farm.engines.base import Cause, Job
+from farm.engines.base import Cause, Engine, Job
 from farm.index.backends import open_store
 from farm.index.layout import SMOKE, json_key
 from farm.index.pages import parse_page
@@ -25,14 +24,25 @@ from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
-from farm.run.backends import Backend
 from farm.run.build import completed
-from farm.run.sources import pip_index
+from farm.run.inputs import pip_index
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
-from farm.smoke.report import TESTED_AT, TESTED_WHEEL, SmokeReport, read_document
-from farm.smoke.runner import GRACE_S, PROBE, TAIL_BYTES, Ended, Expectation, arguments, judge, run_probe
+from farm.smoke.runner import (
+    GRACE_S,
+    PROBE,
+    TAIL_BYTES,
+    TESTED_AT,
+    TESTED_WHEEL,
+    Ended,
+    Expectation,
+    SmokeReport,
+    arguments,
+    judge,
+    read_document,
+    run_probe,
+)
 from farm.wheel.fatbin import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -40,15 +50,13 @@ from farm.wheel.metadata import parse_wheel_name
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A place for the probe other than this machine.
+    """A place for the probe other than this machine: a job of an engine, in an image.
 
-    Attributes:
-        run: Runs the probe with a folder of installed packages, on an emulated CPU where one is named.
-        foreign: It is another kind of machine than this one, which cannot run the wheel.
-        emulated: That machine is emulated there.
+    `foreign`: another kind of machine than this one, which cannot run the wheel, else it has a card; `emulated` there.
     """
 
-    run: Callable[[Path, Expectation, str | None], SmokeReport]
+    engine: Engine
+    image: str
     foreign: bool = False
     emulated: bool = False
 
@@ -57,13 +65,10 @@ class Elsewhere:
 class SmokeOptions:
     """The options of a smoke test beside the plan.
 
-    Attributes:
-        wheel: The file of the wheel, where it is at hand: its device code goes into the report.
-        filenames: What the index offers of the plan's version, where it is known and no file is at hand.
-        gpu: The GPU part must run.
-        keep: The index is the project's own: the reports are kept in it.
-        passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
-        elsewhere: Where the probe runs on another machine; None: it runs here.
+    Attributes:     wheel: The file of the wheel, where it is at hand: its device code goes into the report.
+    filenames: What the index offers of the plan's version, where no file is at hand.     gpu: The GPU part must run.
+    keep: The reports are kept in the index, which is the project's own.     passed: Names of this environment's
+    variables that the test gets, such as CUDA_VISIBLE_DEVICES.     elsewhere: Where the probe runs; None: here.
     """
 
     wheel: Path | None = None
@@ -105,9 +110,17 @@ def smoke(
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
             if elsewhere and (elsewhere.foreign or emulate is None):
-                report = elsewhere.run(place, expect, emulate)
+                report = probe_job(workspace, plan, elsewhere, place, expect, outcomes.run, emulate)
             else:
-                report = _run_here(workspace, plan, place, expect, emulate, options)
+                report = run_probe(
+                    place,
+                    module=plan.package,
+                    expect=expect,
+                    timeout_s=workspace.settings.smoke_timeout_s,
+                    emulate=emulate,
+                    line=watcher.note,
+                    passed=options.passed,
+                )
             report = with_device_code(report, options.wheel)
             # Names tell the CPUs apart.
             name_of = f"smoke-{emulate}.json" if emulate else "smoke.json"
@@ -170,20 +183,6 @@ def _install(
     return place if target else python
 
 
-def _run_here(
-    workspace: Workspace, plan: Plan, python: Path, expect: Expectation, emulate: str | None, options: SmokeOptions
-) -> SmokeReport:
-    return run_probe(
-        python,
-        module=plan.package,
-        expect=expect,
-        timeout_s=workspace.settings.smoke_timeout_s,
-        emulate=emulate,
-        line=workspace.watcher.note,
-        passed=options.passed,
-    )
-
-
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     """Expectations of the installed wheel: the plan's promises, and the version of the file in hand."""
     archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
@@ -222,9 +221,9 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
 
 
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
-    """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
+    """Puts a report into the index beside the wheel's record, never replaced; why it could not be kept, or None.
 
-    Without what was printed: that may name what is no one's business. Returns why it could not be kept, None if it was.
+    Without what was printed: that may name what is no one's business.
     """
     try:
         store = open_store(workspace.index_url)
@@ -286,24 +285,18 @@ START = 'mkdir -p /farm/out; exec python3 -I -X faulthandler -c "$0" "$@"'
 def probe_job(
     workspace: Workspace,
     plan: Plan,
-    backend: Backend,
-    image: str,
-    site: Path,
+    elsewhere: Elsewhere,
+    place: Path,
     expect: Expectation,
     run: str,
-    *,
-    gpus: int = 0,
     emulate: str | None = None,
 ) -> SmokeReport:
-    """The report of the probe, run in `image` with the installed packages of `site`.
+    """The report of the probe as a job elsewhere, with the installed packages of `place`; `emulate`: qemu's CPU model.
 
-    `emulate`: the CPU model of qemu, which runs all programs of the image there.
-
-    Raises:
-        NoRunnerError: The node cannot enter the toolchain, or Slurm takes no such job.
-        InfrastructureError: The job was lost.
+    NoRunnerError: the node cannot enter the toolchain, or Slurm takes no such job. InfrastructureError: it was lost.
     """
-    engine = backend.engine
+    engine, gpus = elsewhere.engine, 0 if elsewhere.foreign else 1
+    site = place if elsewhere.foreign else next(place.parents[1].glob("lib/python*/site-packages"))
     folder = workspace.run_folder(run)
     test, out = folder / "smoke-job", folder / "smoke-out"
     test.mkdir(exist_ok=True)
@@ -316,7 +309,7 @@ def probe_job(
     options = arguments(plan.package, expect, file, timeout_s=limit, cpu_only=not gpus)
     job = Job(
         name=f"smoke {plan.package}-{plan.variant}",
-        image=image,
+        image=elsewhere.image,
         command=("sh", "-c", START, PROGRAM, "/farm/test/probe.pyz", *options),
         inputs={"/farm/test": test, "/farm/site": site},
         output="/farm/out",

@@ -12,9 +12,9 @@ from farm import catalog
 from farm.base import processes
 from farm.base import resources as shipped
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
-from farm.base.retries import retry_while_open
+from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
-from farm.engines import base_images, images, machines
+from farm.engines import images
 from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, DockerEngine
 from farm.engines.slurm import SlurmEngine
@@ -22,19 +22,19 @@ from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build import completed
-from farm.run.sources import fetch
+from farm.run.inputs import SCRIPTS, fetch
 from farm.run.workspace import Outcomes, Workspace
 
 TAIL_BYTES = 2000
+MAX_TREE = 8 << 30
+PACK_TIMEOUT_S = 3600
+PROVE_S = 300
+PUSH_ATTEMPTS = 10
+IMAGE = "image.id"  # the file of a run that says in which image it was built
 
 
 def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
-    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`.
-
-    Raises:
-        BuildFailedError: It failed; the text has the end of its log.
-        InfrastructureError: The engine does not answer.
-    """
+    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`; BuildFailedError: it failed."""
     with completed(engine, job) as (handle, log, observed):
         if observed.state != "done" or observed.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
@@ -42,18 +42,12 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
         engine.collect(handle, dest, limit)
 
 
-MAX_TREE = 8 << 30
-PACK_TIMEOUT_S = 3600
-
-
-def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path, *, whole: bool = False) -> Path:
-    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image and script.
+def pack_toolchain(workspace: Workspace, engine: Engine, image: str, *, whole: bool = False) -> Path:
+    """The file system of a toolchain image as one compressed tar among the artifacts; packed once an image and script.
 
     `whole`: with CUDA's big libraries; else stand-ins are packed, to link with.
-
-    Raises:
-        BuildFailedError: The image cannot be packed.
     """
+    script, cache = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py", workspace.artifacts / "toolchains"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     packed = cache / f"{image.rpartition(':')[2]}-{version}{'-whole' if whole else ''}.tar.xz"
     if packed.exists():
@@ -80,7 +74,6 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path, *, who
     return packed
 
 
-PROVE_S = 300
 LOOK = """
 import importlib.util, sys
 version = "%d.%d" % sys.version_info[:2] + "t" * ("t" in sys.abiflags)
@@ -91,9 +84,7 @@ print(version, *(m for m in ("build", "setuptools", "wheel") if not importlib.ut
 def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
     """This machine has the plan's Python and compilers, and they work; a self-contained script looks for its own.
 
-    Raises:
-        NoRunnerError: Something is missing; the message says what.
-        UsageError: The plan is for another platform.
+    NoRunnerError: something is missing. UsageError: the plan is for another platform.
     """
     system, _ = this_machine()
     if plan.platform != system.facts.name:
@@ -143,38 +134,9 @@ def _output(command: list[str], environment: dict[str, str]) -> str:
     return done.stdout
 
 
-IMAGE = "image.id"
-"""The file of a run that says in which image it was built."""
-
-
-SCRIPTS = "dockerfiles/scripts"
-
-
-PUSH_ATTEMPTS = 10
-"""For one image: another run may remove the name under which it is pushed."""
-
-
-def short_path(path: Path, project: Path) -> Path:
-    """Relative to the project where it is inside; `artifacts:` may name a folder anywhere."""
-    return path.relative_to(project) if path.is_relative_to(project) else path
-
-
-def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
-    """Renders a plan into `folder/context`."""
-    rendered = render(workspace.project, plan)
-    with outcomes.timed("render", workspace.watcher) as step:
-        files = rendered.write(folder / "context")
-        step.result = f"{len(files)} files in {short_path(folder / 'context', workspace.project)}"
-    return rendered
-
-
 def emulates(backend: Backend, plan: Plan) -> bool:
-    """True if the engine emulates the plan's machine; False if it is its own, or no Docker engine is asked.
-
-    Raises:
-        NoRunnerError: It does not run its programs, or makes images for a swarm.
-    """
-    if backend.builder is None or not machines.emulates(backend.builder, plan.machine):
+    """True if the engine emulates the plan's machine; NoRunnerError: it cannot, or makes images for a swarm."""
+    if backend.builder is None or not images.emulates(backend.builder, plan.machine):
         return False
     if backend.swarm is not None:
         raise NoRunnerError(
@@ -184,37 +146,45 @@ def emulates(backend: Backend, plan: Plan) -> bool:
     return True
 
 
-def toolchain(
+def toolchain(workspace: Workspace, backend: Backend, plan: Plan, folder: Path, outcomes: Outcomes) -> str:
+    """Renders a plan into `folder/context` and makes its toolchain: the image's name that the runners know, or "".
+
+    InfrastructureError: the image cannot be made, pushed or unpacked. NoRunnerError: the builder is another machine
+    than the plan is for, or the host lacks a compiler.
+    """
+    context = folder / "context"
+    with outcomes.timed("render", workspace.watcher) as step:
+        rendered = render(workspace.project, plan)
+        files = rendered.write(context)
+        inside = context.is_relative_to(workspace.project)  # `artifacts:` may name a folder anywhere
+        step.result = f"{len(files)} files in {context.relative_to(workspace.project) if inside else context}"
+    traits = backend.engine.traits
+    if traits.gathers:  # `farm build` on the runner makes it
+        return ""
+    if traits.unpacks:
+        return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
+    if traits.on_this_machine:
+        prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
+    return "" if backend.builder is None else _image(workspace, backend, plan, rendered, folder, outcomes)
+
+
+def _image(
     workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
 ) -> str:
-    """Makes the toolchain image of a plan; returns the name that the runners know, "" where none is made here.
-
-    Raises:
-        InfrastructureError: The image cannot be made or pushed.
-        NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
-    """
-    watcher = workspace.watcher
-    client = backend.builder
-    if backend.engine.traits.gathers:  # `farm build` on the runner makes it
-        return ""
-    if backend.engine.traits.unpacks:
-        return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
-    if client is None:
-        if backend.engine.traits.on_this_machine:
-            prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
-        return ""
+    watcher, settings, client = workspace.watcher, workspace.settings, backend.builder
+    assert client is not None
     emulated = emulates(backend, plan)
     assert plan.base  # submit refuses the others
     if emulated:
         watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take far longer")
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = base_images.base_image(
+        base = images.base_image(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],
             emulated=plan.machine if emulated else None,
-            pull_timeout_s=workspace.settings.pull_timeout_s,
-            mirror=workspace.settings.debian_mirror,
+            pull_timeout_s=settings.pull_timeout_s,
+            mirror=settings.debian_mirror,
             line=watcher.line,
             note=watcher.note,
         )
@@ -224,17 +194,11 @@ def toolchain(
             digest=rendered.image_digest,
             base=base,
             labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
-            archives=workspace.settings.archives_url,
+            archives=settings.archives_url,
             emulated=emulated,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
-        image = images.ensure_image(
-            client,
-            wanted,
-            log=folder / "image.log",
-            line=watcher.line,
-            note=watcher.note,
-        )
+        image = images.ensure_image(client, wanted, log=folder / "image.log", line=watcher.line, note=watcher.note)
         # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}{', emulated' if emulated else ''}"
@@ -249,32 +213,22 @@ def toolchain(
 def unpacked_toolchain(
     workspace: Workspace, engine: Engine, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
 ) -> str:
-    """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine.
-
-    Raises:
-        InfrastructureError: The image cannot be made, packed or unpacked.
-        NoRunnerError: There is no Docker engine to make it.
-    """
+    """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine."""
     assert isinstance(engine, SlurmEngine)
     image = f"toolchain-{rendered.image_digest[:24]}"
     if image_id := engine.toolchain_id(image):
         with outcomes.timed("image", workspace.watcher) as step:
-            (folder / IMAGE).write_text(image_id, encoding="utf-8")  # for the provenance, as in `toolchain`
+            (folder / IMAGE).write_text(image_id, encoding="utf-8")  # for the provenance, as in `_image`
             step.result = f"{image}, in {engine.folder}"
         return image
-    maker = open_backend(workspace, "docker")
-    try:
+    with contextlib.closing(open_backend(workspace, "docker")) as maker:
         assert isinstance(maker.engine, DockerEngine)
-        made = toolchain(workspace, maker, plan, rendered, folder, outcomes)
+        made = _image(workspace, maker, plan, rendered, folder, outcomes)
         with outcomes.timed("unpack", workspace.watcher) as step:
-            script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
-            packed = pack_toolchain(maker.engine, made, script, workspace.artifacts / "toolchains", whole=True)
+            packed = pack_toolchain(workspace, maker.engine, made, whole=True)
             image_id = (folder / IMAGE).read_text(encoding="utf-8")
-            environment = maker.engine.image_environment(made)
-            engine.add_toolchain(image, packed, image_id, environment, workspace.id)
+            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made), workspace.id)
             step.result = f"{image} into {engine.folder}"
-    finally:
-        maker.close()
     return image
 
 
@@ -287,39 +241,21 @@ def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
 
 
 def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
-    """Pushes an image; False where the registry has it already.
-
-    Raises:
-        InfrastructureError: The registry does not answer, or refuses it.
-    """
+    """Pushes an image; False where the registry has it already; InfrastructureError: the registry refuses it."""
     repository, _, name = tag.partition(":")
-    there = f"{registry}/{repository}"
-    problem: str | None = None
+    there, problem = f"{registry}/{repository}", None
     try:
         for _ in range(PUSH_ATTEMPTS):
-            # In the loop: another run that pushes the same image may have removed the name since.
+            # In the loop: runs that push the same image give it the same name, and the first that is done removes it.
             client.images.get(tag).tag(there, name)
-            new, problem = _push_once(client, there, name)
+            events = list(client.images.push(there, name, stream=True, decode=True))
+            with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
+                client.images.remove(f"{there}:{name}")
+            problem = next((event["error"] for event in events if "error" in event), None)
             if problem is None:
-                return new
+                return any(event.get("status") == "Pushed" for event in events)
             if "does not exist" not in problem:
                 break
     except ERRORS as error:
         problem = str(error)
     raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
-
-
-def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
-    """True if the registry had it not yet, and what went wrong.
-
-    Runs that push the same image at the same time give it the same name, and the first that is done removes it.
-    """
-    new, problem = False, None
-    try:
-        for event in client.images.push(repository, name, stream=True, decode=True):
-            problem = problem or event.get("error")
-            new |= event.get("status") == "Pushed"
-    finally:
-        with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
-            client.images.remove(f"{repository}:{name}")
-    return new, problem

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from farm.base.project import JOURNAL
 from farm.plan.settings import Settings
-from farm.run.journal import Journal
-from farm.run.journal.database import network_file_system
+from farm.run.journal import Journal, network_file_system
 
 Outcome = Literal["done", "failed", "not run"]
 
 
-class Watcher(Protocol):
-    """Shows a run while it goes on; the command line has one for terminals and one for CI logs."""
+class Watcher:
+    """Watches a run; this one shows nothing. The command line has one for terminals and one for CI logs."""
 
     def step(self, name: str) -> None:
         """A step starts."""
@@ -34,16 +33,6 @@ class Watcher(Protocol):
 
     def progress(self, done: int, total: int) -> None:
         """How far the step is, in steps of ninja or mebibytes of a wheel; 0 of 0: it is not known."""
-
-
-class Silent:
-    """Watches nothing."""
-
-    def step(self, name: str) -> None: ...
-    def ended(self, step: "Step") -> None: ...
-    def line(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def progress(self, done: int, total: int) -> None: ...
 
 
 @dataclass

@@ -1,11 +1,16 @@
-"""The pages: HTML from data, everything escaped, each page whole in one file."""
+"""The site: HTML and data from the index's wheels and the matrix, as a set of files; only what changed is written.
+
+Everything is escaped, and each page is whole in one file. The data of the page's search (`answers.js`) are
+`official.facts`, what the index has for a card, and what could be built for it.
+"""
 
 import base64
 import hashlib
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -16,13 +21,80 @@ import jinja2
 from markupsafe import Markup
 
 from farm import catalog
+from farm.base.errors import FarmError, InfrastructureError
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
-from farm.plan.evidence import Evidence
-from farm.plan.matrix import Channel
-from farm.site.wheels import STATES, Wheel
+from farm.index.pages import catalogue_schema
+from farm.index.reader import KEY, Standing, Test, render
+from farm.index.stores import Store
+from farm.plan.compat import official
+from farm.plan.evidence import Evidence, load_evidence
+from farm.plan.matrix import Channel, load_matrix
+from farm.plan.recommend import machine_of, own_builds
+from farm.site.wheels import REQUESTS, STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
+TRIES = 5
+TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
+LIMIT = 6
+"""Builds of a card in the data: for an old driver some of the first three may be none."""
+
+
+Source = Callable[[str], tuple[str, ...]]
+"""Group -> the options by which pip finds its wheels."""
+
+
+def files(there: Sequence[Wheel], *, project: Path | None, source: Source, root: str) -> dict[str, bytes]:
+    """Every file of the site by its key below the index's root. The same data give the same bytes.
+
+    Args:
+        there: The index's wheels, newest first (`farm.site.wheels.with_tests`).
+        project: The project whose channels could be built; None: none.
+        source: Group -> pip's options for it.
+        root: The address of the index's root, ending in a slash.
+    """
+    made: dict[str, bytes] = {}
+    channels, evidence = _offered(project)
+    made["index.html"] = index_page(data(project, there), there, channels, evidence, root).encode()
+    sources = {group: source(group) for group in sorted({group for wheel in there for group in wheel.groups})}
+    for name, found in of_project(there).items():
+        made[project_key(name)] = project_page(name, found, sources).encode()
+    made[KEY] = render({wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None})
+    made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
+    return made
+
+
+def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
+    try:
+        if project is not None:
+            return list(load_matrix(project).channels.values()), load_evidence(project)
+    except FarmError:  # what is in the index is shown whatever the matrix says
+        pass
+    return [], Evidence(())
+
+
+def _standing(wheel: Wheel) -> Standing:
+    tests = tuple(Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests)
+    return Standing(state=STATES[wheel.state], tests=tests)
+
+
+def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
+    """Write what differs from what is there, and give its keys; InfrastructureError if others write all the time."""
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        written = pool.map(lambda key: _put(store, key, made[key]), made)
+        return [key for key, changed in zip(made, written, strict=True) if changed]
+
+
+def _put(store: Store, key: str, data: bytes) -> bool:
+    content_type = TYPES[Path(key).suffix]
+    for _ in range(TRIES):
+        there = store.get(key)
+        if there is not None and there.data == data:
+            return False
+        # Only where it is still what was read: someone else may build the site at the same time.
+        if store.replace(key, data, there.etag if there else None, content_type=content_type):
+            return True
+    raise InfrastructureError(f"{key}: another process keeps writing it", hint="run `farm site build` again")
 
 
 class Inline(NamedTuple):
@@ -140,3 +212,52 @@ def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[
         .get_template("project.html")
         .render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key)
     )
+
+
+def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
+    """Data that answers.js and page.js read."""
+    newest: dict[tuple[str, str], list[Wheel]] = {}
+    for wheel in there:
+        for group in wheel.groups if wheel.withdrawn is None else ():
+            newest.setdefault((wheel.project, group), []).append(wheel)
+    rows = [
+        [
+            name,
+            group,
+            found[0].version,
+            list(found[0].sms),
+            sorted({wheel.tags[0] for wheel in found}),
+            found[0].report.code if found[0].report else "",
+            found[0].without,
+        ]
+        for (name, group), found in sorted(newest.items())
+    ]
+    return official.facts() | {"there": rows, "own": own(project) if project else {}}
+
+
+def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
+    """By platform and SM, builds of which `farm why --official` names the first three that the driver runs.
+
+    Release, CUDA, how far it was proved, words, the first driver that runs it, what the official wheel has beside it.
+    """
+    found: dict[str, dict[str, list[list[str]]]] = {}
+    for place in official.PLATFORMS:
+        for name in catalog.architectures().architectures:
+            sm = int(name.removeprefix("sm"))
+            try:
+                builds = own_builds(project, machine_of((sm,), place), limit=LIMIT)
+            except FarmError:  # a matrix that cannot be read: the rest of the page stands without it
+                return {}
+            if builds:
+                found.setdefault(place, {})[str(sm)] = [
+                    [
+                        each.torch,
+                        str(each.cuda),
+                        f"{each.standing}; {each.cost}",
+                        each.words,
+                        each.driver or "0",
+                        each.without,
+                    ]
+                    for each in builds
+                ]
+    return found

@@ -1,16 +1,31 @@
-"""CPUs by emulation: which model stands for a CPU level, and is the emulator here."""
+"""CPUs by emulation: which model stands for a CPU level, and is the emulator here.
 
+Imports of a wheel's libraries on an emulated CPU of the promised level: what the static check cannot decide.
+"""
+
+import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from farm.base.errors import InfrastructureError
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.tags import python_of
+from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model, load
+from farm.smoke.environment import find_python, probe_environment
+from farm.wheel.archive import Archive
+from farm.wheel.inspect import inspect
+from farm.wheel.metadata import parse_wheel_name
+from farm.wheel.needs import installed_path
+from farm.wheel.policy import Check, Finding, Report
+from farm.wheel.tags import platform_machine
 
 
 class _Data(Model):
@@ -67,3 +82,193 @@ def find_emulator() -> str:
     if (int(match[1]), int(match[2])) < tuple(int(part) for part in data.minimum.split(".")):
         raise InfrastructureError(f"{program} is {match[1]}.{match[2]}: too old", hint=hint)
     return program
+
+
+_LIMIT_S = 600  # of one process, which loads all libraries unless one kills it
+_MAX_STARTS = 20
+_LAST_WORDS = 300  # characters
+_NUMBER = re.compile(r"(\d+) (\S.*)")
+# Prints the number of each library before it is loaded, so that the last one is what killed the process. A module is
+# imported as its users do; where its package cannot be imported (a dependency is not there), by itself.
+_PROGRAM = r"""
+import ctypes, importlib, importlib.machinery, importlib.util, os, sys
+root, start = sys.argv[1], int(sys.argv[2])
+sys.path.insert(0, root)
+out = open(sys.argv[3], "w", buffering=1)
+for number, path in enumerate(sys.argv[4:]):
+    if number < start:
+        continue
+    print(number, "load", file=out)
+    try:
+        name = path.split("/")[-1].split(".")[0]
+        suffixes = importlib.machinery.EXTENSION_SUFFIXES
+        if not path.endswith(tuple(suffixes)) or name.startswith("lib"):
+            ctypes.CDLL(os.path.join(root, path))
+        else:
+            dotted = ".".join(path.split("/")[:-1] + [name])
+            try:
+                importlib.import_module(dotted)
+            except BaseException:
+                loader = importlib.machinery.ExtensionFileLoader(dotted, os.path.join(root, path))
+                module = importlib.util.module_from_spec(importlib.util.spec_from_loader(dotted, loader))
+                loader.exec_module(module)
+        print(number, "loaded", file=out)
+    except BaseException as error:
+        print(number, "error", type(error).__name__, str(error).split("\n")[0][:200], file=out)
+os._exit(0)
+"""
+
+
+def emulate(
+    report: Report, wheel: Path, command: list[str] | None = None, *, only: Collection[str] | None = None
+) -> Report:
+    """The report with what the import of libraries and modules on the emulated CPU shows, in the check `cpu`.
+
+    Args:
+        report: The static check's.
+        wheel: The file.
+        command: A Python that the wheel is for, on such a CPU; else one of this machine is taken.
+        only: These members; else all.
+
+    Raises:
+        UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
+        InfrastructureError: There is no emulator here, or no Python that the wheel is for.
+    """
+    level = report.policy.cpu
+    if level is None:
+        raise UsageError("no CPU level is promised", hint="give --variant, or `cpu` in the policy")
+    model = model_for(level)
+    if model.name is None:
+        raise UsageError(str(model.reason), hint="leave --emulate out")
+    if command is None:
+        command = [find_emulator(), "-cpu", model.name, str(_python(wheel))]
+    members = [
+        library.path
+        for library in inspect(wheel, decoded=0).libraries
+        if (only is None or library.path in only)
+        and library.format == "elf"
+        and library.is_loadable
+        and library.kind == "shared"
+        and not library.interpreter
+    ]
+    libraries = list(map(installed_path, members))
+    outcomes: dict[str, str | int] = {}
+    words: dict[str, str] = {}
+    with temporary_folder("farm-emulate-") as folder:
+        root = folder / "site"
+        _unpack(wheel, root)
+        start = 0
+        for _ in range(_MAX_STARTS):
+            if start == len(libraries):  # the last one ended its process, or there is none
+                break
+            seen, end, last_line = _load(command, root, libraries, start, folder)
+            outcomes |= {members[number]: text for number, text in seen.items()}
+            if end is None:
+                break
+            last = max(seen, default=start)
+            outcomes[members[last]], words[members[last]] = end, last_line
+            start = last + 1
+    return _with(report, model.name, members, outcomes, words)
+
+
+def _python(wheel: Path) -> Path:
+    """An interpreter of this machine that the wheel is for.
+
+    Raises:
+        UsageError: The wheel is not for Linux on x86-64.
+        InfrastructureError: There is none.
+    """
+    tags = parse_wheel_name(wheel.name).tags
+    if platform_machine(tags) != "x86_64":
+        raise UsageError(f"{wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
+    rows = [tag.split("-") for tag in sorted(tags)]
+    if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
+        return Path(sys.executable)
+    names = sorted({python_of(python, abi) for python, abi, _ in rows})
+    found = next((path for name in names if (path := find_python(name))), None)
+    if found is None:
+        raise InfrastructureError(f"no Python of {' or '.join(names)} is here", hint="put one on the PATH")
+    return found
+
+
+def _unpack(wheel: Path, root: Path) -> None:
+    """As installers do with what is imported; the archive's names were checked when it was opened."""
+    with Archive(wheel) as archive:
+        for name, entry in archive.members.items():
+            if not entry.is_dir:
+                target = root / installed_path(name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    file.writelines(archive.chunks(name))
+
+
+def _load(
+    command: list[str], root: Path, libraries: list[str], start: int, folder: Path
+) -> tuple[dict[int, str], str | int | None, str]:
+    """Load the libraries from `start` on in one process.
+
+    Returns:
+        By number, what became of each that was begun; the signal or the reason that ended the process at the last of
+        them, None where it came to its end; and the last line that it wrote to stderr.
+    """
+    output = folder / "loaded"
+    output.write_bytes(b"")
+    arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(output), *libraries]
+    errors = folder / "stderr"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [*command, *arguments],
+            cwd=folder,
+            env=probe_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        ) as child,
+    ):
+        try:
+            code: int | None = child.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(child.pid, signal.SIGKILL)
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+    with errors.open("rb") as written:
+        written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
+        last_line = written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
+    if code is None:
+        return seen, f"not loaded within {_LIMIT_S} s", last_line
+    # qemu ends itself by the signal that ended the program.
+    return seen, -code if code < 0 else None, last_line
+
+
+def _with(
+    report: Report, model: str, members: list[str], outcomes: dict[str, str | int], words: dict[str, str]
+) -> Report:
+    died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
+    others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
+    findings = tuple(
+        Finding(
+            check="cpu",
+            where=path,
+            what=f"loading it on {model} ends the process by {signal.Signals(number).name}"
+            + (f" (last words: {words[path]})" if words.get(path) else ""),
+            why=f"on a CPU of level {report.policy.cpu} the import dies so",
+            fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, PyInit functions",
+        )
+        for path, number in died.items()
+    )
+    seen = f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries loaded on {model}"
+    if others:
+        seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"
+    check = report.check("cpu")
+    new = Check(
+        id="cpu",
+        status="failed" if findings or check.status == "failed" else "passed",
+        findings=(*check.findings, *findings),
+        note=check.note,
+        undecided=tuple(path for path in check.undecided if path in others or path not in members),
+        emulated=seen,
+    )
+    return report.replaced(new)

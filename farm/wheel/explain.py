@@ -1,4 +1,6 @@
-"""Explanations of loaders' messages: the cause, the culprit, the cure.
+"""Messages of loaders, Python, CUDA and compilers, their causes and cures: `messages.yaml`, matched with texts.
+
+Explanations of loaders' messages: the cause, the culprit, the cure.
 
 Loaders name the file that they were asked for, seldom the one that is wrong. What is wrong is looked for in the files:
 in the wheel, or in the folder of the installed package. Where nothing is wrong there, it is the machine, and the
@@ -8,29 +10,154 @@ Behind "[WinError 126] The specified module could not be found" Windows does not
 the file that it was asked to load; torch/__init__.py loads torch/lib/*.dll one by one in the order of the folder, which
 NTFS keeps sorted without regard to case. So the file named is the first one with a broken chain of imports, and usually
 a bystander.
+
 """
 
 import mmap
 import posixpath
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+from farm import catalog
 from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.yamlfile import Model, load
 from farm.wheel.archive import Archive
 from farm.wheel.elf import Symbols
 from farm.wheel.fatbin import number, order, runs_on
-from farm.wheel.isalevels import level_names
-from farm.wheel.library import Contents, Library, magics, read_contents, read_library, symbols_of
-from farm.wheel.link import missing_names
-from farm.wheel.messages import known, source_of, tables, words
+from farm.wheel.library import Code, Contents, Library, magics, read_contents, read_library, symbols_of
 from farm.wheel.needs import Answer, Need, resolve, search_folders
-from farm.wheel.pe import DllSymbols
-from farm.wheel.policy import Frozen, Printable
-from farm.wheel.windows import added_folders, fits
+from farm.wheel.pe import DllSymbols, added_folders, fits
+from farm.wheel.policy import Frozen, Printable, level_names
+from farm.wheel.verify import missing_names
+
+
+class Row(Model):
+    """A known cause; `messages.yaml` says what the keys mean."""
+
+    id: str
+    patterns: list[str] = []
+    also: list[str] = []
+    signals: list[str] = []
+    hung: bool = False
+    gpu: bool = True
+    unless: list[str] = []
+    needs: list[str] = []
+    looks: str = ""
+    what: str
+    fix: str
+    source: str
+
+
+class GlibcRow(Model):
+    """The first systems with a glibc."""
+
+    version: str
+    systems: str
+    source: str
+
+
+class SymbolRow(Model):
+    """The library that names of this form belong to."""
+
+    pattern: str
+    owner: str
+    cure: str
+
+
+class LibraryRow(Model):
+    """The package that brings libraries of these names."""
+
+    names: list[str]
+    source: str
+
+
+class Tables(Model):
+    """The file."""
+
+    messages: list[Row]
+    glibc: list[GlibcRow]
+    symbols: list[SymbolRow]
+    libraries: list[LibraryRow]
+
+
+@cache
+def tables() -> Tables:
+    return load(Path(__file__).with_name("messages.yaml"), Tables)
+
+
+def source_of(library: str) -> str:
+    """The package or component that holds a library; empty if that is not known."""
+    return next((row.source for row in tables().libraries if fits(library, tuple(row.names))), "")
+
+
+class Known(NamedTuple):
+    """A row that fits, and where in the texts; no match where the way in which the process ended decided."""
+
+    row: Row
+    match: re.Match[str] | None
+
+
+def known(
+    texts: Sequence[str], module: str, *, signal: str | None = None, hung: bool = False, gpu: bool = True
+) -> list[Known]:
+    """The rows that fit, in the order of the table.
+
+    Args:
+        texts: What was written.
+        module: The package that it is about.
+        signal: The signal that ended the process.
+        hung: The run did not end in its time.
+        gpu: It could use a card.
+    """
+    found: list[Known] = []
+    for row in tables().messages:
+        if any(other.row.id in row.unless for other in found):
+            continue
+        match = _first(row, texts, re.escape(module))
+        if match or (signal in row.signals and not hung) or (row.hung and hung and row.gpu == gpu):
+            found.append(Known(row, match))
+    return found
+
+
+def _first(row: Row, texts: Sequence[str], module: str) -> re.Match[str] | None:
+    patterns = [each.replace("{module}", module) for each in row.patterns] + [re.escape(each) for each in row.also]
+    matches = (re.search(pattern, text, re.IGNORECASE) for text in texts for pattern in patterns)
+    return min((match for match in matches if match), key=lambda match: match.start(), default=None)
+
+
+def words(
+    texts: Iterable[str], module: str, seen: Mapping[str, str] | None = None, cpu: str | None = None
+) -> dict[str, str]:
+    """Values for the placeholders of the table's texts; `seen`: what the checks of a smoke test saw, by name."""
+    seen = seen or {}
+    match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
+    missing = next((found[1] for text in texts if (found := re.search(r"No module named '([\w.]{1,100})'", text))), "")
+    majors = catalog.cuda_majors()
+    majors = {match[1]: majors[match[1]]} if match and match[1] in majors else majors
+    return {
+        "module": module,
+        "missing": missing or "a module",
+        "cuda": f"CUDA {match[0]}" if match else "a newer CUDA",
+        "driver_linux": _drivers({name: major.driver_linux for name, major in majors.items()}),
+        "driver_windows": _drivers({name: major.driver_windows for name, major in majors.items()}),
+        "archs": seen.get("architectures", "") or "unknown",
+        "card": seen.get("devices", "") or "the card",
+        "cpu": cpu or "this CPU",
+    }
+
+
+def _drivers(by_major: Mapping[str, str | None]) -> str:
+    """The driver, or those of each CUDA where the report does not say which one it is."""
+    found = {name: driver for name, driver in by_major.items() if driver}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return ", ".join(f"{driver} (CUDA {name})" for name, driver in found.items()) or "the one of its toolkit"
+
 
 _MAX_FILES = 20_000
 _MAX_MESSAGE = 64 << 10
@@ -105,14 +232,14 @@ class Files:
     @cached_property
     def on_load(self) -> Contents:
         """With what the code that runs on loading needs beyond the oldest CPU."""
-        return self._read(level_names()[0])
+        # Only what runs on loading, for that is when a loader's message comes.
+        return self._read(Code(level_names()[0], on_load=True))
 
-    def _read(self, level: str | None) -> Contents:
+    def _read(self, code: Code | None) -> Contents:
         if self.path.is_dir():
-            return _read_folder(_package(self.path), level)
+            return _read_folder(_package(self.path), code)
         with Archive(self.path) as archive:
-            # `*`: of every library only what runs on loading, for that is when a loader's message comes.
-            found = read_contents(archive, lambda _: level, ("*",), with_symbols=True)
+            found = read_contents(archive, lambda _: code, with_symbols=True)
         read = {each.path for each in found.libraries}
         fakes = [_no_library(name) for name in found.files if name not in read and _LIBRARY.search(name)]
         return found._replace(libraries=(*found.libraries, *fakes))
@@ -145,7 +272,7 @@ def _package(folder: Path) -> Path:
     return folder / "torch" if (folder / "torch" / "lib").is_dir() else folder
 
 
-def _read_folder(folder: Path, level: str | None) -> Contents:
+def _read_folder(folder: Path, code: Code | None) -> Contents:
     """The libraries of an installed package; those of packages beside it into which its RUNPATHs lead, too."""
     site = folder.parent
     # <prefix>/Library/bin: where pip puts MKL and Intel's OpenMP on Windows, and torch looks.
@@ -156,7 +283,7 @@ def _read_folder(folder: Path, level: str | None) -> Contents:
     symbols: dict[str, Symbols | DllSymbols] = {}
 
     def read(file: Path, name: str) -> Library:
-        library, symbols_ = _read_file(file, name, level)
+        library, symbols_ = _read_file(file, name, code)
         if symbols_ is not None:
             symbols[name] = symbols_
         return library
@@ -187,13 +314,13 @@ def _libs(package: Path) -> list[Path]:
     return [site / name for name in sorted(own) if (site / name).is_dir()]
 
 
-def _read_file(file: Path, name: str, level: str | None) -> tuple[Library, Symbols | DllSymbols | None]:
+def _read_file(file: Path, name: str, code: Code | None) -> tuple[Library, Symbols | DllSymbols | None]:
     try:
         with file.open("rb") as stream:
             if not stream.read(4).startswith(magics(name)):
                 return _no_library(name), None
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return read_library(name, "", data, level, on_load=True), symbols_of(data)
+                return read_library(name, "", data, code), symbols_of(data)
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
 

@@ -8,11 +8,10 @@ from pydantic import field_serializer
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.isalevels import level_names
-from farm.wheel.library import Library, read_contents
+from farm.wheel.library import Code, Library, read_contents
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.needs import Need, resolve, system_needs
-from farm.wheel.policy import Frozen
+from farm.wheel.policy import Frozen, level_names
 from farm.wheel.tags import check_supported, earned_level, platform_machine
 
 DECODED = 16 << 20
@@ -76,12 +75,11 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None
         VerificationFailedError: Not a wheel, or a damaged one.
     """
     check_supported(wheel.name)
-    level = level_names()[0]
+    code = Code(level_names()[0])
     with Archive(wheel, limits) as archive:
-        info = read_dist_info(archive)
-        members = archive.members
+        info, members = read_dist_info(archive), archive.members
         contents = read_contents(
-            archive, lambda name: level if decoded is None or members[name].size <= decoded else None
+            archive, lambda name: code if decoded is None or members[name].size <= decoded else None
         )
     needs = resolve(contents.libraries, ())
     earned, problem = _manylinux(contents.libraries, needs, info.tags)

@@ -1,22 +1,27 @@
-"""The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every file."""
+"""The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every file.
+
+A library that chooses its code at run time may need more than the level in a function that another one calls when it is
+loaded. So where a library calls functions of such a one, by the names that the loader binds, they are followed there
+(`follow_calls`); all of them, where it asks for functions by name at run time. What cannot be followed, or needs more,
+leaves the caller's import open: a question to the CPU may stand before it.
+"""
 
 import posixpath
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import cache
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Buffer
-from farm.wheel.elf import ELF_MAGIC, Elf, Symbols, read_elf, read_symbols, section_ranges
+from farm.wheel.elf import ELF_MAGIC, LONGEST_NAME, Elf, Symbols, read_elf, read_symbols, section_ranges
 from farm.wheel.fatbin import (
     FATBIN_MAGIC,
     FATBIN_SECTION,
     UNUSED_SECTION,
-    Container,
     architecture,
     find_fatbins,
     has_kernel,
@@ -24,14 +29,9 @@ from farm.wheel.fatbin import (
     order,
     read_fatbins,
 )
-from farm.wheel.isalevels import arm_level_names
-from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, DllSymbols, Pe, read_dll_symbols, read_pe
-from farm.wheel.windows import loaded_by_name
-
-if TYPE_CHECKING:
-    from farm.wheel.initscan import InitScan
-    from farm.wheel.isa import IsaResult
-    from farm.wheel.policy import Chosen
+from farm.wheel.isa import scan_isa, scan_starts
+from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, DllSymbols, Pe, loaded_by_name, read_dll_symbols, read_pe
+from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _SWEPT = 16 << 20  # bytes of a library: a second
@@ -66,23 +66,16 @@ class Instructions(NamedTuple):
 
 
 class Library(NamedTuple):
-    """The facts of one ELF or PE file in a wheel.
+    """The facts of one ELF or PE file in a wheel; those that the files have too are explained there (`Elf`, `Pe`).
 
     Attributes:
         path: Member name.
-        size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
         page_size: The largest pages of a kernel that loads it (ELF); 0: it is not loaded.
-        kind: `shared`, `executable`, `object`, `core` or `other`.
-        delay_needed: DLLs needed when one of their functions is first called (PE).
+        needed: With the loader of a program.
         named: DLLs that it loads by name (PE; known files only).
-        linker: Version of Microsoft's linker (PE).
         search_path: RUNPATH, or RPATH without one, split (ELF).
         has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
-        versions: Library name to symbol versions required of it.
-        executable_stack: It asks for a stack that code may run on (ELF).
-        interpreter: The loader that a program names (ELF); its name is among `needed`.
-        static_tls: See `farm.wheel.elf.Elf`.
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
         error: Why the file could not be read; then the facts are empty.
@@ -125,75 +118,63 @@ def magics(name: str) -> tuple[bytes, ...]:
     return (*known, PE_MAGIC) if name.lower().endswith(_DLLS) else known
 
 
-def read_library(
-    path: str,
-    sha256: str,
-    data: Buffer,
-    level: str | None,
-    *,
-    on_load: bool = False,
-    device: bool = True,
-    chosen: "Chosen | None" = None,
-    called: Collection[str] = (),
-) -> Library:
-    """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it.
+class Code(NamedTuple):
+    """A question about machine code: what does it need beyond `level`?
 
-    `chosen`: functions that are chosen at run time, whose code may need more (ELF). `called`: functions that other
-    libraries call on loading.
-    Without `device` GPU code is not looked for: what it needs of other libraries is all that counts.
+    `on_load`: only what runs on loading counts. `chosen`: functions that are chosen at run time, whose code may need
+    more (ELF). `called`: functions that other libraries call on loading.
     """
+
+    level: str
+    on_load: bool = False
+    chosen: Chosen | None = None
+    called: Collection[str] = ()
+
+
+def read_library(path: str, sha256: str, data: Buffer, code: Code | None = None, *, device: bool = True) -> Library:
+    """The facts of one library; without `device` GPU code is not looked for."""
+    facts = Library(path, sha256, len(data))
     try:
-        if data[:2] == PE_MAGIC:
-            return _read_dll(path, sha256, data, level, on_load, device, called)
-        if data[:4] == FATBIN_MAGIC:
-            return _read_fatbin(path, sha256, data)
-        return _read_elf(path, sha256, data, level, on_load, device, chosen, called)
+        if data[:4] == FATBIN_MAGIC:  # a file of GPU code, which a program hands to the driver itself (cuModuleLoad)
+            sets, empty = _fatbins(data, [(0, len(data))], [(0, len(data))])
+            return facts._replace(machine="cuda", fatbins=sets, empty_fatbins=empty)
+        file = read_pe(data) if data[:2] == PE_MAGIC else read_elf(data)
+        read = _of_dll(facts, data, file) if isinstance(file, Pe) else _of_elf(facts, file)
+        if device:
+            sets, empty = _cubin(data) if file.machine == "cuda" else _fatbins(data, *_ranges(data, file))
+            read = read._replace(fatbins=sets, empty_fatbins=empty)
+        return read._replace(instructions=_instructions(data, file, code)) if code and read.is_loadable else read
     except VerificationFailedError as error:
-        return Library(path=path, sha256=sha256, size=len(data), error=str(error))
+        return facts._replace(error=str(error))
 
 
-def _read_elf(
-    path: str,
-    sha256: str,
-    data: Buffer,
-    level: str | None,
-    on_load: bool,
-    device: bool,
-    chosen: "Chosen | None",
-    called: Collection[str],
-) -> Library:
-    elf = read_elf(data)
-    sets: tuple[FatbinSet, ...] = ()
-    empty, instructions = 0, None
-    if device:
-        sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
-    if level and elf.is_loadable:
-        instructions = _instructions(data, elf, level, on_load, chosen, called)
-    return Library(
-        path=path,
-        sha256=sha256,
-        size=len(data),
+def _of_elf(facts: Library, elf: Elf) -> Library:
+    loader = [posixpath.basename(elf.interpreter)] if elf.interpreter else []
+    return facts._replace(
         machine=elf.machine,
         page_size=min((segment.align for segment in elf.segments), default=0),
         kind=elf.kind,
         soname=elf.soname,
-        needed=tuple(dict.fromkeys([*elf.needed, *([posixpath.basename(elf.interpreter)] if elf.interpreter else [])])),
+        needed=tuple(dict.fromkeys([*elf.needed, *loader])),
         search_path=elf.search_path,
         has_runpath=elf.runpath is not None,
         versions=dict(elf.versions),
         executable_stack=elf.executable_stack,
         interpreter=elf.interpreter,
         static_tls=elf.static_tls,
-        fatbins=sets,
-        empty_fatbins=empty,
-        instructions=instructions,
     )
 
 
-def _read_fatbin(path: str, sha256: str, data: Buffer) -> Library:
-    """A file of GPU code, which a program hands to the driver itself (cuModuleLoad)."""
-    sets, empty = _fatbins(data, [(0, len(data))], [(0, len(data))])
-    return Library(path=path, sha256=sha256, size=len(data), machine="cuda", fatbins=sets, empty_fatbins=empty)
+def _of_dll(facts: Library, data: Buffer, pe: Pe) -> Library:
+    return facts._replace(
+        format="pe",
+        machine=pe.machine,
+        kind="shared" if pe.is_dll else "executable",
+        needed=pe.needed,
+        delay_needed=pe.delay_needed,
+        named=loaded_by_name(data, posixpath.basename(facts.path)),
+        linker=pe.linker,
+    )
 
 
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
@@ -205,60 +186,25 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     return (FatbinSet(sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
-def _read_dll(
-    path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool, called: Collection[str]
-) -> Library:
-    pe = read_pe(data)
-    sets: tuple[FatbinSet, ...] = ()
-    empty, instructions = 0, None
-    if device:
-        ranges = _pe_ranges(pe)
-        sets, empty = _fatbins(data, ranges, ranges)
-    if level and pe.is_dll:
-        instructions = _dll_instructions(data, pe, level, on_load, called)
-    return Library(
-        path=path,
-        sha256=sha256,
-        size=len(data),
-        format="pe",
-        machine=pe.machine,
-        kind="shared" if pe.is_dll else "executable",
-        needed=pe.needed,
-        delay_needed=pe.delay_needed,
-        named=loaded_by_name(data, path.rpartition("/")[2]),
-        linker=pe.linker,
-        fatbins=sets,
-        empty_fatbins=empty,
-        instructions=instructions,
-    )
-
-
-def _elf_ranges(data: Buffer, elf: Elf) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _ranges(data: Buffer, file: Elf | Pe) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Where fat binaries lie back to back, and where none is looked for."""
-    ranges = section_ranges(data, (part for part in elf.sections if part.name == FATBIN_SECTION))
-    read = [(start, end) for _, start, end in ranges]
-    unused = section_ranges(data, (part for part in elf.sections if part.name == UNUSED_SECTION))
+    if isinstance(file, Pe):
+        found = [(part.offset, part.end) for part in file.sections if part.name == PE_FATBIN_SECTION]
+        if len(found) > 1:
+            raise VerificationFailedError(f"damaged PE file: {len(found)} sections {PE_FATBIN_SECTION}")
+        return found, found
+    ranges = section_ranges(data, (part for part in file.sections if part.name in (FATBIN_SECTION, UNUSED_SECTION)))
     # What relocatable device code left behind has this name, and no wrapper leads there. Other names prove nothing.
-    return read, sorted([*read, *((start, end) for _, start, end in unused)])
-
-
-def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
-    ranges = [(part.offset, part.end) for part in pe.sections if part.name == PE_FATBIN_SECTION]
-    if len(ranges) > 1:
-        raise VerificationFailedError(f"damaged PE file: {len(ranges)} sections {PE_FATBIN_SECTION}")
-    return ranges
+    read = [(start, end) for part, start, end in ranges if part.name == FATBIN_SECTION]
+    return read, sorted((start, end) for _, start, end in ranges)
 
 
 def _fatbins(
     data: Buffer, ranges: list[tuple[int, int]], known: list[tuple[int, int]]
 ) -> tuple[tuple[FatbinSet, ...], int]:
+    """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
     containers = [container for start, end in ranges for container in read_fatbins(data, start, end)]
     containers += [each.container for each in find_fatbins(data, known)]
-    return group(containers)
-
-
-def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
-    """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
     count: Counter[_Archs] = Counter()
     weight: Counter[_Archs] = Counter()
     for container in containers:
@@ -267,54 +213,19 @@ def group(containers: Iterable[Container]) -> tuple[tuple[FatbinSet, ...], int]:
         weight[key] += sum(entry.size for entry in container.entries)
     empty = count.pop(((), ()), 0)
     keys = sorted(count, key=lambda key: (-count[key], [*map(order, key[0])], [*map(order, key[1])]))
-    sets = [FatbinSet(sass=key[0], ptx=key[1], containers=count[key], bytes=weight[key]) for key in keys]
-    return tuple(sets), empty
+    return tuple(FatbinSet(key[0], key[1], count[key], weight[key]) for key in keys), empty
 
 
-def _scan_elf(data: Buffer, elf: Elf, level: str, called: Collection[str] = ()) -> "InitScan":
-    from farm.wheel.initscan import InitScan, scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
-    from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
-
-    if level not in arm_level_names():
-        return scan_starts(data, elf, level, called)
-    from farm.wheel.aarch64 import scan_arm_starts  # noqa: PLC0415 (as above, and few wheels need it)
-
-    if elf.machine == "aarch64":
-        return scan_arm_starts(data, elf, level, called)
-    return InitScan(IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64"))
-
-
-def _instructions(
-    data: Buffer, elf: Elf, level: str, on_load: bool, chosen: "Chosen | None", called: Collection[str]
-) -> Instructions:
-    from farm.wheel.isa import IsaResult, scan_isa  # noqa: PLC0415 (slow to import, and not always needed)
-
-    def sweep() -> IsaResult:
-        if level not in arm_level_names():
-            return scan_isa(data, elf, level, None if on_load else chosen)
-        from farm.wheel.aarch64 import scan_aarch64  # noqa: PLC0415 (as above, and few wheels need it)
-
-        return scan_aarch64(data, elf, level) if elf.machine == "aarch64" else _scan_elf(data, elf, level).result
-
-    scan = _scan_elf(data, elf, level, called) if on_load or chosen else None
-    return _found(level, scan, on_load, len(data), sweep)
-
-
-def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool, called: Collection[str]) -> Instructions:
-    from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
-
-    scan = scan_dll(data, pe, level, on_load=True, called=called) if on_load else None
-    return _found(level, scan, on_load, len(data), lambda: scan_dll(data, pe, level, on_load=False).result)
-
-
-def _found(
-    level: str, scan: "InitScan | None", on_load: bool, size: int, sweep: "Callable[[], IsaResult]"
-) -> Instructions:
-    """The instructions of a library: of what runs on loading (`scan`), of all code (`sweep`), or of both."""
+def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
+    """The needs of what runs on loading (`scan`), of all code (`sweep`), or of both."""
+    level, on_load = code.level, code.on_load
+    chosen = code.chosen if isinstance(file, Elf) else None
+    sweep = cache(lambda: scan_isa(data, file, level, None if on_load else chosen))
+    scan = scan_starts(data, file, level, code.called) if on_load or chosen else None
     open_ends = scan.open_ends if scan else 0
     calls = scan.calls if scan and not open_ends else None
     # Where not all can be followed, code that holds nothing beyond the level has nothing that could run on loading.
-    if scan and on_load and open_ends and not scan.result.beyond and size <= _SWEPT and not sweep().beyond:
+    if scan and on_load and open_ends and not scan.result.beyond and len(data) <= _SWEPT and not sweep().beyond:
         open_ends = 0
     result = scan.result if scan else sweep()
     # Functions that are chosen at run time may need more; what runs on loading may not.
@@ -361,22 +272,24 @@ def symbols_of(data: Buffer) -> Symbols | DllSymbols:
         return Symbols(error=str(error))
 
 
+def _no_code(_: str) -> None:
+    return None
+
+
 def read_contents(
     archive: Archive,
-    level_of: Callable[[str], str | None],
-    dispatching: Sequence[str] = (),
+    code_of: Callable[[str], Code | None] = _no_code,
     *,
-    chosen: "Mapping[str, Chosen]" = MappingProxyType({}),
     with_symbols: bool = False,
+    device: bool = True,
 ) -> Contents:
     """Read every member once.
 
     Args:
         archive: The open wheel.
-        level_of: For a member's name, the CPU level to check its code against, or None for no check.
-        dispatching: Member patterns of libraries of which only what runs on loading is checked.
-        chosen: By member pattern, the functions of a library that are chosen at run time, and not checked.
+        code_of: For a member's name, what is asked of its machine code.
         with_symbols: Read what the libraries take from one another, too.
+        device: Look for GPU code.
 
     Raises:
         VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
@@ -385,7 +298,7 @@ def read_contents(
     files: dict[str, tuple[str, int]] = {}
     libraries: list[Library] = []
     symbols: dict[str, Symbols | DllSymbols] = {}
-    dispatch: list[str] = []
+    dispatching: list[str] = []
     for name, entry in archive.members.items():
         if entry.is_dir:
             continue
@@ -395,39 +308,12 @@ def read_contents(
                 continue
             if with_symbols:
                 symbols[name] = symbols_of(data)
-            on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
-            behind = next((each for pattern, each in chosen.items() if fnmatchcase(name, pattern)), None)
-            level = level_of(name)
-            dispatch += [name] if level and (on_load or behind) else []
-            libraries.append(read_library(name, sha256, data, level, on_load=on_load, chosen=behind))
-            _check_count(libraries)
-    return Contents(files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatch))
-
-
-def read_needs(archive: Archive) -> Contents:
-    """Facts for repair: the hash of every file, and the libraries' needs of one another.
-
-    Libraries are not searched for device code; `Library.fatbins` and `instructions` are empty.
-
-    Raises:
-        As `read_contents`, as far as damage is met.
-    """
-    files: dict[str, tuple[str, int]] = {}
-    libraries: list[Library] = []
-    for name, entry in archive.members.items():
-        if entry.is_dir:
-            continue
-        with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
-            files[name] = sha256, entry.size
-            if data is not None:
-                libraries.append(read_library(name, sha256, data, None, device=False))
-                _check_count(libraries)
-    return Contents(files=files, libraries=tuple(libraries))
-
-
-def _check_count(libraries: Sequence[Library]) -> None:
-    if len(libraries) > _MAX_LIBRARIES:
-        raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected")
+            code = code_of(name)
+            dispatching += [name] if code and (code.on_load or code.chosen) else []
+            libraries.append(read_library(name, sha256, data, code, device=device))
+            if len(libraries) > _MAX_LIBRARIES:
+                raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected")
+    return Contents(files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching))
 
 
 @contextmanager
@@ -441,3 +327,87 @@ def _disk(archive: Archive, name: str) -> Iterator[None]:
             f"{archive.path.name}: reading {name!r} failed ({error})",
             hint=f"large members are unpacked to {where}: is it full? Make room there, or set TMPDIR",
         ) from error
+
+
+_BY_NAME = frozenset({"dlsym", "dlvsym", "GetProcAddress"})
+
+
+class _Calls:
+    """Calls from one library of a wheel into another while it is imported.
+
+    `seen`: what runs on loading, by member; `asked`: the functions that other libraries call then. `dispatching`: the
+    members that choose code at run time.
+    """
+
+    def __init__(self, archive: Archive, contents: Contents) -> None:
+        self.archive, self.symbols = archive, contents.symbols
+        self.seen = {library.path: library.instructions for library in contents.libraries if library.instructions}
+        self.gives = {
+            path: _short(own.defined if isinstance(own, Symbols) else own.exports)
+            for path, own in self.symbols.items()
+            if path in contents.dispatching and path in self.seen
+        }
+        self.asked: dict[str, frozenset[str]] = {}
+        self.callers: dict[str, set[str]] = {}
+
+    def undecided(self) -> set[str]:
+        """The members that call, themselves or through others, what cannot be decided."""
+        waiting = list(self.seen)
+        while waiting:
+            waiting += self._enter(waiting.pop())
+        found: set[str] = set()
+        open_ = [path for path in self.asked if self.seen[path].open_ends]
+        while open_:
+            new = self.callers.get(open_.pop(), set()) - found
+            found |= new
+            open_ += new
+        return found
+
+    def _enter(self, path: str) -> list[str]:
+        """Follow what a library calls in the others; those that are entered at functions that are new."""
+        entered = []
+        for other, given in self.gives.items():
+            called = given & self._called(path, given) if other != path else frozenset()
+            if not called:
+                continue
+            self.callers.setdefault(other, set()).add(path)
+            new = called - self.asked.get(other, frozenset())
+            self.asked[other] = self.asked.get(other, frozenset()) | new
+            # One that is open already stays so: a large library is not read again and again.
+            if new and not self.seen[other].open_ends:
+                self.seen[other] = self._scan(other, self.asked[other])
+                entered.append(other)
+        return entered
+
+    def _called(self, path: str, given: frozenset[str]) -> frozenset[str]:
+        """The functions that a library calls on loading; all that it takes where that is not known."""
+        calls = self.seen[path].calls
+        if calls is None and path in self.symbols and (taken := _taken(self.symbols[path])) & (given | _BY_NAME):
+            if self.seen[path].starts is None:  # its whole code keeps to the level, so it was not followed
+                self.seen[path] = self._scan(path, ())
+            calls = self.seen[path].calls or taken
+        return given if calls and calls & _BY_NAME else calls or frozenset()
+
+    def _scan(self, path: str, called: Collection[str]) -> Instructions:
+        with self.archive.content(path, magics(path)) as (_, data):
+            code = Code(self.seen[path].level, on_load=True, called=called)
+            return read_library(path, "", data or b"", code, device=False).instructions or self.seen[path]
+
+
+def _short(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name[:LONGEST_NAME] for name in names)
+
+
+def _taken(symbols: Symbols | DllSymbols) -> frozenset[str]:
+    return _short(symbols.undefined if isinstance(symbols, Symbols) else chain(*symbols.imports.values()))
+
+
+def follow_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]:
+    """The libraries, with one open end more for each whose import is undecided in another one."""
+    undecided = _Calls(archive, contents).undecided()
+    return tuple(
+        library._replace(instructions=each._replace(open_ends=each.open_ends + 1))
+        if library.path in undecided and (each := library.instructions)
+        else library
+        for library in contents.libraries
+    )

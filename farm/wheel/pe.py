@@ -3,15 +3,27 @@
 Where a name that is taken is not given, Windows reports error 127, "The specified procedure could not be found". Any
 byte string is a legal argument: what is damaged raises `VerificationFailedError`.
 Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-format).
+
+
+Facts about Windows: the DLLs that a machine has without the wheel, and those that are loaded by name.
+
+Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
+
 """
 
+import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from importlib import import_module
 from itertools import chain
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from farm.base.errors import VerificationFailedError
+from farm.base import yamlfile
+from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.text import printable
 from farm.wheel.archive import Buffer
 
@@ -74,13 +86,13 @@ class Pe(NamedTuple):
         for section in self.sections:
             if section.address <= address < section.address + section.end - section.offset:
                 return section.offset + address - section.address, section.end
-        raise _damaged("a table is outside its sections")
+        raise damaged("a table is outside its sections")
 
     def bytes_at(self, data: Buffer, address: int, size: int) -> bytes:
         """So many bytes of the file from an address on."""
         start, end = self.place(address)
         if start + size > end:
-            raise _damaged("a table reaches beyond its section")
+            raise damaged("a table reaches beyond its section")
         return data[start : start + size]
 
 
@@ -89,7 +101,7 @@ def read_pe(data: Buffer) -> Pe:
     return _Reader(data).read()
 
 
-def _damaged(what: str) -> VerificationFailedError:
+def damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged PE file: {what}")
 
 
@@ -99,22 +111,22 @@ class _Reader:
 
     def read(self) -> Pe:
         if self._slice(0, 2) != PE_MAGIC:
-            raise _damaged("no DOS header")
+            raise damaged("no DOS header")
         # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF File Header" and
         # behind.
         (header,) = self._at("I", 0x3C)
         if self._slice(header, 4) != b"PE\0\0":
-            raise _damaged("no PE header")
+            raise damaged("no PE header")
         machine, count, _, _, _, optional_size, flags = self._at("HHIIIHH", header + 4)
         optional = header + 24
         magic, major, minor = self._at("HBB", optional)
         if magic not in (_PE32, _PE64):
-            raise _damaged(f"unknown kind 0x{magic:x}")
+            raise damaged(f"unknown kind 0x{magic:x}")
         wide = magic == _PE64
         if optional_size < (112 if wide else 96):
-            raise _damaged("its optional header is cut off")
+            raise damaged("its optional header is cut off")
         if count > _MAX_SECTIONS:
-            raise _damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
+            raise damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
         (entry,) = self._at("I", optional + 16)
         # PE32 has BaseOfData before it, so the 32-bit field stands four bytes further.
         (base,) = self._at("Q", optional + 24) if wide else self._at("I", optional + 28)
@@ -126,7 +138,7 @@ class _Reader:
         places += [(0, 0)] * (16 - len(places))
         sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
         if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in sections):
-            raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
+            raise damaged(f"its sections do not fit behind its image base 0x{base:x}")
         pe = Pe(
             machine=MACHINES.get(machine, f"pe0x{machine:x}"),
             is_dll=bool(flags & _DLL),
@@ -149,7 +161,7 @@ class _Reader:
 
     def _slice(self, offset: int, size: int) -> bytes:
         if offset + size > len(self.data):
-            raise _damaged("cut off")
+            raise damaged("cut off")
         return self.data[offset : offset + size]
 
     def _section(self, header: int) -> PeSection:
@@ -160,7 +172,7 @@ class _Reader:
         # PointerToRawData is rounded down to 512, whatever alignment the header declares.
         start = offset - offset % _RAW_ALIGNMENT  # as the loader does
         if raw_size and start + min(raw_size, size or raw_size) > len(self.data):
-            raise _damaged(f"section {name!r} reaches beyond the end")
+            raise damaged(f"section {name!r} reaches beyond the end")
         return PeSection(name, address, size, start, raw_size, bool(flags & _CODE))
 
 
@@ -218,7 +230,7 @@ def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[s
             # Old linkers leave the lookup table out; the address table holds the same until it is bound.
             yield _text(data, pe, name, _MAX_DLL_NAME), lookup or address, address
     if table:
-        raise _damaged(f"more than {_MAX_IMPORTS} imports")
+        raise damaged(f"more than {_MAX_IMPORTS} imports")
 
 
 def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
@@ -230,7 +242,7 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
     for index in range(_MAX_FUNCTIONS):
         at = start + index * width
         if at + width > end:
-            raise _damaged("a table of imports has no end")
+            raise damaged("a table of imports has no end")
         value = int.from_bytes(data[at : at + width], "little")
         if not value:
             yield from _texts(data, pe, names)
@@ -243,8 +255,8 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
             # Past the hint, two bytes before the name.
             names.append(value + 2)
         else:
-            raise _damaged("a table of imports sets bits that must be zero")
-    raise _damaged(f"more than {_MAX_FUNCTIONS} imports")
+            raise damaged("a table of imports sets bits that must be zero")
+    raise damaged(f"more than {_MAX_FUNCTIONS} imports")
 
 
 def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
@@ -255,18 +267,18 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
         "<IIIIII", pe.bytes_at(data, table + 16, 24)
     )
     if max(functions, names) > _MAX_FUNCTIONS:
-        raise _damaged(f"more than {_MAX_FUNCTIONS} exports")
+        raise damaged(f"more than {_MAX_FUNCTIONS} exports")
     places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions)) if functions else ()
     starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names)) if names else ()
     indices = struct.unpack(f"<{names}H", pe.bytes_at(data, ordinals, 2 * names)) if names and ordinals else ()
     found = {f"#{base + index}" for index, place in enumerate(places) if place}
     if any(index >= functions for index in indices):
-        raise _damaged("an exported name belongs to no function")
+        raise damaged("an exported name belongs to no function")
     forwards = {}
     # GetProcAddress halves the table until it has the name.
     texts = list(_texts(data, pe, starts))
     if texts != sorted(texts):
-        raise _damaged("its exported names are not in order, so they are not found")
+        raise damaged("its exported names are not in order, so they are not found")
     for index, name in enumerate(texts):
         found.add(name)
         place = places[indices[index]] if index < len(indices) else 0
@@ -287,9 +299,135 @@ def _texts(data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_N
         at = address + shift
         stop = data.find(b"\0", at, min(end, at + longest))
         if stop < 0:
-            raise _damaged("a name without end")
+            raise damaged("a name without end")
         yield data[at:stop].decode("utf-8", "backslashreplace")
 
 
 def _text(data: Buffer, pe: Pe, address: int, longest: int = _MAX_NAME) -> str:
     return next(_texts(data, pe, [address], longest))
+
+
+Owner = Literal["driver", "python", "vc runtime", "system"]
+_MAX_MENTIONS = 10_000
+_LONGEST = 64
+_WILD = frozenset("*?[")
+# Microsoft, "Windows API sets": names that stand for functions of Windows' own DLLs. Those of the C runtime are known.
+_API_SET = re.compile(r"(?:api-ms-(?!win-crt-)|ext-ms-)[a-z0-9-]+-l[0-9]+-[0-9]+-[0-9]+\.dll")
+_CRT = re.compile(
+    r"api-ms-win-crt-(?:conio|convert|environment|filesystem|heap|locale|math|multibyte|private|process|runtime|stdio|"
+    r"string|time|utility)-l1-1-0\.dll"
+)
+
+
+class _Lists(NamedTuple):
+    system: tuple[str, ...]
+    driver: tuple[str, ...]
+    python: tuple[str, ...]
+    runtime: tuple[str, ...]
+    brought_along: tuple[str, ...]
+    openmp: tuple[str, ...]
+    folders: tuple[str, ...]
+    loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
+
+
+@cache
+def _lists() -> _Lists:
+    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))
+    by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
+    return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
+
+
+@cache
+def windows_dlls() -> frozenset[str]:
+    """Windows' own DLLs of 64-bit x86, in lower case: what delvewheel leaves out of every wheel.
+
+    Raises:
+        InfrastructureError: The installed delvewheel keeps the list elsewhere.
+    """
+    try:
+        lists = import_module("delvewheel._dll_list")
+        return frozenset(name.lower() for name in lists.ignore_names[lists.MachineType.AMD64])
+    except (ImportError, AttributeError, KeyError) as error:
+        raise InfrastructureError(
+            f"the list of Windows' DLLs cannot be read from delvewheel ({error})",
+            hint="pip install 'delvewheel>=1.13.1'",
+        ) from error
+
+
+@lru_cache(maxsize=10_000)
+def owner(name: str) -> Owner | None:
+    """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has to."""
+    lists = _lists()
+    known: tuple[tuple[Owner, tuple[str, ...]], ...] = (
+        ("driver", lists.driver),
+        ("python", lists.python),
+        ("vc runtime", lists.runtime),
+        ("system", lists.system),
+    )
+    low = name.lower()
+    for who, patterns in known:
+        if fits(low, patterns):
+            return who
+    return "system" if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls() else None
+
+
+def of_the_machine() -> tuple[str, ...]:
+    """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime, newer Windows'."""
+    return (*_lists().driver, *_lists().python, *_lists().runtime, *_lists().system)
+
+
+def is_brought_along(name: str) -> bool:
+    """True if programs may bring their own of a DLL that Windows has too."""
+    return fits(name, _lists().brought_along)
+
+
+def added_folders() -> tuple[str, ...]:
+    """Patterns of folders below site-packages that packages add to the search for DLLs."""
+    return _lists().folders
+
+
+def openmp_runtimes(needed: Iterable[str]) -> list[str]:
+    """The OpenMP runtimes among the DLLs that a library imports."""
+    return [name for name in needed if fits(name, _lists().openmp)]
+
+
+def fits(name: str, patterns: tuple[str, ...]) -> bool:
+    """True if a name fits one of the patterns, by Windows' rules: case does not count."""
+    low = name.lower()
+    lows = [pattern.lower() for pattern in patterns]
+    # Most are names: to make regular expressions of them takes longer than all the rest.
+    return low in lows or any(fnmatchcase(low, pattern) for pattern in lows if not _WILD.isdisjoint(pattern))
+
+
+def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
+    """DLLs that a file is known to load by name, as far as their names are in it, sorted; in lower case.
+
+    `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
+    """
+    wanted = tuple(name for where, names in _lists().loaded_by_name if fits(filename, (where,)) for name in names)
+    found: set[str] = set()
+    if wanted:
+        # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.
+        for ending, step in ((b".dll", 1), (".dll".encode("utf-16-le"), 2)):
+            position = -1
+            for _ in range(_MAX_MENTIONS):
+                position = data.find(ending, position + 1, len(data))
+                if position < 0:
+                    break
+                name = _name_before(data[max(0, position - _LONGEST * step) : position], step)
+                if fits(name + ".dll", wanted) and name + ".dll" != filename.lower():
+                    found.add(name + ".dll")
+    return tuple(sorted(found))
+
+
+def _name_before(raw: bytes, step: int) -> str:
+    """The file name, without its ending, that ends where `raw` ends; each character takes `step` bytes."""
+    raw = raw[len(raw) % step :]
+    characters = [raw[at : at + step] for at in range(0, len(raw), step)]
+    name = ""
+    for character in reversed(characters):
+        letter = chr(int.from_bytes(character, "little"))
+        if not (letter.isascii() and (letter.isalnum() or letter in "_-.")):
+            break
+        name = letter + name
+    return name.lower()

@@ -2,32 +2,113 @@
 
 Every check gives its findings in words for the person who has to act: what is wrong, why it matters, what to do.
 A wheel from anywhere may be given: what is hostile or broken gives a failed report.
+
+
+Extension modules against the Pythons that a wheel's tags name.
+
+Sources: CPython's `_PyImport_DynLoadFiletab` (`Python/dynload_shlib.c`, `dynload_win.c`) and `PLATFORM_TRIPLET` of its
+`configure.ac`, PEP 3149 and PEP 489 (`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t),
+PEP 425 (tags), `PC/pyconfig.h` (python311.dll, python3.dll).
+
+
+Checks of installability: WHEEL, METADATA, requirements and members.
+
+Sources: PyPA specifications, "Binary distribution format" and "Core metadata".
+
+
+Checks of host code: does it load on the promised platform, and does it run on the promised CPU?
+
+Symbols that libraries take from one another by name.
+
+A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
+`undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
+library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
+asked besides. glibc's own names may be taken without a version, too: they are in `glibc_symbols.txt`. Of Windows'
+DLLs those are known that nearly every DLL takes from: kernel32 and the C runtime (`kernel32_symbols.txt`,
+`ucrt_symbols.txt`).
+
+
+Device code: do the kernels run on the GPUs that the name promises?
+
+cuDNN comes from NVIDIA as it is, and its releases drop GPUs without changing the CUDA version they are for: a wheel
+whose own kernels are right may still fail in its first convolution.
+
 """
 
+import posixpath
 import re
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase, translate
+from functools import cache
+from importlib import resources
+from itertools import groupby
 from pathlib import Path
-from typing import get_args
+from typing import Literal, NamedTuple, get_args
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
+from farm.base.requirement import read_requirement
 from farm.base.tags import serves
-from farm.wheel.abi import SUFFIX, check_abi
+from farm.base.text import printable
+from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS, Facts, split_platform, unread
 from farm.wheel.archive import Archive, Limits, check_is_file
-from farm.wheel.calls import follow_calls
-from farm.wheel.dependencies import DependencyWheel, read_dependencies
-from farm.wheel.device import check_ptx, check_sass
-from farm.wheel.host import check_cpu, check_imports, check_platform
-from farm.wheel.install import check_install, check_members, check_metadata
-from farm.wheel.isalevels import arm_level_names, level_names
-from farm.wheel.library import Contents, read_contents
-from farm.wheel.link import check_link
-from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist_info, same_name, same_version
-from farm.wheel.policy import CheckId, Policy, Waiver
-from farm.wheel.record import compare_record, read_record
-from farm.wheel.report import Check, Dependency, Finding, Report, waive
-from farm.wheel.tags import check_supported, level_of_tag, platform_of
+from farm.wheel.elf import Symbols
+from farm.wheel.fatbin import is_code_for, number, order, runs_on
+from farm.wheel.library import Code, Contents, FatbinSet, Library, follow_calls, read_contents
+from farm.wheel.metadata import (
+    DistInfo,
+    WheelName,
+    compare_record,
+    parse_wheel_name,
+    read_dist_info,
+    read_record,
+    same_name,
+    same_version,
+)
+from farm.wheel.needs import (
+    TWO_OPENMP,
+    Answer,
+    DependencyWheel,
+    Need,
+    brings,
+    foreign,
+    read_dependencies,
+    resolve,
+    system_needs,
+    two_openmp,
+)
+from farm.wheel.pe import DllSymbols, is_brought_along, owner
+from farm.wheel.policy import (
+    Check,
+    CheckId,
+    Dependency,
+    Finding,
+    Forbidden,
+    Policy,
+    Report,
+    Waiver,
+    arm_level_names,
+    defaults,
+    level_names,
+    waive,
+)
+from farm.wheel.tags import (
+    LOADER,
+    SystemNeed,
+    check_supported,
+    earned_level,
+    for_musl,
+    level_of_tag,
+    platform_of,
+    unmet_needs,
+)
 
 _EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 _MAX_FINDINGS = 50  # of one check: a report is read by people
@@ -79,17 +160,19 @@ def _hash(wheel: Path) -> tuple[str, int]:
 def _checks(
     wheel: Path, policy: Policy, dependencies: Sequence[Path], limits: Limits | None
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
-    def level_of(member: str) -> str | None:
-        exempt = any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
+    def code_of(member: str) -> Code | None:
+        """The level, for what runs on loading alone where the library chooses its code at run time."""
         known = policy.cpu in (*level_names(), *arm_level_names())
-        return policy.cpu if known and not exempt else None
+        if not policy.cpu or not known or any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt):
+            return None
+        on_load = any(fnmatchcase(member, pattern) for pattern in policy.dispatching)
+        chosen = next((each for pattern, each in policy.chosen.items() if fnmatchcase(member, pattern)), None)
+        return Code(policy.cpu, on_load=on_load, chosen=chosen)
 
     try:
         with Archive(wheel, limits) as archive:
-            contents = read_contents(archive, level_of, policy.dispatching, chosen=policy.chosen, with_symbols=True)
-            contents = contents._replace(
-                libraries=follow_calls(archive, contents.libraries, contents.symbols, contents.dispatching)
-            )
+            contents = read_contents(archive, code_of, with_symbols=True)
+            contents = contents._replace(libraries=follow_calls(archive, contents))
             info = read_dist_info(archive)
             tags = _promised(wheel.name, info)
             # Nothing is promised, so the wheel is held to its own tags.
@@ -98,7 +181,7 @@ def _checks(
             recorded = _guarded("record", lambda: _check_record(archive, info, contents))
             metadata = archive.read(f"{info.folder}/METADATA")
     except VerificationFailedError as error:
-        return _unreadable(error), ()
+        return _unreadable_archive(error), ()
     others = read_dependencies(dependencies, info, limits)
     theirs = tuple(library for other in others for library in other.libraries)
     contents = contents._replace(dependencies=theirs, requires=info.requires_dist)
@@ -127,7 +210,7 @@ def _promised(filename: str, info: DistInfo) -> frozenset[str]:
         return info.tags
 
 
-def _unreadable(error: VerificationFailedError) -> list[Check]:
+def _unreadable_archive(error: VerificationFailedError) -> list[Check]:
     finding = Finding(
         check="archive",
         where="",
@@ -234,3 +317,1055 @@ def _check_record(archive: Archive, info: DistInfo, contents: Contents) -> Check
     )
     note = f"{len(contents.files)} hashes recomputed"
     return Check(id="record", status="failed" if findings else "passed", findings=findings, note=note)
+
+
+SUFFIX = re.compile(r"\.(cpython-\d{2,4}[tdmu]*|cp\d{2,4}[td]*|abi3t?)(-[\w-]+)?\.(so|pyd)$")
+"""The suffix of a module that is named after its Python."""
+_PYTHON_TAG = re.compile(r"cp3(\d{1,2})")
+_ANY_PYTHON_DLL = re.compile(r"python(?P<version>3\d{0,2})(?P<flags>t?(_d)?)\.dll", re.IGNORECASE)
+_PYTHON_SO = re.compile(r"libpython3\.(?P<minor>\d{1,2})(?P<flags>[tdm]*)\.so(\.[\d.]+)?")
+_API = re.compile(r"_?Py[A-Z_]")
+_TRIPLETS = {"ppc64le": "powerpc64le"}  # the others are called as in platform tags
+_LINUX = re.compile(r"(many)?linux(\d+|_\d+_\d+)?_")
+_MANY = ("abi3", "abi3t")
+_MAX_TAGS = 3
+
+
+class _Module(NamedTuple):
+    """A library that Python imports: its name, its suffix, and the PyInit_ functions that it exports."""
+
+    library: Library
+    name: str
+    suffix: str
+    entries: frozenset[str]
+    takes_api: bool
+
+
+def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
+    """Each extension module can be imported by each Python that a tag names, and loads no other Python."""
+    rows = [tuple(tag.split("-")) for tag in sorted(tags)]
+    real = [row for row in rows if _exists(row[0], row[1])]
+    modules = [module for library in contents.libraries if (module := _module(library, contents))]
+    found = [("", what) for what in _no_python(rows, real)]
+    found += [("", what) for what in _without_abi(modules, real)]
+    for module in modules:
+        found += [(module.library.path, what) for what in (*_suffix(module, real), *_entry(module))]
+    for library in contents.libraries:
+        if library.is_loadable:
+            found += [(library.path, what) for what in _python_of(library, {row[:2] for row in real})]
+    why = "pip refuses it, importing it fails, or it runs in a Python of another ABI and crashes"
+    fix = "build the wheel with the Python that the tag names; never retag a binary wheel by hand"
+    findings = tuple(Finding(check="abi", where=where, what=what, why=why, fix=fix) for where, what in found)
+    note = f"{len(modules)} extension modules"
+    return Check(id="abi", status="failed" if findings else "passed", findings=findings, note=note)
+
+
+def _module(library: Library, contents: Contents) -> _Module | None:
+    """None for a library that no one imports: one without a Python's suffix and without PyInit_."""
+    name, dot, rest = posixpath.basename(library.path).partition(".")
+    if not library.is_loadable or not rest.endswith(("so", "pyd")):
+        return None
+    symbols = contents.symbols.get(library.path)
+    exports = symbols.exports if isinstance(symbols, DllSymbols) else symbols.defined if symbols else ()
+    entries = frozenset(each for each in exports if each.startswith(("PyInit_", "PyInitU_")))
+    # Programs that embed Python, and libpython itself, export its built-in modules.
+    if not SUFFIX.search(dot + rest) and (not entries or name.startswith("lib")):
+        return None
+    takes = _API.match if isinstance(symbols, Symbols) else _ANY_PYTHON_DLL.fullmatch
+    takers = symbols.undefined if isinstance(symbols, Symbols) else library.needed
+    return _Module(library, name, dot + rest, entries, any(map(takes, takers)))
+
+
+def _exists(python: str, abi: str) -> bool:
+    """True if some Python has this pair of tags."""
+    if python.startswith("py"):
+        return abi == "none"
+    found = _PYTHON_TAG.fullmatch(python)
+    if found is None or abi in ("none", *_MANY):
+        return True
+    minor = int(found[1])
+    # m (pymalloc) and u (wide Unicode) ended with 3.8, t (free-threaded) began with 3.13.
+    flags = "d?m?u?" if minor < 8 else "d?" if minor < 13 else "t?d?"
+    return re.fullmatch(python + flags, abi) is not None
+
+
+def _no_python(rows: Sequence[tuple[str, ...]], real: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Tags that no Python has; one of a set such as `cp38.cp39-cp38.cp39`, where each has a partner, does no harm."""
+    pairs = {row[:2] for row in real}
+    for python, abi in sorted({row[:2] for row in rows} - pairs):
+        if not any(python == each[0] for each in pairs) or not any(abi == each[1] for each in pairs):
+            yield f"no Python has the tag {python}-{abi}"
+
+
+def _without_abi(modules: Sequence[_Module], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Modules that take Python's API in a wheel whose tag says that it depends on no ABI.
+
+    Under `py3-none` a package may hold one module for several Pythons, and chooses.
+    """
+    by_name: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        by_name[module.library.path.removesuffix(module.suffix)].add(module.suffix)
+    for python in sorted({row[0] for row in rows if row[1] == "none"}):
+        wrong = [
+            module.library.path
+            for module in modules
+            if (module.entries or module.takes_api)
+            and not (python.startswith("py") and len(by_name[module.library.path.removesuffix(module.suffix)]) > 1)
+        ]
+        if wrong:
+            count = f"{len(wrong)} modules take" if len(wrong) > 1 else "a module takes"
+            yield f"{count} Python's API ({wrong[0]}), and the tag {python}-none says that it needs no ABI"
+
+
+def suffixes(python: str, abi: str, platform: str) -> tuple[str, ...]:
+    """The suffixes of modules that the Pythons of a tag import; none where that is not known.
+
+    Of `abi3` those that all of its Pythons import.
+    """
+    found = _PYTHON_TAG.fullmatch(python)
+    linux = _LINUX.match(platform)
+    windows = platform.startswith(PLATFORMS[WINDOWS].tag)
+    if found is None or abi == "none" or not (linux or windows):
+        return ()
+    minor, tag, is_free = int(found[1]), abi.removeprefix("cp"), "t" in abi
+    if not linux:
+        both = (".abi3t.pyd", f".abi3t-{platform}.pyd") if abi == "abi3t" else (f".cp{tag}-{platform}.pyd",)
+        return (".pyd",) if abi == "abi3" else (*both, ".pyd")
+    # Free-threaded Pythons import no abi3: their objects have another layout.
+    shared = (*(() if is_free else (".abi3.so",)), *((".abi3t.so",) if abi == "abi3t" or minor >= 15 else ()), ".so")
+    if abi in _MANY:
+        return shared
+    machine = platform[linux.end() :]
+    return (f".cpython-{tag}-{_TRIPLETS.get(machine, machine)}-linux-gnu.so", *shared)
+
+
+def _suffix(module: _Module, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    wrong = []
+    for python, abi, platform in rows:
+        known = suffixes(python, abi, platform)
+        if known and module.suffix not in known:
+            wrong.append((f"{python}-{abi}-{platform}", known))
+    if wrong:
+        tags = ", ".join(tag for tag, _ in wrong[:_MAX_TAGS])
+        yield f"its suffix {module.suffix} is not one that {tags} imports, which are {', '.join(wrong[0][1])}"
+
+
+def _entry(module: _Module) -> Iterator[str]:
+    """A module that Python finds, and has no function to begin with."""
+    wanted = f"PyInit_{module.name}"
+    if not module.name.isascii():
+        wanted = "PyInitU_" + module.name.encode("punycode").decode().replace("-", "_")
+    # Without either it is a library that only has the name: for ctypes, or for torch.ops.load_library.
+    if wanted not in module.entries and (module.entries or module.takes_api):
+        there = f" (it has {min(module.entries)})" if module.entries else ""
+        yield f"has no {wanted}, which Python calls to import it{there}"
+
+
+def _python_of(library: Library, pairs: set[tuple[str, ...]]) -> Iterator[str]:
+    for name in (*library.needed, *library.delay_needed):
+        dll, so = _ANY_PYTHON_DLL.fullmatch(name), _PYTHON_SO.fullmatch(name)
+        if dll:
+            version, flags = dll["version"], dll["flags"].lower()
+        elif so:
+            version, flags = "3" + so["minor"], so["flags"]
+        else:
+            continue
+        for python, abi in sorted(pairs):
+            if python.startswith("py") or abi == "none":
+                continue
+            if version == "3":
+                if abi.endswith("t") != ("t" in flags):
+                    yield f"loads {name}, which {python}-{abi} does not have"
+            elif abi in _MANY:
+                yield f"loads {name}, the library of one Python; {python}-{abi} is for many (python3.dll)"
+            elif python.startswith("cp") and (version, "t" in flags) != (python.removeprefix("cp"), "t" in abi):
+                yield f"loads {name}, another Python's library than that of {python}-{abi}"
+
+
+# setuptools before 77 writes License-File into these (pypa/setuptools#4759).
+_BEFORE_LICENSES = ("2.1", "2.2", "2.3")
+_MICRO = (0, 1, 5, 10, 20, 50)  # a bound may name a micro version (>=3.8.1), so a few of them are tried
+
+
+def check_install(info: DistInfo, policy: Policy, metadata: bytes) -> Check:
+    """Nothing in WHEEL and METADATA that installers or the Python index refuse."""
+    found = [(f"{info.folder}/WHEEL", what) for what in _wheel_file(info)]
+    found += [
+        (f"{info.folder}/METADATA", what)
+        for what in (*_core_metadata(metadata), *_direct_urls(info, policy), *_requires_python(info, policy))
+    ]
+    findings = tuple(
+        Finding(
+            check="install",
+            where=where,
+            what=what,
+            why="pip, uv or the Python index refuses the wheel, or installs it without what it needs",
+            fix="farm repair writes this file anew"
+            if where.endswith("/WHEEL")
+            else "correct the package's build configuration (pyproject.toml, setup.cfg) and build the wheel again",
+        )
+        for where, what in found
+    )
+    return Check(id="install", status="failed" if findings else "passed", findings=findings)
+
+
+def _wheel_file(info: DistInfo) -> Iterator[str]:
+    versions = info.wheel_headers.get("wheel-version", [])
+    if len(versions) != 1 or not re.fullmatch(r"1\.\d{1,4}", versions[0].strip(), re.ASCII):
+        yield f"Wheel-Version is {', '.join(versions)[:80] or 'missing'}; there must be one, and installers know 1.x"
+    pure = info.wheel_headers.get("root-is-purelib", [])
+    # Installers take a missing one for false.
+    if len(pure) > 1 or any(each.strip().lower() not in ("true", "false") for each in pure):
+        yield f"Root-Is-Purelib is {', '.join(pure)[:80]}; there must be one, true or false"
+    for line in info.no_tags:
+        yield f"Tag is {line[:80]!r}, which is none (python-abi-platform)"
+
+
+def _core_metadata(content: bytes) -> Iterator[str]:
+    """Violations of the core metadata specification, of which the Python index refuses some and installers others."""
+    raw, unparsed = parse_email(content)
+    known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
+    for field in sorted(unparsed):
+        if field in known or f"{field}s" in known:  # others are of a newer version, or someone's own
+            yield f"{field.title()} is there twice, or is malformed"
+    if raw.get("metadata_version") in _BEFORE_LICENSES:
+        raw.pop("license_files", None)
+    try:
+        Metadata.from_raw(raw)
+    except RecursionError:
+        yield "a field is nested too deeply to be read"
+    except ExceptionGroup as group:
+        for error in group.exceptions:
+            field = error.field.title() if isinstance(error, InvalidMetadata) else "METADATA"
+            yield f"{field}: {printable(str(error))[:200]}"
+
+
+def _direct_urls(info: DistInfo, policy: Policy) -> Iterator[str]:
+    for line in () if policy.direct_urls else info.requires_dist:
+        try:
+            url = read_requirement(line).url
+        except InvalidRequirement:
+            continue  # `_core_metadata` says so
+        if url is not None:
+            yield f"Requires-Dist {line[:80]!r}: a direct URL, which an index cannot serve and a user cannot replace"
+
+
+def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
+    if policy.python is None or info.requires_python is None:
+        return
+    minor = re.sub(r"\D", "", policy.python)[1:]
+    try:
+        allowed = SpecifierSet(info.requires_python)
+    except InvalidSpecifier:
+        return  # as above
+    if not any(allowed.contains(f"3.{minor}.{micro}") for micro in _MICRO):
+        yield f"Requires-Python {info.requires_python!r} excludes {policy.python}, which is promised"
+
+
+_MAX_REQUIREMENTS = 2000
+
+
+def check_metadata(info: DistInfo, policy: Policy) -> Check:
+    """METADATA must keep pip from installing a numpy that the wheel cannot work with."""
+    if policy.numpy is None:
+        return Check(id="metadata", status="not_run", note="no bound on numpy is promised")
+    where = f"{info.folder}/METADATA"
+    declared = [each for each in _requirements(info, where) if same_name(each.name, "numpy")]
+    # pip heeds all that apply, so what is allowed is what all of them allow.
+    allowed = SpecifierSet()
+    for each in declared:
+        if each.url is None and _applies(each, policy, where):
+            allowed &= each.specifier
+    witness = _outside(allowed, SpecifierSet(policy.numpy))
+    listed = ", ".join(str(each) for each in declared) or "nothing about numpy"
+    if witness is None:
+        return Check(id="metadata", status="passed", note=f"requires {listed}")
+    finding = Finding(
+        check="metadata",
+        where=where,
+        what=f"requires {listed}, which allows numpy {witness}; it must stay within {policy.numpy}",
+        why="pip installs or keeps a numpy of another ABI: 'Numpy is not available', or a crash on import",
+        fix=f"declare numpy{policy.numpy} in the package's install requirements",
+    )
+    return Check(id="metadata", status="failed", findings=(finding,))
+
+
+def check_members(contents: Contents, policy: Policy) -> Check:
+    """No file that the policy forbids."""
+    reasons = {rule if isinstance(rule, str) else rule.pattern: _why_forbidden(rule) for rule in policy.forbidden}
+    any_of = re.compile("|".join(map(translate, reasons)) or r"\b\B")  # ten thousand members, at one look each
+    findings = tuple(
+        Finding(
+            check="members",
+            where=name,
+            what=f"has no place in the wheel (policy: {pattern})",
+            why=reasons[pattern],
+            fix="leave it out of the build, or build from a clean folder; PyTorch: BUILD_TEST=0, INSTALL_TEST=0",
+        )
+        for name in filter(any_of.match, contents.files)
+        for pattern in [next(each for each in reasons if fnmatchcase(name, each))]
+    )
+    return Check(id="members", status="failed" if findings else "passed", findings=findings)
+
+
+def _why_forbidden(rule: str | Forbidden) -> str:
+    if not isinstance(rule, str):
+        return rule.reason
+    return defaults("forbidden_reason")[0] if rule in defaults("forbidden") else "the policy forbids such files"
+
+
+def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:
+    if len(info.requires_dist) > _MAX_REQUIREMENTS:
+        raise VerificationFailedError(f"{where}: more than {_MAX_REQUIREMENTS} Requires-Dist headers")
+    for line in info.requires_dist:
+        try:
+            yield read_requirement(line)
+        except InvalidRequirement as error:
+            raise VerificationFailedError(f"{where}: Requires-Dist {line[:80]!r} cannot be read") from error
+
+
+def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
+    """True if pip heeds it where the wheel is for, without extras."""
+    if requirement.marker is None:
+        return True
+    digits = (policy.python or "cp311").removeprefix("cp").removesuffix("t")
+    python = f"{digits[:1]}.{digits[1:]}"
+    # A wheel for any platform is judged as on Linux.
+    platform, machine = split_platform(policy.platform or f"{DEFAULT}_")
+    os_name, sys_platform, platform_system = platform.markers
+    environment = {
+        "extra": "",
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "os_name": os_name,
+        "sys_platform": sys_platform,
+        "platform_system": platform_system,
+        "platform_machine": platform.marker_machines.get(machine, machine),
+    }
+    try:
+        return requirement.marker.evaluate(environment)
+    except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion) as error:
+        raise VerificationFailedError(f"{where}: the condition of {str(requirement)[:80]!r} is wrong") from error
+
+
+def _outside(allowed: SpecifierSet, bound: SpecifierSet) -> Version | None:
+    """The highest version, among those where a verdict can change, that is allowed and breaks the bound.
+
+    A specifier changes its verdict at the version that it names or where one of that version's leading parts
+    counts on (`==1.*`, `~=1.2`): it is enough to try those, their neighbours and the extremes.
+    """
+    tried = {Version("0.1"), Version("9999")}
+    for specifier in (*allowed, *bound):
+        try:
+            version = Version(specifier.version.removesuffix(".*"))
+        except InvalidVersion:  # `===` takes any text
+            continue
+        tried.add(version)
+        for length in range(1, len(version.release) + 1):
+            head = version.release[:length]
+            tried.add(Version(".".join(map(str, (*head[:-1], head[-1] + 1)))))
+            tried.add(Version(".".join(map(str, (*head, 0, 1)))))
+            if head[-1]:
+                tried.add(Version(".".join(map(str, (*head[:-1], head[-1] - 1, 9999)))))
+    wrong = [v for v in tried if allowed.contains(v, prereleases=True) and not bound.contains(v, prereleases=True)]
+    return max(wrong, default=None)
+
+
+_FIX_CODE = (
+    "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
+    "recipe's `env`; only if it asks the CPU at run time, as many libraries for mathematics and cryptography do: "
+    'dispatching: ["{}"] in the policy, or under `verify` in the recipe'
+)
+_FIX_KNOWN = (
+    "it is known to ask the CPU at run time: if it comes from a distribution, or was built so, write "
+    'dispatching: ["{}"] in the policy, or under `verify` in the recipe; what runs on loading is checked all the same. '
+    "If it was compiled with a -march of its own, compile it with the level's"
+)
+# What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
+# stands the version.
+_CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
+_FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
+
+
+def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
+    """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
+    if policy.platform is None:
+        return _check_pure(contents, tags)
+    platform, machine = split_platform(policy.platform)
+    if not platform.in_images:  # no level of manylinux to earn
+        return _check_tags(platform, machine, tags)
+    # What the wheel itself answers does not count: only what is asked of the system decides the level.
+    needs = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
+    loadable = [library for library in contents.libraries if library.is_loadable]
+    findings: list[Finding] = []
+    for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
+        if tag.startswith("musllinux"):  # beside another tag; nothing is said of musl
+            continue
+        if tag == "any" and not loadable:
+            findings.append(_not_built())
+        else:
+            findings += _unearned(tag, machine, needs, loadable)
+    note = "" if findings else f"earned: {earned_level(needs, machine).name}"
+    return _check("platform", findings, note)
+
+
+def _not_built() -> Finding:
+    return Finding(
+        check="platform",
+        where="",
+        what="holds no compiled code: it is for every machine",
+        why="an extension was not built, which some packages leave out where their compiler fails, "
+        "or the package is pure Python, and one wheel of it serves all variants",
+        fix="look into the build's log; publish a pure package by farm publish --to",
+    )
+
+
+def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
+    """Promises of a platform tag that the libraries do not keep."""
+    known = level_of_tag(tag)
+    musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
+    if known is None or known[1] != machine:
+        yield Finding(
+            check="platform",
+            where="",
+            what=f"platform tag {tag} is not a manylinux tag for {machine}",
+            why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
+            fix="repair the wheel: that gives it the tag that its libraries earn",
+        )
+    elif musl:
+        yield from (
+            Finding(
+                check="platform",
+                where=path,
+                what=f"is for musl (Alpine Linux), and the platform tag is {tag}",
+                why="pip installs the wheel where this file cannot be loaded or started",
+                fix="build this file for glibc",
+            )
+            for path in musl
+        )
+    else:
+        for need in needs:
+            if unmet := unmet_needs(known[0], need, machine):
+                yield Finding(
+                    check="platform",
+                    where=need.who,
+                    what=f"needs {', '.join(unmet[:5])}, more than the tag {tag} promises",
+                    why="pip installs it on systems that are too old, where the import fails",
+                    fix="repair the wheel again, or build on the distribution that the tag means",
+                )
+
+
+def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
+    """A wheel whose tags name no machine must hold nothing that a machine loads."""
+    names = ", ".join(sorted({tag.rsplit("-", 1)[-1] for tag in tags}))
+    findings = [
+        Finding(
+            check="platform",
+            where=library.path,
+            what=f"is a library for {library.machine or 'no known machine'}; the platform tags are {names}",
+            why="pip installs the wheel on every machine that the tag fits, and this file loads on one kind",
+            fix="build it with the tag of its platform (Root-Is-Purelib: false)",
+        )
+        for library in contents.libraries
+        if library.is_loadable
+    ]
+    return _check("platform", findings, names)
+
+
+def _machine(policy: Policy) -> str | None:
+    """The machine as `Library.machine` has it: Windows has names of its own."""
+    if policy.platform is None:
+        return None
+    platform, machine = split_platform(policy.platform)
+    return platform.tag_of(machine)
+
+
+def _check_tags(platform: Facts, machine: str, tags: frozenset[str]) -> Check:
+    found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
+    findings = [
+        Finding(
+            check="platform",
+            where="",
+            what=f"platform tag {tag} is not {platform.tag}_{platform.tag_of(machine)}",
+            why="pip installs the wheel where it cannot run, or not at all",
+            fix="build it for Windows with Root-Is-Purelib: false; repair keeps Windows' tags",
+        )
+        for tag in found
+        if not platform.fits(tag, machine)
+    ]
+    return _check("platform", findings, ", ".join(found))
+
+
+def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
+    """Every needed library must be in the wheel where the loader looks, on the system, or excluded."""
+    machine = _machine(policy)
+    findings = [_unreadable(library) for library in contents.libraries if library.error]
+    for library in contents.libraries:
+        if machine and library.is_loadable and library.machine != machine:
+            findings.append(
+                Finding(
+                    check="imports",
+                    where=library.path,
+                    what=f"is built for {library.machine}, not for {machine}",
+                    why="the loader refuses it",
+                    fix="build it for the variant's machine, or leave it out of the wheel",
+                )
+            )
+        if runtimes := two_openmp(library):
+            findings.append(_two_openmp(library.path, runtimes))
+    if not contents.libraries and (reason := unread(tags)):
+        return Check(id="imports", status="not_run", note=reason)
+    needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
+    for need in needs:
+        if need.answer is Answer.UNREACHABLE:
+            findings.append(_not_reached(need))
+    missing = [need for need in needs if need.answer is Answer.MISSING]
+    findings += _missing_libraries(missing, contents)
+    beside = sum(need.answer is Answer.DEPENDENCY for need in needs)
+    note = f"{len(needs)} imports of {len(contents.libraries)} libraries"
+    return _check("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
+
+
+def _not_reached(need: Need) -> Finding:
+    """A library that is there, where the loader does not find it: by its folder, or by its name."""
+    there = str(need.by)
+    windows = need.who.lower().endswith((".pyd", ".dll"))
+    where = "where Windows does not look" if windows else "where its RUNPATH does not lead"
+    what, fix = f"needs {need.name}, which is at {there}, {where}", "farm repair --tools writes such a RUNPATH"
+    if windows:
+        fix = "put it beside the file that needs it, or into a folder that the package adds (os.add_dll_directory)"
+    elif posixpath.basename(there) != posixpath.basename(need.name):
+        what = f"needs {need.name}, and no file has this name: {there} calls itself so (SONAME)"
+        fix = "give the file that name, or the other one to what needs it (patchelf --replace-needed); a tool that "
+        fix += "unpacks links as files loses such names"
+    why = "it loads only if something else has loaded that library before"
+    return Finding(check="imports", where=need.who, what=what, why=why, fix=fix)
+
+
+def _missing_libraries(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
+    """Libraries that the wheel does not have, by the file that needs them and the requirement that brings them."""
+    known = {library.path for library in contents.libraries}
+    fakes = {posixpath.basename(path): path for path in contents.files if path not in known}
+    for who, group in groupby(needs, key=lambda need: need.who):
+        for requirement, names in _by_requirement([need.name for need in group], contents.requires).items():
+            what = f"needs {', '.join(names)}, which is neither in the wheel nor a system library"
+            fix = (
+                "repair the wheel with the folder that holds it, give the dependency that brings it (--dependency), or "
+            )
+            fix += "exclude it on purpose"
+            if requirement.strip():
+                what = f"needs {', '.join(names)} of another wheel: by its Requires-Dist {requirement}"
+                fix = f"give that wheel, too: pip download --no-deps '{requirement}'; farm verify --dependency FILE"
+            elif fake := fakes.get(posixpath.basename(names[0])):
+                what = f"needs {names[0]}, and {fake} is no library ({contents.files[fake][1]} bytes)"
+                fix = "build the wheel again with a tool that follows links: unpacked as a file, a link is its own text"
+            why = "importing fails wherever that library does not happen to be installed"
+            yield Finding(check="imports", where=who, what=what, why=why, fix=fix)
+
+
+def _by_requirement(names: Iterable[str], requires: Sequence[str]) -> dict[str, list[str]]:
+    """Names of libraries by the requirement that brings them; of others each by itself, under a key without words."""
+    found: dict[str, list[str]] = {}
+    alone = 0
+    for name in names:
+        requirement = brings(name, requires)
+        alone += not requirement
+        found.setdefault(requirement or " " * alone, []).append(name)
+    return found
+
+
+def _two_openmp(path: str, runtimes: str) -> Finding:
+    return Finding(
+        check="imports",
+        where=path,
+        what=f"imports two OpenMP runtimes: {runtimes}",
+        why="one runs its parallel regions and the other answers for threads and locks: wrong numbers without an error",
+        fix=TWO_OPENMP,
+    )
+
+
+def check_cpu(contents: Contents, policy: Policy) -> Check:
+    """No library that is not exempt may hold instructions beyond the promised CPU level."""
+    if policy.cpu is None or policy.cpu not in (*level_names(), *arm_level_names()):
+        note = f"CPU level {policy.cpu} cannot be checked" if policy.cpu else "no CPU level is promised"
+        return Check(id="cpu", status="not_run", note=note)
+    findings = []
+    checked = 0
+    skipped = []
+    for library in contents.libraries:
+        if library.instructions is None:
+            continue
+        if library.instructions.not_checked:
+            skipped.append(f"{library.path}: {library.instructions.not_checked}")
+            continue
+        checked += 1
+        on_load = library.instructions.starts is not None
+        which = "instructions run on loading" if on_load else "instructions"
+        for feature, (count, places) in library.instructions.beyond.items():
+            findings.append(
+                Finding(
+                    check="cpu",
+                    where=library.path,
+                    what=f"{count} {which} need {feature}, first at {', '.join(places)}",
+                    why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
+                    fix=_FIX_ON_LOAD if on_load else _advice(library.path),
+                )
+            )
+    findings += _left_out(contents, policy)
+    if not checked and not findings:
+        reason = "; ".join(skipped) or "no machine code besides exempt members"
+        return Check(id="cpu", status="not_run", note=reason)
+    ends = [library.path for library in contents.libraries if library.instructions and library.instructions.open_ends]
+    note = f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped)
+    return _check("cpu", findings, note).model_copy(update={"undecided": tuple(ends)})
+
+
+def _advice(path: str) -> str:
+    known = any(fnmatchcase(posixpath.basename(path), pattern) for pattern in defaults("ask_the_cpu"))
+    return (_FIX_KNOWN if known else _FIX_CODE).format(_CHANGING.sub("*", path))
+
+
+def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
+    """Code for other CPUs that a library chooses at run time: right by itself, and not what the variant promises."""
+    if not policy.left_out:
+        return
+    # One expression for all patterns: a large library exports very many names.
+    pattern = re.compile("|".join(map(translate, policy.left_out)))
+    for path, symbols in contents.symbols.items():
+        names = symbols.exports if isinstance(symbols, DllSymbols) else symbols.defined
+        found = sorted(name for name in names if pattern.match(name))
+        if found:
+            yield Finding(
+                check="cpu",
+                where=path,
+                what=f"exports {len(found)} names of code that {policy.cpu} leaves out, first {found[0][:200]}",
+                why="the tier was compiled: the build did not see the plan's setting",
+                fix="look at CMake's output for tiers.cmake (CMAKE_PROJECT_INCLUDE), and build it again",
+            )
+
+
+def _unreadable(library: Library) -> Finding:
+    return Finding(
+        check="imports",
+        where=library.path,
+        what=f"cannot be read: {library.error}",
+        why="the loader refuses it, or loads something else than was checked here",
+        fix="build the wheel again; if this comes back, look at what writes this file",
+        waivable=False,
+    )
+
+
+def _check(check: CheckId, findings: list[Finding], note: str) -> Check:
+    return Check(id=check, status="failed" if findings else "passed", findings=tuple(findings), note=note)
+
+
+# All their symbols carry a version (GLIBC_2.17, GCC_3.0, GLIBCXX_3.4): what has none is not theirs.
+_VERSIONED = re.compile(rf"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|{LOADER}")
+# Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them (libtorch.so of torch
+# 1.12), takes these without a version.
+_CXX = re.compile(
+    r"_Z[A-Z]*S[stabiod]|_Z[NTVIK]*(9__gnu_cxx|10__cxxabiv1)|_Z[nd][wal]|__cxa_|__gxx_|__dynamic_cast|_Unwind_"
+)
+_PYTHON_NAME = re.compile(r"_?Py")  # the interpreter gives these to extension modules
+_MOST = 5
+_GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1")
+_LISTED = 36  # the list is of glibc 2.36, which gives all that older ones gave
+
+
+def missing_names(
+    libraries: Iterable[Library], needs: Iterable[Need], symbols: Mapping[str, Symbols | DllSymbols]
+) -> Iterator[tuple[str, str]]:
+    """(member, what it misses) of each library that the loader would refuse for a name."""
+    by_who: dict[str, list[Need]] = {}
+    for need in needs:
+        by_who.setdefault(need.who, []).append(need)
+    given = frozenset().union(*(each.defined for each in symbols.values() if isinstance(each, Symbols)))
+    for library in libraries:
+        own = symbols.get(library.path)
+        if library.error or not library.is_loadable:
+            continue
+        if isinstance(own, Symbols) and own.error:
+            yield library.path, own.error
+        elif isinstance(own, Symbols):
+            yield from _undefined(library, own, by_who, symbols, given)
+        elif own is not None:
+            yield from _not_exported(library, own, by_who.get(library.path, []), symbols)
+
+
+def _undefined(
+    library: Library,
+    own: Symbols,
+    needs: Mapping[str, list[Need]],
+    symbols: Mapping[str, Symbols | DllSymbols],
+    given: frozenset[str],
+) -> Iterator[tuple[str, str]]:
+    # A name without a version may come from any library that is loaded: it is missing only if all of them are known.
+    closed = _all_known(library.path, needs)
+    by_name = {need.name: need.by for need in needs.get(library.path, []) if need.answer is Answer.WHEEL}
+    lost: list[str] = []
+    for name, (file, version) in own.undefined.items():
+        # A versioned name says which library it is to come from, so that one alone is asked.
+        if file:
+            theirs = symbols.get(by_name.get(file) or "")
+            # An empty table proves nothing.
+            lacks = isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined
+            if lacks or (library.machine == "x86_64" and _lacks_glibc(file, version, name)):
+                lost.append(f"{name}@{version} of {file}")
+        elif (
+            closed
+            and name not in given
+            and not _PYTHON_NAME.match(name)
+            and not _CXX.match(name)
+            and name not in _listed("glibc_symbols.txt")
+        ):
+            lost.append(name)
+    if lost:
+        more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
+        yield library.path, f"undefined symbol: {', '.join(sorted(lost)[:_MOST])}{more}"
+
+
+def _lacks_glibc(file: str, version: str, name: str) -> bool:
+    """True if glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
+    found = re.fullmatch(r"GLIBC_2\.([0-9]+)(\.[0-9]+)?", version)
+    known = file in _GLIBC and found is not None and int(found[1]) <= _LISTED
+    return known and name not in _listed("glibc_symbols.txt")
+
+
+@cache
+def _listed(file: str) -> frozenset[str]:
+    text = (resources.files("farm.wheel") / file).read_text(encoding="ascii")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
+    """True if all that a library brings in, needs of needs too, is of the wheel or carries versions."""
+    waiting, reached = [member], {member}
+    while waiting:
+        for need in needs.get(waiting.pop(), []):
+            if need.answer is Answer.WHEEL and need.by:
+                if need.by not in reached:
+                    reached.add(need.by)
+                    waiting.append(need.by)
+            elif not (need.answer is Answer.SYSTEM and _VERSIONED.fullmatch(need.name)):
+                return False
+    # A module that needs no library at all gets its names from the program that loads it.
+    return len(reached) > 1 or bool(needs.get(member))
+
+
+def _not_exported(
+    library: Library, own: DllSymbols, needs: list[Need], symbols: Mapping[str, Symbols | DllSymbols]
+) -> Iterator[tuple[str, str]]:
+    by_name = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL}
+    machine = library.machine
+    for dll, taken in own.imports.items():
+        theirs = symbols.get(by_name.get(dll) or "")
+        if isinstance(theirs, DllSymbols):
+            lost = sorted(taken - theirs.exports)
+            lost += sorted(
+                f"{name} (forwarded to {theirs.forwards[name]}, which is not there)"
+                for name in taken & theirs.forwards.keys()
+                if _leads_nowhere(theirs.forwards[name], symbols, machine)
+            )
+        else:
+            lost = sorted(name for name in taken if _lacks(dll, name, machine))
+        if lost:
+            more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
+            yield library.path, f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it"
+
+
+def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], machine: str) -> bool:
+    """True if a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
+    stem, _, name = target.rpartition(".")
+    dll = f"{stem.lower()}.dll"
+    for path, each in symbols.items():
+        if isinstance(each, DllSymbols) and posixpath.basename(path).lower() == dll:
+            return name not in each.exports
+    return owner(dll) is None or _lacks(dll, name, machine)
+
+
+def _lacks(dll: str, name: str, machine: str) -> bool:
+    """True if a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
+    if machine != "amd64" or name.startswith("#"):
+        return False
+    if dll == "kernel32.dll":
+        return name not in _listed("kernel32_symbols.txt")
+    return dll.startswith(("api-ms-win-crt-", "ucrtbase.")) and name not in _listed("ucrt_symbols.txt")
+
+
+# The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
+_SYSTEM_ELF = re.compile(
+    rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
+    r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
+)
+_STATIC_TLS = 1664  # glibc, elf/dl-tls.c: TLS_STATIC_SURPLUS with the default tunables
+_INTERPRETER = re.compile(rf"/lib(32|64|x32)?/({LOADER}|ld-musl-\w+\.so\.1)")
+_ARM_PAGES = 64 << 10
+_PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
+_WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
+_MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker scripts
+
+
+def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
+    """Each library must find every name that it takes, look nowhere else, and ask for nothing that loaders refuse."""
+    needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
+    findings = [
+        Finding(
+            check="link",
+            where=where,
+            what=what,
+            why="loading it fails: error 127 on Windows, 'undefined symbol' on Linux",
+            fix="build all libraries of the wheel from one tree; vendor the version that was linked against",
+        )
+        for where, what in missing_names(contents.libraries, needs, contents.symbols)
+    ]
+    for library in contents.libraries:
+        if library.is_loadable:
+            findings += [*_paths(library), *_refused(library), *_shadows(library)]
+    findings += _no_libraries(contents, policy)
+    if not findings and not contents.libraries and (reason := unread(tags)):
+        return Check(id="link", status="not_run", note=reason)
+    note = f"{len(contents.symbols)} libraries looked into"
+    return Check(id="link", status="failed" if findings else "passed", findings=tuple(findings), note=note)
+
+
+def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
+    """Files with a library's name that are none: damaged, empty, or a link that was unpacked as a file."""
+    if policy.platform is None:
+        return []
+    # On Linux only extension modules: other files called .so may be linker scripts, which nothing loads.
+    pattern = _MODULE if split_platform(policy.platform)[0].in_images else _WINDOWS_LIBRARY
+    libraries = {library.path for library in contents.libraries}
+    return [
+        Finding(
+            check="link",
+            where=path,
+            what="is named as a library, and is none",
+            why="importing or loading it fails: error 193 on Windows, 'invalid ELF header' on Linux",
+            fix="build the wheel again; look at what writes this file",
+        )
+        for path in contents.files
+        if path not in libraries and pattern.search(path)
+    ]
+
+
+def _paths(library: Library) -> list[Finding]:
+    why = "the loader takes libraries from there: others than those that were tested, or someone else's"
+    fix = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
+    return [
+        Finding(check="link", where=library.path, what=what, why=why, fix=fix)
+        for entry in dict.fromkeys(library.search_path)
+        if (what := foreign(library.path, entry))
+    ]
+
+
+def _refused(library: Library) -> Iterator[Finding]:
+    """Requests of the file that loaders refuse."""
+    if library.executable_stack:
+        yield Finding(
+            check="link",
+            where=library.path,
+            what="asks for an executable stack (by PT_GNU_STACK, or without one)",
+            why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
+            fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
+        )
+    if library.static_tls > _STATIC_TLS:
+        yield Finding(
+            check="link",
+            where=library.path,
+            what=f"has {library.static_tls} bytes of thread-local variables in the initial-exec model",
+            why="glibc keeps 1664 bytes for all libraries that are loaded later: 'cannot allocate memory in static TLS "
+            "block'",
+            fix="compile it with -ftls-model=global-dynamic, or keep large buffers in allocated memory",
+        )
+    if library.interpreter and not _INTERPRETER.fullmatch(library.interpreter):
+        yield Finding(
+            check="link",
+            where=library.path,
+            what=f"is a program for the loader {library.interpreter}, which other machines do not have",
+            why="starting it fails: 'No such file or directory'",
+            fix="link it on a system whose loader has its usual place, or patchelf --set-interpreter",
+        )
+    if library.machine == "aarch64" and library.page_size < _ARM_PAGES:
+        yield Finding(
+            check="link",
+            where=library.path,
+            what=f"is for pages of {max(library.page_size, 1) / 1024:g} KiB at most",
+            why="kernels for Arm have pages of 4, 16 or 64 KiB; larger ones refuse it: ELF load command alignment not "
+            "page-aligned",
+            fix="link with -Wl,-z,max-page-size=65536, and edit it with patchelf --page-size 65536",
+        )
+
+
+def _shadows(library: Library) -> list[Finding]:
+    name = posixpath.basename(library.path)
+    low = name.lower()
+    if library.format == "pe":
+        if is_brought_along(low):
+            return []
+        whose = "Python's" if _PYTHON_DLL.fullmatch(low) else None
+        whose = whose or {"system": "Windows'", "driver": "the GPU driver's"}.get(owner(low) or "")
+    else:
+        whose = "the system's" if _SYSTEM_ELF.fullmatch(name) else None
+    if whose is None:
+        return []
+    why = "the machine has its own: two of them in one process, or one of another version, crash it"
+    fix = "leave it out of the wheel (--exclude)"
+    return [Finding(check="link", where=library.path, what=f"is a copy of {whose} own {name}", why=why, fix=fix)]
+
+
+def is_part(library: Library, patterns: str) -> bool:
+    """True if a library's file name fits the list of `verify_defaults.yaml` with this key."""
+    name = posixpath.basename(library.path)
+    return any(fnmatchcase(name, pattern) for pattern in defaults(patterns))
+
+
+_Kind = Literal["sass", "ptx"]
+_WHY = {
+    "sass": "on such a GPU every kernel here fails with 'no kernel image is available for execution on the device'",
+    "ptx": "GPUs newer than the machine code in the wheel have nothing that the driver could compile for them",
+}
+
+
+def check_sass(contents: Contents, policy: Policy) -> Check:
+    """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
+    if policy.sass is None:
+        return Check(id="sass", status="not_run", note=f"no machine code is promised; {_seen(contents, 'sass')}")
+    findings = _lacking_code(contents, policy, "sass", policy.sass) + _cudnn(contents, policy.sass)
+    if not policy.allow_other_sass:
+        findings += _others(contents, policy, policy.sass)
+    return _device_check("sass", findings, contents)
+
+
+def check_ptx(contents: Contents, policy: Policy) -> Check:
+    """Every fat binary of the wheel's own libraries must hold the promised PTX; more does no harm."""
+    if not policy.ptx:
+        return Check(id="ptx", status="not_run", note=f"no PTX is promised; {_seen(contents, 'ptx')}")
+    return _device_check("ptx", _lacking_code(contents, policy, "ptx", policy.ptx), contents)
+
+
+def _device_check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
+    return Check(
+        id=kind, status="failed" if findings else "passed", findings=tuple(findings), note=_seen(contents, kind)
+    )
+
+
+def _lacking_code(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> list[Finding]:
+    findings = []
+    own = [library for library in contents.libraries if library.fatbins and not _is_others(library, policy)]
+    # Without device code there is no group that could lack something: the loop below would find nothing.
+    if promised and not own:
+        empty = sum(library.empty_fatbins for library in contents.libraries)
+        beside = f" ({empty} fat binaries hold no kernel)" if empty else ""
+        findings.append(
+            _finding(kind, "", f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}")
+        )
+    for library in contents.libraries:
+        if not library.fatbins or _is_others(library, policy):
+            continue
+        for group in _judged(library, policy):
+            gaps = [sm for sm in promised if not any(is_code_for(sm, code) for code in _of(group, kind))]
+            if gaps:
+                what = f"{group.containers} fat binaries lack {_sm(gaps)}; they hold {_sm(_of(group, kind))}"
+                findings.append(_finding(kind, library.path, what))
+    if kind == "sass":
+        theirs = [library for library in contents.libraries if _is(library, policy.foreign)]
+        findings += _not_running(promised, theirs) + _not_running(promised, contents.dependencies)
+    return findings
+
+
+def _not_running(promised: tuple[int | str, ...], libraries: Iterable[Library]) -> list[Finding]:
+    """Libraries that come from elsewhere as they are: each needs some code that runs on every promised GPU."""
+    findings = []
+    for library in libraries:
+        there = {sm for group in library.fatbins for sm in group.sass}
+        gaps = [sm for sm in promised if not _any_runs_on(sm, there)]
+        # cuDNN has a check of its own.
+        if gaps and there and not is_part(library, "cudnn"):
+            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there, key=order))}"
+            findings.append(_finding("sass", library.path, what))
+    return findings
+
+
+def _others(contents: Contents, policy: Policy, promised: tuple[int | str, ...]) -> list[Finding]:
+    findings = []
+    for library in contents.libraries:
+        if _is_others(library, policy):
+            continue
+        for group in _judged(library, policy):
+            more = [code for code in group.sass if not any(is_code_for(sm, code) for sm in promised)]
+            if more:
+                findings.append(
+                    Finding(
+                        check="sass",
+                        where=library.path,
+                        what=f"{group.containers} fat binaries hold {_sm(more)}, which is not promised",
+                        why="the wheel was built for other GPUs than its name says; the extra code costs size",
+                        fix="set the architecture list to the variant's, or name the variant after what is built",
+                    )
+                )
+    return findings
+
+
+def _cudnn(contents: Contents, promised: tuple[int | str, ...]) -> list[Finding]:
+    """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU."""
+    findings = []
+    lowest = min(map(number, promised), default=None)
+    for library in (*contents.libraries, *contents.dependencies):
+        there = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
+        if lowest is None or not there or not is_part(library, "cudnn"):
+            continue
+        if not _any_runs_on(lowest, there):
+            findings.append(
+                Finding(
+                    check="sass",
+                    where=library.path,
+                    what=f"cuDNN without code for sm_{lowest}; it holds {_sm(there)}",
+                    why=f"on sm_{lowest} convolutions fail with CUDNN_STATUS_ARCH_MISMATCH or 'no kernel image'",
+                    fix="vendor an older cuDNN: choose it by the lowest GPU, not by the CUDA version",
+                )
+            )
+    return findings
+
+
+def _any_runs_on(gpu: int | str, there: Iterable[int | str]) -> bool:
+    return any(runs_on(gpu, code) for code in there)
+
+
+def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
+    """All groups; of a library with others' code in it, the most frequent one."""
+    return library.fatbins[:1] if _is(library, policy.mixed) else library.fatbins
+
+
+def _finding(kind: _Kind, where: str, what: str) -> Finding:
+    return Finding(
+        check=kind,
+        where=where,
+        what=what,
+        why=_WHY[kind],
+        fix="compile with the variant's architecture list (TORCH_CUDA_ARCH_LIST) and from a clean build folder",
+    )
+
+
+def _is(library: Library, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(library.path, pattern) for pattern in patterns)
+
+
+def _is_others(library: Library, policy: Policy) -> bool:
+    return is_part(library, "cudnn") or _is(library, policy.foreign)
+
+
+def _of(group: FatbinSet, kind: _Kind) -> tuple[int | str, ...]:
+    return group.sass if kind == "sass" else group.ptx
+
+
+def _sm(numbers: Sequence[int | str]) -> str:
+    return ", ".join(f"sm_{number}" for number in numbers) or "none"
+
+
+def _seen(contents: Contents, kind: _Kind) -> str:
+    there = sorted(
+        {sm for library in contents.libraries for group in library.fatbins for sm in _of(group, kind)}, key=order
+    )
+    return f"found: {_sm(there)}"

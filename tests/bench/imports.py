@@ -19,12 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from farm.base.errors import FarmError
-from farm.smoke.imports import emulate
+from farm.smoke.emulation import emulate
 from farm.wheel.elf import read_elf
-from farm.wheel.initscan import LoadedImage, Walk
-from farm.wheel.isa import Sweep
-from farm.wheel.policy import Policy
-from farm.wheel.report import Report
+from farm.wheel.isa import LoadedImage, Sweep, Walk
+from farm.wheel.policy import Policy, Report
 from farm.wheel.verify import verify
 
 # vpaddd zmm0, zmm0, zmm0; add z0.s, z1.s, z2.s of SVE
@@ -41,7 +39,7 @@ exit $code
 
 def deep(image: LoadedImage) -> list[int]:
     """Functions that loading a library may call, three calls and more below where the loader enters it."""
-    walk = Walk(image.data, image, Sweep("avx"), tables=image)
+    walk = Walk(image, Sweep("avx"))
     walk.descend([*image.starts(), *image.entries])
     # What is called above as well has been decoded: in it an instruction counts.
     seen = {address for page, bits in walk.seen.items() for address in _set(page, bits)}

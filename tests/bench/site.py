@@ -14,8 +14,8 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from farm.index.directory import DirectoryStore
-from farm.site import build
+from farm.index.backends import DirectoryStore
+from farm.site import pages
 from tests.unit.site.test_pages import URL, many
 
 ROOT = Path(__file__).parents[2]
@@ -32,10 +32,10 @@ def main() -> None:
             table.add_column(column)
         for name in ("first build", "rebuild, one wheel less"):
             clock, processor = time.perf_counter(), time.process_time()
-            made = build.files(there, project=ROOT, source=source, root=URL)
-            written = build.write(store, made)
+            made = pages.files(there, project=ROOT, source=source, root=URL)
+            written = pages.write(store, made)
             took = f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s of processor)"
-            table.add_row(f"{name}: {len(written.changed)} of {written.files} files written", took, "")
+            table.add_row(f"{name}: {len(written)} of {len(made)} files written", took, "")
             there = there[1:]
         for page, goal in (("index.html", "100 kB"), ("project/project-0.html", "")):
             size = f"{len(gzip.compress(made[page])) / 1e3:.0f} kB of {len(made[page]) / 1e3:.0f} kB"

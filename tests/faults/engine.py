@@ -15,9 +15,9 @@ from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
 from farm.plan.render import render
 from farm.plan.settings import load_settings
-from farm.run import buildstep, dispatch, run, smoke
+from farm.run import dispatch, mainjob, run, smoke
 from farm.run.queue import Worker
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from farm.smoke import environment, runner
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
@@ -106,7 +106,7 @@ SETTINGS = load_settings(ROOT)
 def workspace_in(folder):
     places = {"artifacts": str(folder), "index": str(folder / "index")}
     settings = SETTINGS.model_copy(update=places)
-    return Workspace(folder, settings, Silent())
+    return Workspace(folder, settings, Watcher())
 
 
 def install(patch, plan, engine):
@@ -124,8 +124,8 @@ def install(patch, plan, engine):
         max_output=1 << 30,
     )
     patch("farm.run.toolchain.render", lambda *_: rendered)
-    patch(buildstep, "toolchain", lambda *_: "toolchain:1")
-    patch(buildstep, "COLLECT_PAUSE_S", 0.001)
+    patch(mainjob, "toolchain", lambda *_: "toolchain:1")
+    patch(mainjob, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):
         patch(dispatch, name, 0.001)
     patch("farm.run.dispatch.LOST_S", 0.001)

@@ -8,8 +8,8 @@ import re
 import warnings
 from typing import Any
 
-from .matmul import exactly, free_memory, gamma, largest_share, random_matrix, within
-from .outcome import FailedError, NotRunError
+from .products import exactly, free_memory, gamma, largest_share, random_matrix, within
+from .recorder import FailedError, NotRunError
 
 
 def check_large(torch: Any, device: str) -> str:

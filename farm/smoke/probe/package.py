@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from typing import Any
 
-from .outcome import FailedError, NotRunError
+from .recorder import FailedError, NotRunError
 
 EMULATOR = "FARM_PROBE_EMULATOR"
 PRINTED = 16 << 10  # bytes of a script's output that are looked at: the last

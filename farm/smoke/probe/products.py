@@ -1,13 +1,21 @@
-"""Matrix products in plain Python, for any module that multiplies matrices, with Higham's bound for each element."""
+"""Matrix products in plain Python, for any module that multiplies matrices, with Higham's bound for each element.
+
+Matrix products of torch in every format of a card, against float64 on the CPU.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from operator import mul
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .outcome import FailedError
+from .recorder import FailedError, NotRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 # (rows of a, columns of a = rows of b, columns of b). Edges of tiles and vectors: below, at and above them.
 CPU_SIZES = ((1, 1, 1), (17, 17, 17), (64, 64, 64), (100, 37, 50), (3, 257, 5))
@@ -93,3 +101,195 @@ def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...], seed:
         if product != exact:
             raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product")
     return f"{len(sizes)} sizes, exact"
+
+
+LARGE_SIZES = (*CUDA_SIZES, (511, 513, 257), (256, 4096, 512))
+
+# What a card's matrix units multiply: name -> (dtype, bits of the inputs, roundoff of the sums, roundoff of the
+# result, lowest compute capability). Tensor cores cut off where IEEE 754 rounds, and align products before they add
+# (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA tensor cores, 2021), hence 2**-23 for their sums.
+MATMULS = {
+    "float64": ("float64", 53, 2.0**-53, 2.0**-53, (0, 0)),
+    "float32": ("float32", 24, 2.0**-24, 2.0**-24, (0, 0)),
+    "tf32": ("float32", 11, 2.0**-23, 2.0**-24, (8, 0)),
+    "float16": ("float16", 11, 2.0**-23, 2.0**-11, (0, 0)),
+    "bfloat16": ("bfloat16", 8, 2.0**-23, 2.0**-8, (8, 0)),
+    "complex64": ("complex64", 24, 2.0**-24, 2.0**-24, (0, 0)),
+    "complex128": ("complex128", 53, 2.0**-53, 2.0**-53, (0, 0)),
+}
+
+
+def largest_share(torch: Any, got: Any, exact: Any, bound: Any) -> float:
+    """The largest |got - exact| / bound; where the bound is 0, got must be exact. NaN counts as infinite."""
+    error = (got.to("cpu").to(exact.dtype) - exact).abs()
+    share = torch.where(error == 0, torch.zeros_like(error), error / bound)
+    worst = float(share.max()) if share.numel() else 0.0
+    return math.inf if math.isnan(worst) else worst
+
+
+def within(label: str, share: float, what: str) -> float:
+    if not share <= 1.0:
+        raise FailedError(f"{label}: error {share:.3g} times its bound", what)
+    return share
+
+
+def random_matrix(torch: Any, shape: tuple[int, ...], dtype: str, bits: int, generator: Any) -> Any:
+    """Numbers from -1 to 1 of at most `bits` bits, on the CPU, in float64 or complex128."""
+
+    def part() -> Any:
+        wide = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return (wide * 2.0 ** (bits - 1)).round() / 2.0 ** (bits - 1)
+
+    return torch.complex(part(), part()) if dtype.startswith("complex") else part()
+
+
+def product_share(torch: Any, label: str, a: Any, b: Any, got: Any, sums: float, result: float) -> float:
+    """Compares a product with the one in float64 on the CPU; see `worst_error` for the bound."""
+    inner = a.shape[-1]
+    exact, size = a @ b, a.abs() @ b.abs()
+    # A complex product is 2 real ones a part, and the parts add up: a factor of 4 covers it (Higham, section 3.6).
+    terms, factor = (2 * inner + 2, 4.0) if a.is_complex() else (inner, 1.0)
+    # The reference is a float64 sum as well, so it has its own share; 2**-24 is half the last place of float16 at 0.
+    bound = factor * (gamma(terms, sums) + gamma(terms, 2.0**-53)) * size + result * exact.abs()
+    if result == 2.0**-11:
+        bound = bound + 2.0**-24
+    if tuple(got.shape) != tuple(exact.shape):
+        raise FailedError(f"{label}: shape {tuple(got.shape)}", f"shape {tuple(exact.shape)}")
+    return within(label, largest_share(torch, got, exact, bound), f"|error| <= gamma_{inner} sum |a||b| + u |c|")
+
+
+def gamma(terms: int, roundoff: float) -> float:
+    return terms * roundoff / (1 - terms * roundoff)
+
+
+@contextlib.contextmanager
+def exactly(torch: Any, *, tf32: bool = False) -> Iterator[None]:
+    """Without the short cuts that torch allows itself in products, but TF32 where it is wanted."""
+    wanted = [
+        (torch.backends.cuda.matmul, "allow_tf32", tf32),
+        (torch.backends.cudnn, "allow_tf32", tf32),
+        (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
+        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    ]
+    before = []
+    for place, name, value in wanted:
+        with contextlib.suppress(AttributeError, AssertionError):  # older releases do not have all of them
+            before.append((place, name, getattr(place, name)))
+            setattr(place, name, value)
+    try:
+        yield
+    finally:
+        for place, name, value in before:
+            with contextlib.suppress(AttributeError, AssertionError):
+                setattr(place, name, value)
+
+
+def capability_of(torch: Any, device: str) -> tuple[int, int]:
+    """Of the card; the CPU, on which tests run these checks, counts as one that has everything."""
+    return tuple(torch.cuda.get_device_capability(0)) if device == "cuda" else (99, 9)
+
+
+def free_memory(torch: Any) -> int:
+    """Bytes; 0 where this torch does not report it (before 1.11)."""
+    return int(torch.cuda.mem_get_info()[0]) if hasattr(torch.cuda, "mem_get_info") else 0
+
+
+def check_wide_matmul(torch: Any, name: str, seed: int, device: str) -> str:
+    """Products of all sizes in one format of the card."""
+    dtype, bits, sums, result, lowest = MATMULS[name]
+    capability = capability_of(torch, device)
+    if capability < lowest:
+        raise NotRunError("sm_{}{} has no {}".format(*capability, name))
+    generator = torch.Generator().manual_seed(seed)
+    overall = 0.0
+    with exactly(torch, tf32=name == "tf32"):
+        for rows, inner, cols in LARGE_SIZES:
+            a = random_matrix(torch, (rows, inner), dtype, bits, generator)
+            b = random_matrix(torch, (inner, cols), dtype, bits, generator)
+            got = a.to(getattr(torch, dtype)).to(device) @ b.to(getattr(torch, dtype)).to(device)
+            label = f"{rows}x{inner} @ {inner}x{cols}"
+            overall = max(overall, product_share(torch, label, a, b, got, sums, result))
+    return f"{len(LARGE_SIZES)} sizes, largest error {overall:.2g} of its bound"
+
+
+def check_int8_matmul(torch: Any, device: str) -> str:
+    capability = capability_of(torch, device)
+    if capability < (7, 5):
+        raise NotRunError("sm_{}{} has no int8 matrix units".format(*capability))
+    if not hasattr(torch, "_int_mm"):
+        raise NotRunError("this torch has no int8 product")
+    generator = torch.Generator().manual_seed(1)
+    # torch._int_mm takes more than 16 rows, and multiples of 8.
+    for rows, inner, cols in ((32, 16, 8), (64, 64, 64), (128, 1024, 256)):
+        a = torch.randint(-128, 128, (rows, inner), generator=generator, dtype=torch.int8)
+        b = torch.randint(-128, 128, (inner, cols), generator=generator, dtype=torch.int8)
+        got = torch._int_mm(a.to(device), b.to(device)).cpu()
+        if not torch.equal(got.double(), a.double() @ b.double()):  # far below 2**53: exact
+            raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product")
+    return "3 sizes, exact"
+
+
+def check_float8_matmul(torch: Any, device: str) -> str:
+    capability = capability_of(torch, device)
+    if capability < (8, 9):
+        raise NotRunError("sm_{}{} has no float8".format(*capability))
+    if not hasattr(torch, "_scaled_mm") or not hasattr(torch, "float8_e4m3fn"):
+        raise NotRunError("this torch has no float8 product")
+    generator = torch.Generator().manual_seed(1)
+    one = torch.ones((), dtype=torch.float32, device=device)
+    overall = 0.0
+    # torch._scaled_mm takes multiples of 16, and its second matrix column by column: hence `.t()` below.
+    for rows, inner, cols in ((32, 16, 16), (64, 64, 64), (128, 1024, 256)):
+        a = torch.randint(-8, 9, (rows, inner), generator=generator).double() / 8
+        b = torch.randint(-8, 9, (cols, inner), generator=generator).double() / 8
+        left, right = a.to(torch.float8_e4m3fn).to(device), b.to(torch.float8_e4m3fn).to(device).t()
+        got = torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.float32)
+        # Hopper's units keep about 14 bits of a float8 sum (DeepSeek-V3 technical report, section 3.5.2).
+        label = f"{rows}x{inner} @ {inner}x{cols}"
+        overall = max(overall, product_share(torch, label, a, b.t(), got, 2.0**-13, 2.0**-24))
+    return f"3 sizes, largest error {overall:.2g} of its bound"
+
+
+def check_strided(torch: Any, device: str) -> str:
+    """Transposed, sliced and expanded operands, and a result written into a slice."""
+    generator = torch.Generator().manual_seed(1)
+    wide = random_matrix(torch, (96, 130), "float32", 24, generator).float()
+    on_card = wide.to(device)
+    pairs = {
+        "transposed": (wide.t(), wide, on_card.t(), on_card),
+        "every second column": (wide[:, ::2], wide[:65, 1:40], on_card[:, ::2], on_card[:65, 1:40]),
+        "expanded": (wide[:1, :].expand(7, 130), wide.t(), on_card[:1, :].expand(7, 130), on_card.t()),
+    }
+    overall = 0.0
+    with exactly(torch):
+        for label, (a, b, left, right) in pairs.items():
+            got = left @ right
+            overall = max(overall, product_share(torch, label, a.double(), b.double(), got, 2.0**-24, 2.0**-24))
+        target = torch.zeros(40, 200, device=device)
+        torch.mm(on_card[:20, :], on_card.t()[:, :96], out=target[:20, 3:99])
+    outside = float(target[20:].abs().sum() + target[:, :3].abs().sum() + target[:, 99:].abs().sum())
+    if outside != 0:
+        raise FailedError(f"a slice was written: {outside} outside of it", "0 outside of it")
+    share = product_share(torch, "slice", wide[:20].double(), wide.t().double(), target[:20, 3:99], 2.0**-24, 2.0**-24)
+    return f"{len(pairs) + 1} layouts, largest error {max(overall, share):.2g} of its bound"
+
+
+def check_batched(torch: Any, device: str) -> str:
+    generator = torch.Generator().manual_seed(1)
+    a = random_matrix(torch, (5, 33, 65), "float32", 24, generator)
+    b = random_matrix(torch, (5, 65, 17), "float32", 24, generator)
+    with exactly(torch):
+        got = torch.bmm(a.float().to(device), b.float().to(device))
+        share = product_share(torch, "5 of 33x65 @ 65x17", a, b, got, 2.0**-24, 2.0**-24)
+        got = a.float().to(device) @ b[:1].float().to(device)
+        share = max(share, product_share(torch, "broadcast", a, b[:1], got, 2.0**-24, 2.0**-24))
+    return f"2 shapes, largest error {share:.2g} of its bound"
+
+
+def check_empty(torch: Any, device: str) -> str:
+    """Sizes of 0: no elements, and sums of no products, which are 0."""
+    for rows, inner, cols in ((0, 5, 3), (5, 3, 0), (0, 0, 0), (4, 0, 6)):
+        got = torch.ones(rows, inner, device=device) @ torch.ones(inner, cols, device=device)
+        if tuple(got.shape) != (rows, cols) or float(got.abs().sum()) != 0:
+            raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: {got.cpu()!r}", f"zeros of shape {(rows, cols)}")
+    return "4 shapes"

@@ -1,4 +1,7 @@
-"""Runs checks one after the other, prints each as it ends, and keeps the report's file up to date."""
+"""How a check ends: it returns what it found, or raises one of these.
+
+Runs checks one after the other, prints each as it ends, and keeps the report's file up to date.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,36 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from .outcome import FAILED, NOT_RUN, PASSED, FailedError, NotRunError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not_run"
+
+
+class NotRunError(Exception):
+    """This check cannot be made here; the text is the reason."""
+
+
+class FailedError(Exception):
+    """The module did something else than it should."""
+
+    def __init__(self, seen: str, expected: str) -> None:
+        super().__init__(seen)
+        self.seen = seen
+        self.expected = expected
+
+
+class Warned(str):
+    """The result of a check that passed with a `warning`."""
+
+    warning: str
+
+    def __new__(cls, seen: str, warning: str) -> Warned:
+        text = super().__new__(cls, seen)
+        text.warning = warning
+        return text
+
 
 MAX_TEXT = 4000  # characters kept of a text that comes from the module
 

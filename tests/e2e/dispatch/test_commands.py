@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.run.journal import FINAL, Journal
+from farm.engines.base import FINAL
+from farm.run.journal import Journal
 from tests.companion import CHANNEL, add_companion
 from tests.e2e.conftest import TIMEOUT_S, wait
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve

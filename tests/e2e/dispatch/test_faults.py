@@ -19,7 +19,8 @@ import boto3
 import pytest
 import yaml
 
-from farm.run.journal import FINAL, Attempt, Journal
+from farm.engines.base import FINAL
+from farm.run.journal import Attempt, Journal
 
 CPUS = ("sse41", "avx", "avx2")
 PULL_PORT, PUSH_PORT, STORE_PORT, HOST = 5063, 5062, 5061, "10.99.0.1"

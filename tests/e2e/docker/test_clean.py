@@ -8,13 +8,13 @@ import docker
 import pytest
 
 from farm.base.project import LOCAL
-from farm.cli.clean import Leftover, remove_from_docker
+from farm.cli.machines import Leftover, remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings
 from farm.run.build import tree_volume
 from farm.run.journal import Journal, Request
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 
 REQUEST = Request(package="hello", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
 
@@ -32,7 +32,7 @@ class Place:
     def __init__(self, client, project) -> None:
         self.client, self.project = client, project
         self.mark = secrets.token_hex(6)
-        self.ours, self.volumes, self.containers = Workspace(project, Settings(), Silent()).id, [], []
+        self.ours, self.volumes, self.containers = Workspace(project, Settings(), Watcher()).id, [], []
         self.tags: list[str] = []
 
     def image(self, name: str, project: str) -> str:

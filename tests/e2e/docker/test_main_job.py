@@ -15,7 +15,7 @@ from farm.base.errors import VerificationFailedError
 from farm.plan.settings import load_settings
 from farm.run.build import tree_volume
 from farm.run.run import submit
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests.plans import plan_of
@@ -190,7 +190,7 @@ def avx2_plan(project: Path) -> Any:
 
 
 def test_an_avx2_wheel_named_avx_is_caught_twice(farm, emulator, tmp_path):
-    workspace = Workspace(farm.project, load_settings(farm.project), Silent())
+    workspace = Workspace(farm.project, load_settings(farm.project), Watcher())
     with pytest.raises(VerificationFailedError, match=r"AVX2|FMA"):
         submit(workspace, avx2_plan(farm.project))
     assert published(farm.index) == []

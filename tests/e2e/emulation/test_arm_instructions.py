@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from farm.wheel.aarch64 import scan_aarch64
 from farm.wheel.elf import read_elf
+from farm.wheel.isa import scan_isa
 from tests.e2e.conftest import need
 
 SOURCE = """
@@ -47,5 +47,5 @@ def test_static_answer_and_emulation_agree(tmp_path, flags, extra, model, runs):
     subprocess.run([compiler, "-O3", flags, "-shared", "-nostdlib", "-o", library, tmp_path / "program.c"], check=True)
     done = subprocess.run([emulator, "-cpu", model, program], check=False, capture_output=True)
     raw = library.read_bytes()
-    beyond = scan_aarch64(raw, read_elf(raw), "armv8_2" if model == N1 else "armv9").beyond
+    beyond = scan_isa(raw, read_elf(raw), "armv8_2" if model == N1 else "armv9").beyond
     assert (done.returncode == 0, beyond == ()) == (runs, runs), (done.returncode, beyond)

@@ -14,7 +14,7 @@ import pytest
 
 from farm.base.zipapps import pack
 from farm.smoke.environment import make_environment
-from farm.smoke.probe import matmul
+from farm.smoke.probe import products
 from farm.smoke.runner import PROBE, Expectation, run_probe
 
 VERSION = "2.13.0"
@@ -68,7 +68,7 @@ def test_the_engine_that_a_variant_promises_must_be_there(python, emulator):
 
 
 CHECKS = {
-    **{f"wide {name}": f"check_wide_matmul(torch, {name!r}, 1, 'cpu')" for name in matmul.MATMULS},
+    **{f"wide {name}": f"check_wide_matmul(torch, {name!r}, 1, 'cpu')" for name in products.MATMULS},
     **{
         name: f"check_{name}(torch, 'cpu')"
         for name in (
@@ -105,12 +105,12 @@ SPOIL = {
 SCRIPT = """
 import functools, itertools, json, sys, torch
 sys.path.insert(0, sys.argv[1])
-from farm_probe import matmul, operations, outcome
+from farm_probe import operations, products, recorder
 from probe_checks import CHECKS, SPOIL
 def run(code):
     try:
-        return ["passed", eval(code, {"torch": torch, **vars(matmul), **vars(operations)})]
-    except outcome.FailedError as error:
+        return ["passed", eval(code, {"torch": torch, **vars(products), **vars(operations)})]
+    except recorder.FailedError as error:
         return ["failed", error.seen]
     except Exception as error:
         return ["error", repr(error)]

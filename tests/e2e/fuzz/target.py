@@ -18,18 +18,20 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.wheel.archive import Archive
     from farm.wheel.elf import code_sections, function_symbols, read_elf, read_symbols, section_ranges, symbol_name
     from farm.wheel.fatbin import find_fatbins, has_kernel, read_fatbins, unpack
-    from farm.wheel.initscan import scan_starts
     from farm.wheel.inspect import inspect
-    from farm.wheel.install import check_metadata
-    from farm.wheel.isa import scan_isa
-    from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_tags, with_version
+    from farm.wheel.isa import scan_dll, scan_isa, scan_starts
+    from farm.wheel.metadata import (
+        parse_record,
+        parse_wheel_name,
+        read_dist_info,
+        render_record,
+        with_tags,
+        with_version,
+    )
     from farm.wheel.pe import read_dll_symbols, read_pe
-    from farm.wheel.peisa import scan_dll
     from farm.wheel.policy import Policy
-    from farm.wheel.record import parse_record, render_record
-    from farm.wheel.repair import repair
-    from farm.wheel.vendor import RepairOptions
-    from farm.wheel.verify import verify
+    from farm.wheel.repair import RepairOptions, repair
+    from farm.wheel.verify import check_metadata, verify
 
 NAME = "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 POLICY = Policy(

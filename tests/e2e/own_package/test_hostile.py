@@ -12,7 +12,7 @@ import yaml
 
 from farm.plan.settings import load_settings
 from farm.run.build import CACHES, tree_volume
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.e2e.conftest import Farm, containers_of
 
 HOSTILE = Path(__file__).parent / "hostile"
@@ -60,7 +60,7 @@ def cleaned(tmp_path: Path, client: docker.DockerClient) -> Iterator[None]:
 
 def volumes_of(folder: Path) -> Iterator[str]:
     """How the names of a project's volumes begin."""
-    workspace = Workspace(folder, load_settings(folder), Silent())
+    workspace = Workspace(folder, load_settings(folder), Watcher())
     yield f"{CACHES}{workspace.id}-"
     with open_journal(folder, workspace.settings) as journal:
         yield from (tree_volume(run.plan["digest"]) for run in journal.runs(10))

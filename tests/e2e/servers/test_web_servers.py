@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.lifecycle import record_event
+from farm.index.publish import record_event
 from farm.index.reader import open_reader
-from farm.index.sign import set_keys, sign
+from farm.index.signatures import set_keys, sign, verify_index
 from farm.index.variants import properties, publish_variant, published, variant_json
-from farm.index.verify import verify_index
-from farm.wheel.label import label_wheel
+from farm.wheel.rewrite import label_wheel
 from tests.indexes.keys import write_key
 from tests.indexes.projects import LOCKS, REQUIREMENTS, Project
 from tests.indexes.wheels import build_wheel, publish_wheel

@@ -23,10 +23,10 @@ from farm.engines.slurm import SlurmEngine
 from farm.plan.build import resolve
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
-from farm.plan.settings import load_settings
+from farm.plan.settings import Slurm, load_settings
 from farm.plan.variant import Variant
 from farm.run.toolchain import unpacked_toolchain
-from farm.run.workspace import Outcomes, Silent, Workspace
+from farm.run.workspace import Outcomes, Watcher, Workspace
 from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
 from tests.servers.ssh import serve_ssh
 
@@ -177,14 +177,18 @@ def tree(cluster: Cluster, client: docker.DockerClient, tmp_path_factory: pytest
     plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
     rendered = render(project, plan)
     rendered.write(folder / "context")
-    workspace = Workspace(project, load_settings(project), Silent())
-    shared = SlurmEngine(str(cluster.shared), "login")
+    workspace = Workspace(project, load_settings(project), Watcher())
+    shared = engine_at(str(cluster.shared))
     return unpacked_toolchain(workspace, shared, plan, rendered, folder, Outcomes())
+
+
+def engine_at(folder: str, **more: object) -> SlurmEngine:
+    return SlurmEngine(Slurm(folder=folder, ssh="login", cpus=0.5, memory_gb=0.268435456, **more))
 
 
 @pytest.fixture
 def slurm_engine(cluster: Cluster) -> SlurmEngine:
-    return SlurmEngine(str(cluster.shared), "login", cpus=0.5, memory=256 << 20)
+    return engine_at(str(cluster.shared))
 
 
 __all__ = ["ROOT"]

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from farm.engines.base import FINAL, Cause, Job, Observation
-from farm.engines.slurm import Options, SlurmEngine, _script
+from farm.engines.slurm import SlurmEngine, _script
 from tests.e2e.conftest import TIMEOUT_S, Farm, make_project, pack_fast, wait
-from tests.e2e.slurm.conftest import FOLDER, NOBODY, ROOT, Cluster
+from tests.e2e.slurm.conftest import FOLDER, NOBODY, ROOT, Cluster, engine_at
 
 ENTER = ROOT / "farm/base/enter.py"
 CANARY = ("--variant", "cpu-avx-py311", "--package", "canary")
 
 
 def make_job(image: str, script: str, **changes: object) -> Job:
-    limits = SlurmEngine(str(FOLDER / "shared"), "login", cpus=0.5, memory=256 << 20).capacity()
+    limits = engine_at(str(FOLDER / "shared")).capacity()
     job = Job("test", image, ("sh", "-c", script), {}, "/farm/out", {}, limits, 600)
     return replace(job, **changes)
 
@@ -66,7 +66,7 @@ def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, 
         assert arrays[0] == arrays[1] == arrays[2] != arrays[3], ids
         assert sorted(each.partition("_")[2] for each in ids[:3]) == ["0", "1", "2"]
         assert slurm_engine.observe(handles[1]).why == f"in Slurm's queue, job {ids[1]}: PartitionDown"
-        assert SlurmEngine(slurm_engine.folder, "login", cpus=0.5, memory=256 << 20).submit(jobs[2]) == handles[2]
+        assert engine_at(slurm_engine.folder).submit(jobs[2]) == handles[2]
         slurm_engine.cancel(handles[1])
         assert [cluster.id_of(handle) for handle in handles] == [ids[0], "", *ids[2:]]
         cluster.partition("up")
@@ -79,15 +79,13 @@ def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, 
 
 
 def test_slurms_own_time_limit_is_a_time_limit(cluster, running):
-    engine = SlurmEngine(str(cluster.shared), "login", cpus=0.5, memory=256 << 20, minutes=1)
+    engine = engine_at(str(cluster.shared), minutes=1)
     seen = end(engine, running(engine))
     assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.TIME_LIMIT), seen
 
 
 def test_a_node_that_dies_loses_its_job_and_its_successor_takes_it_up(cluster, running, tree, slurm_engine):
-    handle = running(
-        SlurmEngine(str(cluster.shared), "login", build=Options(constraint="k80"), cpus=0.5, memory=256 << 20)
-    )
+    handle = running(engine_at(str(cluster.shared), constraint="k80"))
     cluster.kill_node("d2")
     try:
         seen = end(slurm_engine, handle)
@@ -98,7 +96,7 @@ def test_a_node_that_dies_loses_its_job_and_its_successor_takes_it_up(cluster, r
 
 
 def test_what_a_site_does_not_have_is_its_own_answer(cluster, tree):
-    engine = SlurmEngine(str(cluster.shared), "login", build=Options(constraint="k20"), cpus=0.5, memory=256 << 20)
+    engine = engine_at(str(cluster.shared), constraint="k20")
     with pytest.raises(Exception, match="Invalid feature specification") as caught:
         engine.submit(make_job(tree, "true"))
     assert "slurm:" in str(caught.value.hint)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 
 TIMEOUT_S = 300
 # Folder of auditwheel's tests, and what its setup.py is asked for by the environment.

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from farm.wheel.policy import Policy
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 METADATA = "torch-1.12.1.dist-info/METADATA"

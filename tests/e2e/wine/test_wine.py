@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from farm.base import zipapps as packer
-from farm.smoke.report import Check, SmokeReport
-from farm.smoke.runner import PROBE, find_causes
+from farm.smoke.runner import PROBE, Check, SmokeReport, find_causes
 from tests.e2e.wine.windows_python import PARTS, site, windows_path
 
 ROOT = Path(__file__).parents[3]

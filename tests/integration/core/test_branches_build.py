@@ -9,7 +9,7 @@ import pytest
 
 from farm import catalog
 from farm.base.errors import NoRunnerError, UsageError
-from farm.engines.machines import emulates
+from farm.engines.images import emulates
 from farm.plan.build import judge, resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
@@ -18,7 +18,7 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run.run import submit
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 
 BASES = {"py311": "debian-bookworm", "py312": "ubuntu-noble", "py313": "debian-trixie"}
 
@@ -148,7 +148,7 @@ def test_kepler_keeps_gcc_11_and_onednn(root):
     ],
 )
 def test_submit_refuses_what_it_cannot_do(project, every, alias, error, text):
-    workspace = Workspace(project, load_settings(project), Silent())
+    workspace = Workspace(project, load_settings(project), Watcher())
     with pytest.raises(error, match=text):
         submit(workspace, named(every, "main", alias))
 

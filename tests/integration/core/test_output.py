@@ -16,10 +16,10 @@ SELECT = ("--variant", "sm35-avx-py311", "--package", "canary")
 ENDLESS = """
 import sys, threading, time
 from farm.cli import main
-from farm.cli import matrix
+from farm.cli import knowledge
 def endless(args):
     {body}
-matrix.run = endless
+knowledge.run_matrix = endless
 sys.exit(main.main(["matrix"]))
 """
 PRINTS = "while True: print('x' * 1000)"
@@ -97,7 +97,7 @@ def test_a_full_disk_is_said_once(unbuffered):
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_an_unbuffered_output_is_read_while_the_command_works(stream):
     """Of PYTHONUNBUFFERED, as images and CI systems set it: nothing was printed before the end, or 8 KiB."""
-    script = "import sys; from farm.cli import output; output.prepare()"
+    script = "import sys; from farm.cli import show; show.prepare()"
     script += f"; print('now', file=sys.{stream}); sys.stdin.read()"
     process = start("-u", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     came, _, _ = select.select([getattr(process, stream)], [], [], 30)
@@ -108,7 +108,7 @@ def test_an_unbuffered_output_is_read_while_the_command_works(stream):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_dispatcher_outlives_a_log_that_takes_no_more():
     """Its warnings go to a log beside the journal: the disk that refuses the one refuses the other."""
-    script = "from farm.cli import dispatch, output; output.prepare(); [dispatch._warn('full') for _ in range(2)]"
+    script = "from farm.cli import builds, show; show.prepare(); [builds._warn('full') for _ in range(2)]"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([sys.executable, "-c", script], env=environ, cwd=ROOT, stderr=full, check=False)
@@ -137,7 +137,7 @@ def test_an_output_that_was_closed_before_the_start(arguments, code, closed):
 
 def test_no_file_takes_the_number_of_a_closed_output():
     """Else a program that the farm starts would print into it."""
-    code = "import os, sys; from farm.cli import output; output.prepare(); os._exit(os.open(sys.argv[1], os.O_RDONLY))"
+    code = "import os, sys; from farm.cli import show; show.prepare(); os._exit(os.open(sys.argv[1], os.O_RDONLY))"
     command = f'exec "{sys.executable}" -c "{code}" /dev/null >&- 2>&- <&-'
     done = subprocess.run(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False)
     assert done.returncode > 2

@@ -16,8 +16,8 @@ from farm.base.processes import started
 from farm.base.zipapps import pack
 from farm.engines import transfer
 from farm.engines.swarm import AGENT, Exchange
-from farm.run.standalone.agent import main
-from farm.run.standalone.agent.main import UPLOAD_FAILED
+from farm.run.standalone import agent as main
+from farm.run.standalone.agent import UPLOAD_FAILED
 from tests.pythons import python
 
 

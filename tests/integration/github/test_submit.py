@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 import yaml
 
-from farm.cli import execution, status
+from farm.cli import builds, runs
 from farm.cli.main import main
 from farm.engines.github import GithubEngine
 from farm.plan.settings import load_settings
 from farm.run import backends, dispatch
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 
@@ -30,7 +30,7 @@ def project(fake, tmp_path, monkeypatch):
     for name in ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
-    monkeypatch.setattr(execution, "start_dispatcher", lambda _setting: None)
+    monkeypatch.setattr(builds, "start_dispatcher", lambda _setting: None)
     monkeypatch.setattr(backends, "GithubEngine", partial(GithubEngine, poll_s=0.05))
     monkeypatch.setattr(dispatch, "TICK_S", 0.05)
     return tmp_path
@@ -154,7 +154,7 @@ def carried(project, journal, farm):
     def go():
         assert farm("submit", *SELECT)[0] == 0
         (run,) = journal.runs()
-        dispatcher = dispatch.Dispatcher(Workspace(project, load_settings(project), Silent()), journal)
+        dispatcher = dispatch.Dispatcher(Workspace(project, load_settings(project), Watcher()), journal)
         threads.append(threading.Thread(target=dispatcher.drain, daemon=True))
         threads[0].start()
         return run.id
@@ -175,7 +175,7 @@ def soon(check):
 
 
 def line(journal, run):
-    return status.summary(journal, journal.run(run))
+    return runs.summary(journal, journal.run(run))
 
 
 def test_what_github_keeps_queued_says_why_and_ends_when_it_is_cancelled(fake, carried, journal, farm):

@@ -9,12 +9,11 @@ import pytest
 
 from farm.base.errors import PublishRefusedError, UsageError
 from farm.cli.main import main
-from farm.index import html, pages
+from farm.index import pages
 from farm.index.backends import open_store
-from farm.index.check import check
 from farm.index.layout import html_key, json_key, record_key
-from farm.index.lifecycle import record_event
-from farm.index.reconcile import reconcile
+from farm.index.publish import record_event
+from farm.index.reconcile import check, reconcile
 from farm.index.records import read_state
 from tests.indexes.watched import FIRST, GROUP, SECOND, Killed, Watched, kill_at
 
@@ -138,7 +137,7 @@ def test_a_promoted_wheel_is_in_both_groups_without_new_bytes(store, make_wheel,
     for group in ("staging", GROUP):
         [file] = json.loads(store.get(json_key(group, "canary")).data)["files"]
         assert (file["filename"], file["yanked"]) == (FIRST, "slow")
-    assert html.parse_list(store.get("whl/index.html").data, "") == {"staging", GROUP}
+    assert pages.parse_list(store.get("whl/index.html").data, "") == {"staging", GROUP}
     assert check(store) == []
     promote(store, [FIRST], GROUP)  # again is not an error
     record_event(store, [FIRST], "unyank", "")

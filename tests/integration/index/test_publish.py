@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import farm
-from farm.index import html
+from farm.index import pages
 from farm.index.backends import open_store
-from farm.index.check import check
 from farm.index.layout import json_key
 from farm.index.publish import check_store
+from farm.index.reconcile import check
 from tests.indexes.watched import FIRST, GROUP, SECOND, content, listed
 
 
@@ -64,8 +64,8 @@ def test_groups_and_projects_stand_side_by_side(store, make_wheel, put):
     assert check(store) == []
     page = json.loads(store.get(json_key(GROUP, "canary")).data)
     assert [file["filename"] for file in page["files"]] == [FIRST, SECOND]
-    assert html.parse_list(store.get(f"whl/{GROUP}/simple/index.html").data, "") == {"canary", "torch"}
-    assert html.parse_list(store.get("whl/sm37-avx/simple/index.html").data, "") == {"canary"}
+    assert pages.parse_list(store.get(f"whl/{GROUP}/simple/index.html").data, "") == {"canary", "torch"}
+    assert pages.parse_list(store.get("whl/sm37-avx/simple/index.html").data, "") == {"canary"}
 
 
 def test_the_cost_in_http_requests(s3_url, make_wheel, put):

@@ -8,9 +8,8 @@ import pytest
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.check import check
-from farm.index.lifecycle import record_event
-from farm.index.reconcile import reconcile
+from farm.index.publish import record_event
+from farm.index.reconcile import check, reconcile
 from farm.index.records import ForeignObjectError
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"

@@ -15,13 +15,12 @@ from tuf.ngclient import Updater, UpdaterConfig
 
 from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.cli.main import main
-from farm.index import sign as sign_module
+from farm.index import signatures as sign_module
 from farm.index.backends import open_store
-from farm.index.check import check
-from farm.index.lifecycle import record_event
+from farm.index.publish import record_event
 from farm.index.reader import open_reader
-from farm.index.sign import TIMESTAMP, set_keys, sign
-from farm.index.verify import verify_index
+from farm.index.reconcile import check
+from farm.index.signatures import TIMESTAMP, set_keys, sign, verify_index
 from tests.indexes.keys import write_key
 from tests.indexes.watched import FIRST, GROUP, SECOND
 from tests.servers.static import serving

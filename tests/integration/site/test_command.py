@@ -7,11 +7,11 @@ import yaml
 
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.check import check
+from farm.index.reconcile import check
 from farm.plan.settings import load_settings
 from farm.run.smoke import keep_report
-from farm.run.workspace import Silent, Workspace
-from farm.smoke.report import Check, SmokeReport
+from farm.run.workspace import Watcher, Workspace
+from farm.smoke.runner import Check, SmokeReport
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
     """As `farm smoke` and a submit of what is published make it; and a run's own, after its folder was cleaned."""
     project = project_with(tmp_path / "project", "debian-2.6.0")
     settings = load_settings(project)
-    workspace = Workspace(project, settings, Silent())
+    workspace = Workspace(project, settings, Watcher())
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0", project=project)
     name = f"torch-{plan.version}-cp311-cp311-manylinux_2_28_x86_64.whl"
     put_into(open_store(workspace.index_url), name, "sm35-avx")

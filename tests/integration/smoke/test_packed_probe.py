@@ -42,9 +42,7 @@ def test_it_runs_on_python_3_7(packed, tmp_path, good_source):
 
 
 def test_the_data_of_the_speed_checks_is_inside(packed):
-    code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; from farm_probe.speed import units_of as u; print(u('float32', 35))"
-    )
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from farm_probe.card import units_of as u; print(u('float32', 35))"
     done = subprocess.run([sys.executable, "-I", "-c", code, str(packed)], capture_output=True, text=True, check=True)
     assert done.stdout == "192\n"
 
@@ -93,7 +91,7 @@ def test_a_process_of_its_own_finds_what_the_probe_finds(packed, tmp_path, good_
     (tmp_path / "fakemod.py").write_text(good_source, encoding="utf-8")
     ask = (
         f"import sys; sys.argv[0] = {str(packed)!r}\n"
-        "from farm.smoke.probe.jit import run_first_kernel\n"
+        "from farm.smoke.probe.card import run_first_kernel\n"
         "print(run_first_kernel('fakemod', {}, 60.0)['error'])"
     )
     command = [sys.executable, *(["-I"] if isolated else []), "-c", ask]

@@ -15,8 +15,7 @@ import pytest
 from farm.base import processes
 from farm.base.errors import InfrastructureError, UsageError
 from farm.smoke import runner
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import Expectation, run_probe
+from farm.smoke.runner import Expectation, SmokeReport, run_probe
 
 ANYTHING = Expectation()
 

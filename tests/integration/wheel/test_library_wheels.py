@@ -3,10 +3,9 @@
 import pytest
 
 from farm.wheel.archive import Archive
-from farm.wheel.library import read_needs
-from farm.wheel.library_wheels import LibraryWheel, without_wheel_libraries
+from farm.wheel.library import read_contents
 from farm.wheel.metadata import read_dist_info
-from farm.wheel.vendor import RepairOptions, vendor
+from farm.wheel.repair import LibraryWheel, RepairOptions, vendor, without_wheel_libraries
 
 BLAS = LibraryWheel("nvidia-cublas-cu11==11.11.3.6", "nvidia/cublas/lib", ("libcublas.so.11", "libcublasLt.so.11"))
 FFT = LibraryWheel("nvidia-cufft-cu11==10.9.0.58", "nvidia/cufft/lib", ("libcufft.so.10",))
@@ -26,7 +25,7 @@ def repaired(tmp_path):
         options = RepairOptions(library_wheels=wheels, opens=opens, exclude=["*"])
         result = vendor(wheel, tmp_path / "out", options, "torch/lib", ())
         with Archive(result.wheel) as archive:
-            libraries = read_needs(archive).libraries
+            libraries = read_contents(archive, device=False).libraries
             found = read_dist_info(archive).requires_dist
         return list(found), {each.path: (each.search_path, each.has_runpath) for each in libraries}
 

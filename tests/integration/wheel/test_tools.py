@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.run.wheel import repair_built
+from farm.run.release import repair_built
 from farm.wheel.archive import Archive
-from farm.wheel.library import read_needs
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.library import read_contents
+from farm.wheel.repair import RepairOptions, repair
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -140,7 +139,7 @@ def test_linux(tmp_path, make_wheel, library):
     assert "manylinux" in result.wheel.name
     assert list(out.iterdir()) == [result.wheel]
     with Archive(result.wheel) as archive:
-        libraries = {library.path: library for library in read_needs(archive).libraries}
+        libraries = {library.path: library for library in read_contents(archive, device=False).libraries}
     [added] = [path for path in libraries if path.startswith("canary.libs/libdeep-")]
     assert libraries[name].needed == (libraries[added].soname,)
     assert any("canary.libs" in folder for folder in libraries[name].search_path)
@@ -177,7 +176,7 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
     (tmp_path / "plain").mkdir()
     assert result.tags == repair(wheel, tmp_path / "plain", RepairOptions(lib_dirs=[libs])).tags
     with Archive(result.wheel) as archive:
-        libraries = {library.path: library for library in read_needs(archive).libraries}
+        libraries = {library.path: library for library in read_contents(archive, device=False).libraries}
     [blas] = [Path(path).name for path in libraries if path.startswith("canary.libs/libblas-")]
     assert sorted(libraries) == [f"canary.libs/{blas}", "canary.libs/libcnn.so.8", "canary.libs/libops.so.8", name]
     needed = {Path(path).name: library.needed for path, library in libraries.items()}
@@ -215,7 +214,7 @@ def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tm
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("2\n", "")
     with Archive(result.wheel) as archive:
-        paths = {each.path: each.search_path for each in read_needs(archive).libraries}
+        paths = {each.path: each.search_path for each in read_contents(archive, device=False).libraries}
     assert paths == {"canary/ext/_C.so": ("$ORIGIN/../lib",), "canary/lib/libown.so": (), "canary/lib/libfar.so": ()}
 
 
@@ -233,7 +232,7 @@ def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tm
     files = {"canary/__init__.py": b"", name: module}
     result = repair(make_wheel(tmp_path / "in", files), tmp_path, RepairOptions(lib_dirs=[libs]))
     with Archive(result.wheel) as archive:
-        paths = {each.path: each.search_path for each in read_needs(archive).libraries}
+        paths = {each.path: each.search_path for each in read_contents(archive, device=False).libraries}
     assert paths[name] == ("$ORIGIN/../canary.libs",)
 
 
@@ -276,5 +275,5 @@ def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_i
     files = {member: library("PyInit__C.so", options=[way]).read_bytes()}
     wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-linux_x86_64")
     with Archive(repair(wheel, tmp_path, RepairOptions()).wheel) as archive:
-        (library,) = read_needs(archive).libraries
+        (library,) = read_contents(archive, device=False).libraries
     assert list(library.search_path) == ["$ORIGIN/more"]

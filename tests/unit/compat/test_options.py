@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from farm.cli import main as command_line
-from farm.cli.main import COMMANDS, main, module, parser
+from farm.cli.main import COMMANDS, main, parser
 from farm.plan.options import OPTIONS
 
 CASES = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
@@ -110,4 +110,4 @@ def test_no_command_has_an_option_that_nothing_reads():
     for name in COMMANDS:
         for action in command_line.command_parser(parser((name,)), name)._actions:
             plain = action.dest.replace("_", "-")
-            assert action.dest in read or plain in read, (name, action.dest, module(name))
+            assert action.dest in read or plain in read, (name, action.dest)

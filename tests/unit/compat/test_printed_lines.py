@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.catalog import gpus
-from farm.site.answers import own
+from farm.site.pages import own
 from tests.unit.detect.conftest import FOLDER, RecordedMachine
 
 PROJECT = Path(__file__).parents[3]
@@ -68,7 +68,7 @@ def test_recommendations_for_machines(farm, monkeypatch):
     record = json.loads((FOLDER / "gtx1080ti-haswell.json").read_text())
     for card in CARDS:
         record["nvml"] = {"driver": "580.65.06", "devices": [[card, None, 8192]]}
-        monkeypatch.setattr("farm.cli.detect.Machine", partial(RecordedMachine, record))
+        monkeypatch.setattr("farm.cli.machines.Machine", partial(RecordedMachine, record))
         code, said = farm("detect")
         lines = [line for line in said.out.splitlines() if len(line) > 80 and not line.startswith(COPIED)]
         assert (code, lines) == (0, []), said.out

@@ -5,7 +5,7 @@ import pytest
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Capacity, Cause, Observation
 from farm.run.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
-from farm.run.workspace import Outcomes, Silent
+from farm.run.workspace import Outcomes, Watcher
 from tests.plans import plan_of
 
 
@@ -14,7 +14,7 @@ def plan():
     return plan_of("sm35-avx-py311", "canary")
 
 
-class Watched(Silent):
+class Watched(Watcher):
     def __init__(self):
         self.lines, self.done = [], []
 
@@ -109,13 +109,13 @@ def test_a_line_without_an_end_stays_bounded(tmp_path):
 def test_the_end_is_waited_for(tmp_path):
     end = Observation("done", exit_code=3)
     running = Observation("running")
-    assert follow(Engine([], running, running, end), "h", tmp_path / "log", Silent()) is end
+    assert follow(Engine([], running, running, end), "h", tmp_path / "log", Watcher()) is end
 
 
 def test_how_it_stands_is_told_until_it_runs(tmp_path):
     seen = [Observation("queued", why="no slot"), Observation("starting", why="pulls"), Observation("running")]
     end, told = Observation("done", exit_code=0), []
-    assert follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Silent(), saw=told.append) is end
+    assert follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Watcher(), saw=told.append) is end
     assert told == seen
 
 

@@ -19,8 +19,8 @@ from farm.base.zipapps import pack
 from farm.plan.settings import Settings
 from farm.run import bundle
 from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
-from farm.run.standalone.bundle.main import failure
-from farm.run.workspace import Silent, Workspace
+from farm.run.standalone.bundle import failure
+from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 from tests.pythons import python
 
@@ -109,7 +109,7 @@ def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(tmp_
     (tmp_path / "mine").write_text("")
     monkeypatch.setattr(bundle, "open_backend", lambda *_: pytest.fail("an engine was asked"))
     with pytest.raises(UsageError, match="is not empty"):
-        bundle.bundle(Workspace(root, Settings(), Silent()), plan, tmp_path)
+        bundle.bundle(Workspace(root, Settings(), Watcher()), plan, tmp_path)
 
 
 def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(plan, tmp_path, monkeypatch):

@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.cli.clean import volumes_of
+from farm.cli.machines import volumes_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
 from farm.run.journal import Journal, Request
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 
 DAY_S = 86400
 
@@ -60,7 +60,7 @@ def test_a_dry_run_removes_nothing(project, capsys):
 
 
 def test_build_trees_are_those_of_this_projects_runs(project):
-    workspace = Workspace(project, load_settings(project), Silent())
+    workspace = Workspace(project, load_settings(project), Watcher())
     with Journal(project / "artifacts" / "farm.db") as journal:
         assert volumes_of(workspace, journal, caches=False) == "farm-tree-" + "a" * 24
     assert volumes_of(workspace, None, caches=True) == f"farm-ccache-{workspace.id}-.*"
@@ -164,7 +164,7 @@ def test_a_hosts_compiler_cache_stays_unless_told(project, capsys):
 
 def test_the_folder_of_a_cluster_is_cleaned_of_what_is_this_projects(project, capsys):
     """Jobs of runs that ended, the toolchains and build trees of this project; nothing that others put there."""
-    shared, own = project / "shared", Workspace(project, load_settings(project), Silent()).id
+    shared, own = project / "shared", Workspace(project, load_settings(project), Watcher()).id
     settings = project / "ci/farm.yaml"
     _made(settings.parent)
     settings.write_text(f"slurm: {{folder: {shared}}}\n")

@@ -58,4 +58,4 @@ def test_the_start_of_a_shell_loads_no_command():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
     assert "argcomplete" in loaded
-    assert not [name for name in loaded if name.startswith(("pydantic.main", "farm.plan", "farm.cli.submit"))]
+    assert not [name for name in loaded if name.startswith(("pydantic.main", "farm.plan", "farm.cli.builds"))]

@@ -17,10 +17,10 @@ import yaml
 
 from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.source_tree import tree_files
+from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
-from farm.cli.project import workspace_of
+from farm.cli.selection import workspace_of
 from farm.machine import doctor
 from farm.machine.doctor import GB, Patient
 from farm.plan.build import resolve
@@ -34,9 +34,8 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
-from farm.run.inputs import published_needs
-from farm.run.sources import _pack
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.inputs import _pack, published_needs
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid
 
@@ -347,7 +346,7 @@ def test_a_build_may_need_any_package_of_the_farm(own):
     assert "Base.Lib==3.1+cu118.sm35.avx" in render(own, plan).job["build.sh"]
     settings = Settings(artifacts="artifacts", index="artifacts/index")
     with pytest.raises(UsageError, match=r"built against Base\.Lib==3\.1.*no such wheel") as refused:
-        published_needs(Workspace(own, settings, Silent()), plan)
+        published_needs(Workspace(own, settings, Watcher()), plan)
     assert str(refused.value.hint).endswith("--package base_lib --platform linux --channel mine")
 
 
@@ -357,7 +356,7 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
     plan = plan_of(own)
     assert plan.needs == ["torch==2.6.0+cpu.avx"]
     with pytest.raises(UsageError) as refused:
-        published_needs(Workspace(own, Settings(), Silent()), plan)
+        published_needs(Workspace(own, Settings(), Watcher()), plan)
     words = str(refused.value.hint).split("farm submit ")[1].split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
     choices = {"torch": Choice(chosen["--torch"], "test")}

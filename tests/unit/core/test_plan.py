@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
-from farm.base.source_tree import tree_digest
+from farm.base.hashes import tree_digest
 from farm.plan.build import judge, resolve
 from farm.plan.environment import wheel_version
 from farm.plan.file import MAX_PLAN_BYTES, Plan

@@ -16,7 +16,7 @@ from farm.plan.settings import load_runners, load_settings
 from farm.platforms.base import platform
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
 from farm.run.backends import ENGINES, check_engine, this_machine
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ NAMES = re.compile(
 )
 FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/pe.py", "win32"),
-    ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
+    ("wheel/repair.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }
 SINGLE_FOLDERS = ("recipes/", "run/standalone/", "smoke/probe")
 
@@ -136,7 +136,7 @@ def test_a_mac_is_the_machine_that_its_plans_name(mac, mps):
 
 def test_the_worker_of_a_mac_takes_its_plans(mac, mps, tmp_path):
     """Plans said arm64 and the worker aarch64: nothing for a Mac was ever built on one."""
-    workspace = Workspace(tmp_path, load_settings(ROOT), Silent())
+    workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())
     (worker,) = ENGINES["host"].open(workspace, LOCAL, load_runners(ROOT)[LOCAL]).workers()
     assert (worker.platform, worker.machine) == (mps.platform, mps.machine)
 
@@ -144,11 +144,11 @@ def test_the_worker_of_a_mac_takes_its_plans(mac, mps, tmp_path):
 def test_a_mac_builds_what_is_for_it_on_the_host(mac, mps, monkeypatch, tmp_path):
     host = ENGINES["host"]
     monkeypatch.setitem(ENGINES, "host", replace(host, traits=replace(host.traits, platforms=frozenset({here().name}))))
-    check_engine(Workspace(tmp_path, load_settings(ROOT), Silent()), "host", mps)
+    check_engine(Workspace(tmp_path, load_settings(ROOT), Watcher()), "host", mps)
 
 
 def test_elsewhere_a_plan_for_a_mac_is_refused(mps, tmp_path):
-    workspace = Workspace(tmp_path, load_settings(ROOT), Silent())
+    workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())
     for engine in ("host", "docker"):
         with pytest.raises(NoRunnerError, match=f"the {engine} engine runs no macos jobs") as caught:
             check_engine(workspace, engine, mps)

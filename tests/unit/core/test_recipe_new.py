@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from farm.base.errors import UsageError
-from farm.cli import recipe
+from farm.cli import project as recipe
 from farm.cli.main import main
 from farm.plan.recipe import use_project
 from tests.plans import plan_of

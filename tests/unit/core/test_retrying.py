@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from farm.base import retries as retrying
-from farm.base.retries import retry_while_open
-from farm.run.sources import _file_of
+from farm.base import locks as retrying
+from farm.base.locks import retry_while_open
+from farm.run.inputs import _file_of
 
 
 class Held:

@@ -10,7 +10,7 @@ from farm.plan.matrix import load_matrix
 from farm.plan.settings import Card, Github, Runner, Settings, load_runners, load_settings
 from farm.plan.variant import Variant
 from farm.run.backends import check_engine
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 
 
@@ -87,7 +87,7 @@ def test_wrong_runners(project, runner, message):
 def test_without_a_docker_engine_that_builds_submit_says_what_to_add(project):
     """It printed the id of a run, which then ended with "has no runner 'local'"."""
     plan = plan_of("cpu-avx-py311", "canary", project=project)
-    workspace = Workspace(project, load_settings(project), Silent())
+    workspace = Workspace(project, load_settings(project), Watcher())
     change(project / "ci" / "runners.yaml", runners={"tester": {"engine": "docker", "jobs": ["smoke"]}})
     with pytest.raises(UsageError, match="names no Docker engine that builds") as caught:
         check_engine(workspace, "docker", plan)

@@ -18,8 +18,9 @@ COMES_WITH_IT = {RUNNER: {"farm"}}  # the host engine
 EACH = pytest.mark.parametrize("entry", PROGRAMS)
 
 
-def folder_of(entry):
-    return ROOT.joinpath(*entry.partition(":")[0].split(".")[:-1])
+def sources(entry):
+    path = ROOT.joinpath(*entry.partition(":")[0].split(".")).with_suffix(".py")
+    return sorted(path.parent.glob("*.py")) if path.name == "main.py" else [path]
 
 
 def imported(tree):
@@ -30,7 +31,7 @@ def imported(tree):
 
 @pytest.mark.parametrize(
     ("entry", "source"),
-    [pytest.param(entry, path, id=path.stem) for entry in PROGRAMS for path in sorted(folder_of(entry).glob("*.py"))],
+    [pytest.param(entry, path, id=path.stem) for entry in PROGRAMS for path in sources(entry)],
 )
 def test_every_module_needs_the_oldest_python_and_the_standard_library_alone(entry, source):
     tree = ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, PROGRAMS[entry]))
@@ -54,15 +55,13 @@ def test_every_module_of_the_packed_file_is_imported_by_the_oldest_python(entry,
     command = [oldest, "-I", "-S", "-c", code, packed, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
-    assert len(modules) == len(list(folder_of(entry).glob("*.py")))
+    assert len(modules) == len(sources(entry))
 
 
 def test_the_engine_of_a_bundle_is_for_the_same_python_as_its_program(tmp_path):
     packed = tmp_path / "run"
     packed.write_bytes(pack(RUNNER, CARRIED))
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import farm.engines.host, farm.engines.supervise as s; print(s)"
-    )
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import farm.engines.host as s; print(s)"
     command = [python(PROGRAMS[RUNNER]), "-I", "-S", "-c", code, packed]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert str(tmp_path) in done.stdout, done.stderr

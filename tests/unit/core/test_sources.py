@@ -15,10 +15,10 @@ from http.server import SimpleHTTPRequestHandler
 import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.base.source_tree import tree_digest
+from farm.base.hashes import tree_digest
 from farm.plan.file import PartPlan, SourcePlan
-from farm.run import sources
-from farm.run.sources import apt_mirror, fetch, gather, index_files
+from farm.run import inputs as sources
+from farm.run.inputs import apt_mirror, fetch, gather, index_files
 from tests.plans import plan_of
 from tests.servers.threads import answered_by
 

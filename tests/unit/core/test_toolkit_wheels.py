@@ -16,8 +16,7 @@ from farm.engines.images import _take
 from farm.plan.recipe import recipe
 from farm.plan.render import render
 from farm.run.inputs import BuildInputs
-from farm.run.release import predicate
-from farm.run.wheel import Report
+from farm.run.release import Report, predicate
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]

@@ -12,14 +12,13 @@ from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
 from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.index.standing import KEY, WITHDRAWN
+from farm.index.reader import KEY, WITHDRAWN
 from farm.machine.detect import choose, with_published
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
-from farm.site import build
-from farm.site.tested import Smoke
-from farm.site.wheels import STATES, wheels, with_tests
+from farm.site import pages
+from farm.site.wheels import STATES, Smoke, wheels, with_tests
 from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def on(monkeypatch, record, recorded):
     """Put the command on a recorded machine."""
-    return lambda name: monkeypatch.setattr("farm.cli.detect.Machine", lambda: recorded(record(name)))
+    return lambda name: monkeypatch.setattr("farm.cli.machines.Machine", lambda: recorded(record(name)))
 
 
 MACHINES = yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
@@ -182,7 +181,7 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     (wheel,) = wheels(store)
     there = with_tests([wheel], {wheel.filename: [smoke]})
     source = lambda group: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    build.write(store, build.files(there, project=None, source=source, root="https://w.example/"))
+    pages.write(store, pages.files(there, project=None, source=source, root="https://w.example/"))
     detect(index)
     out = words_of(capsys)
     assert f"wheel {STATES['tested']}" in out

@@ -9,10 +9,10 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.plan.settings import load_settings
 from farm.run import dispatch
-from farm.run.buildstep import AwayError, CancelledError, StillRunningError
+from farm.run.mainjob import AwayError, CancelledError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import request_for
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +90,7 @@ class Backend:
 @pytest.fixture
 def workspace(tmp_path):
     settings = load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path), "grace_s": 0})
-    return Workspace(tmp_path, settings, Silent())
+    return Workspace(tmp_path, settings, Watcher())
 
 
 @pytest.fixture

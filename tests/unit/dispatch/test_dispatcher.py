@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from farm.base.errors import BuildFailedError, NoRunnerError
-from farm.cli.status import summary
+from farm.cli.runs import summary
 from farm.run import dispatch
-from farm.run.buildstep import AwayError, CancelledError, StillRunningError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
+from farm.run.mainjob import AwayError, CancelledError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import cancel, request_for
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 from tests.unit.dispatch.conftest import Backend, attempts, lost
 
@@ -237,7 +237,7 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
     run = submit()
     line = summary(journal, journal.run(run))
     assert (line["state"], line["why"]) == ("queued", "the dispatcher has not looked at it yet")
-    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
+    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher())
     fleet.workers = [Worker("a", online=False)]
     dispatcher = Dispatcher(workspace, journal)
     assert dispatcher.tick()
@@ -249,7 +249,7 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
 
 
 def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, journal, submit, monkeypatch):
-    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
+    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher())
     monkeypatch.setattr(dispatch, "ANSWER_S", 0.05)
     answers, asked = threading.Event(), []
 

@@ -7,7 +7,7 @@ import pytest
 from farm.base.errors import NoRunnerError
 from farm.plan.settings import load_settings
 from farm.run.toolchain import prove_host
-from farm.run.workspace import Outcomes, Silent, Workspace
+from farm.run.workspace import Outcomes, Watcher, Workspace
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ def prove(tmp_path, monkeypatch):
         python.write_text(f'#!/bin/sh\necho "{said}"\n')
         python.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        workspace = Workspace(tmp_path, load_settings(ROOT), Silent())
+        workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())
         outcomes = Outcomes(run="r")
         prove_host(workspace, plan, tmp_path / "script.py", outcomes)
         return outcomes.steps[0].result

@@ -10,15 +10,15 @@ import pytest
 
 from farm.engines.base import Capacity, Observation, Traits
 from farm.plan.settings import load_settings
-from farm.run import build, buildstep
+from farm.run import build, mainjob
 from farm.run.backends import Backend
 from farm.run.mainjob import MainJob
 from farm.run.run import request_for
-from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
+from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
-TRACED = (buildstep.__file__, build.__file__, __file__)
+TRACED = (mainjob.__file__, build.__file__, __file__)
 
 
 class Engine:
@@ -97,7 +97,7 @@ def test_no_job_is_left(tmp_path, plan, again):
     for number in count(1):
         folder = tmp_path / str(number)
         settings = load_settings(ROOT).model_copy(update={"artifacts": str(folder)})
-        workspace, engine = Workspace(folder, settings, Silent()), Engine(again=again)
+        workspace, engine = Workspace(folder, settings, Watcher()), Engine(again=again)
         with open_journal(folder, settings) as journal:
             request = request_for(plan, until="build", on="docker")
             run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))

@@ -12,8 +12,8 @@ from farm.index.publish import check_store
 from farm.run import mainjob, run
 from farm.run.dispatch import Dispatcher
 from farm.run.journal import EventKind
-from farm.run.published import check_plan
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.release import check_plan
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in
 
 
@@ -126,7 +126,7 @@ def test_a_full_disk_is_found_before_the_build(workspace, plan, monkeypatch):
         check_plan(workspace, plan, run.request_for(plan, until="build", on="docker"))
 
 
-class Gone(Silent):
+class Gone(Watcher):
     """The reader of a command that ends at its first line."""
 
     def __init__(self, ending):

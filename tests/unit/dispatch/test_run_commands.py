@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from farm.base.processes import started as process_started
-from farm.cli import execution, status
+from farm.cli import builds, runs
 from farm.cli.main import main, parser
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
-from farm.run.journal import EventKind, Request
-from farm.run.journal.model import this_process
+from farm.run.journal import EventKind, Request, this_process
 from farm.run.run import request_for
-from farm.run.workspace import Silent, Workspace, open_journal
+from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 from tests.schemas import valid
 
@@ -44,7 +43,7 @@ def swarm(project):
 
 @pytest.fixture
 def workspace(project):
-    return Workspace(project, load_settings(project), Silent())
+    return Workspace(project, load_settings(project), Watcher())
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def run(journal):
 def started(monkeypatch):
     """What would have started a dispatcher."""
     made = []
-    monkeypatch.setattr(execution, "start_dispatcher", made.append)
+    monkeypatch.setattr(builds, "start_dispatcher", made.append)
     return made
 
 
@@ -142,7 +141,7 @@ def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsy
         if len(waits) == 3:
             journal.finish_run(dead.id, "infra", 9)
 
-    monkeypatch.setattr("farm.cli.logs.time.sleep", sleep)
+    monkeypatch.setattr("farm.cli.runs.time.sleep", sleep)
     assert farm(project, "logs", "-f", dead.id) == 9
     assert capsys.readouterr().err.count("no dispatcher is running: `farm dispatch` continues it") == 1
 
@@ -324,7 +323,7 @@ def test_wait_ends_with_the_highest_exit_code(project, journal, batch, capsys, m
     printed = capsys.readouterr().out
     assert [each["id"] for each in valid("wait", printed[printed.index("[") :])] == batch[:4]
     ends = iter([(batch[4], 0), (batch[5], 5)])
-    monkeypatch.setattr("farm.cli.execution.time.sleep", lambda _: _finish(journal, *next(ends)))
+    monkeypatch.setattr("farm.cli.runs.time.sleep", lambda _: _finish(journal, *next(ends)))
     assert farm(project, "wait") == 5  # those that are open
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == batch[4:]
 
@@ -380,11 +379,11 @@ def test_what_a_run_took_does_not_count_its_wait(project, journal, run, capsys, 
     times = iter(f"2026-11-26T1{hour}:00:00.000+00:00" for hour in (2, 5, 6, 6))
     with journal._writing():
         journal._db.execute("UPDATE runs SET created = ?", (next(times),))
-    assert status.summary(journal, journal.run(run.id))["started"] is None
-    monkeypatch.setattr("farm.run.journal.journal._now", lambda: next(times))
+    assert runs.summary(journal, journal.run(run.id))["started"] is None
+    monkeypatch.setattr("farm.run.journal._now", lambda: next(times))
     journal.event(run.id, EventKind.BEGUN)
     journal.finish_run(run.id, "success", 0)
-    line = status.summary(journal, journal.run(run.id))
+    line = runs.summary(journal, journal.run(run.id))
     assert (line["started"], line["seconds"]) == ("2026-11-26T15:00:00.000+00:00", 3600.0)
 
 

@@ -11,10 +11,9 @@ from farm.engines.base import Observation
 from farm.engines.swarm import SwarmEngine
 from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.settings import load_settings
-from farm.run.buildstep import AwayError, StillRunningError
-from farm.run.mainjob import MainJob
+from farm.run.mainjob import AwayError, MainJob, StillRunningError
 from farm.run.run import request_for
-from farm.run.workspace import Outcomes, Silent, Workspace, open_journal
+from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +41,7 @@ class Lost:
 
 def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
     """Not the job itself: it would go to the same runner, past quarantine, exclusion and the count of tries."""
-    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Silent())
+    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Watcher())
     plan = plan_of("cpu-avx-py311", "canary")
     engine = Lost()
     with open_journal(workspace.project, workspace.settings) as journal:
@@ -87,7 +86,7 @@ class Full(Lost):
 @pytest.fixture
 def taken(tmp_path):
     """A function that takes a build up which an engine has; and the journal's view of its attempt."""
-    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Silent())
+    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Watcher())
     plan = plan_of("cpu-avx-py311", "canary")
     with open_journal(workspace.project, workspace.settings) as journal:
         request = request_for(plan, until="build", on="swarm", detached=True)

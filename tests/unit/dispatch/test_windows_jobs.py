@@ -10,7 +10,7 @@ from farm.engines.base import Capacity, Cause, Observation
 from farm.plan.settings import load_settings
 from farm.run import build
 from farm.run.backends import ENGINES, check_engine
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def workspace(tmp_path):
-    return Workspace(tmp_path, load_settings(ROOT), Silent())
+    return Workspace(tmp_path, load_settings(ROOT), Watcher())
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError, NoRunnerError
-from farm.engines import supervise
+from farm.base.processes import started
 from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.host import START_S, HostEngine
 from farm.engines.transfer import RefusedOutputError
@@ -67,7 +67,7 @@ def until(condition, what):
 
 
 def alive(pid):
-    return supervise.started(pid) != ""
+    return started(pid) != ""
 
 
 def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(engine, start, monkeypatch):

@@ -7,7 +7,8 @@ import pytest
 from farm.base.errors import FarmError
 from farm.engines import slurm
 from farm.engines.base import Cause, Job, attempt_name
-from farm.engines.slurm import Options, SlurmEngine, _below_farm, observation
+from farm.engines.slurm import SlurmEngine, _below_farm, observation, sbatch_options
+from farm.plan.settings import Slurm, SlurmCard
 
 
 def exit_json(code=0, cause=None, detail=None):
@@ -84,7 +85,7 @@ def test_the_same_attempt_has_the_same_handle():
 
 
 def test_what_is_not_asked_for_is_left_to_slurm():
-    assert Options(gres="gpu:k40:1", qos="").arguments() == ["--gres=gpu:k40:1"]
+    assert sbatch_options(SlurmCard(gres="gpu:k40:1")) == ["--gres=gpu:k40:1"]
 
 
 def test_a_login_node_that_does_not_answer_is_named(tmp_path, monkeypatch):
@@ -93,4 +94,4 @@ def test_a_login_node_that_does_not_answer_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "LOOK_PAUSE_S", 0.0)
     with pytest.raises(FarmError, match="the login node k40 does not answer: ssh: connect to host: refused"):
-        SlurmEngine("/shared", "k40").observe("farm-1")
+        SlurmEngine(Slurm(folder="/shared", ssh="k40")).observe("farm-1")

@@ -12,8 +12,8 @@ import pytest
 
 import farm
 from farm.base.errors import InfrastructureError
-from farm.index import directory
-from farm.index.directory import DirectoryStore
+from farm.index import backends
+from farm.index.backends import DirectoryStore
 
 TEXT = "text/plain"
 OLD, NEW = b"old" * 50_000, b"new" * 50_000  # several writes each
@@ -23,7 +23,7 @@ OLD, NEW = b"old" * 50_000, b"new" * 50_000  # several writes each
 KILLER = """
 import itertools, os, signal, sys
 from pathlib import Path
-from farm.index.directory import DirectoryStore
+from farm.index.backends import DirectoryStore
 
 top, what = Path(sys.argv[1]), sys.argv[2]
 OLD, NEW = b"old" * 50_000, b"new" * 50_000
@@ -91,7 +91,7 @@ def test_a_kill_between_any_two_system_calls_leaves_old_or_new(what, tmp_path):
 INTERRUPTER = """
 import itertools, os, sys
 from pathlib import Path
-from farm.index.directory import DirectoryStore
+from farm.index.backends import DirectoryStore
 
 top = Path(sys.argv[1])
 CHANGES = {"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate"}
@@ -230,7 +230,7 @@ def test_a_file_system_without_links_or_locks_is_named(tmp_path, monkeypatch, ca
     store = DirectoryStore(tmp_path)
     if call == "lock":
         store.create("page", b"old", content_type=TEXT)
-    monkeypatch.setattr(*(("os.link", lacks) if call == "link" else (directory, "lock", lacks)))
+    monkeypatch.setattr(*(("os.link", lacks) if call == "link" else (backends, "lock", lacks)))
     with pytest.raises(InfrastructureError) as caught:
         store.replace("page", b"new", store.get("page").etag if call == "lock" else None, content_type=TEXT)
     assert "hard links and locks" in caught.value.hint

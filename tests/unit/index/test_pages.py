@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.index import html as html_of
 from farm.index import layout, pages
 from farm.index.records import Record, State, Wheel
 
@@ -120,7 +119,7 @@ def test_whatever_the_order_in_which_writers_come_the_newest_event_is_shown(orde
 
 def test_the_html_page_says_what_pep_503_629_and_714_ask_for():
     page = page_of(wheel())
-    html = Anchors(html_of.project_html(page))
+    html = Anchors(pages.project_html(page))
     href = "../../../files/torch-2.0.1%2Bcu118.sm35.avx-cp311-cp311-manylinux_2_31_x86_64.whl"
     assert html.anchors == [
         {
@@ -130,32 +129,32 @@ def test_the_html_page_says_what_pep_503_629_and_714_ask_for():
         }
     ]
     assert html.metas == {"pypi:repository-version": "1.1", "farm:generation": "1"}
-    assert b'data-requires-python="&gt;=3.7"' in html_of.project_html(page)
-    assert html_of.project_html(page).startswith(b"<!DOCTYPE html>\n")
+    assert b'data-requires-python="&gt;=3.7"' in pages.project_html(page)
+    assert pages.project_html(page).startswith(b"<!DOCTYPE html>\n")
 
 
 @pytest.mark.parametrize(("yanked", "shown"), [(True, ""), ("broken <b>", "broken <b>"), (False, None)])
 def test_yanked_files_say_so(yanked, shown):
     page = page_of(wheel(state=State(1, yanked)))
-    assert Anchors(html_of.project_html(page)).anchors[0].get("data-yanked") == shown
+    assert Anchors(pages.project_html(page)).anchors[0].get("data-yanked") == shown
     assert json.loads(page.render())["files"][0]["yanked"] == yanked
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_nothing_breaks_out_of_an_attribute(requires_python, reason):
     page = page_of(wheel(requires_python=requires_python, state=State(1, reason)))
-    plain = Anchors(html_of.project_html(page_of(wheel())))
-    html = html_of.project_html(page)
+    plain = Anchors(pages.project_html(page_of(wheel())))
+    html = pages.project_html(page)
     read = Anchors(html)
     assert read.tags == plain.tags
     assert set(read.anchors[0]) == set(plain.anchors[0]) | {"data-yanked"}
-    assert html_of.generation_of(html, "key") == 1
+    assert pages.generation_of(html, "key") == 1
 
 
 def test_the_root_page_lists_projects_and_is_read_back():
-    html = html_of.list_html("sm35-avx", {"torch", "canary"})
+    html = pages.list_html("sm35-avx", {"torch", "canary"})
     assert [anchor["href"] for anchor in Anchors(html).anchors] == ["canary/", "torch/"]
-    assert html_of.parse_list(html, "key") == {"canary", "torch"}
+    assert pages.parse_list(html, "key") == {"canary", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +170,7 @@ def test_the_root_page_lists_projects_and_is_read_back():
     ],
 )
 def test_what_is_not_ours_is_never_taken_for_an_empty_page(data):
-    readers = [pages.parse_page, html_of.generation_of, html_of.parse_list]
+    readers = [pages.parse_page, pages.generation_of, pages.parse_list]
     for read in readers:
         with pytest.raises(InfrastructureError, match="not of this farm"):
             read(data, "key")

@@ -6,9 +6,9 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index.backends import open_store
-from farm.index.check import check
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
+from farm.index.reconcile import check
 from tests.indexes.watched import FIRST, GROUP, OTHER, SECOND, Killed, Watched, content, kill_at, listed
 
 

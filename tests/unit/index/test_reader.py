@@ -9,8 +9,7 @@ from farm.base.errors import InfrastructureError, UsageError, VerificationFailed
 from farm.index import reader as module
 from farm.index.backends import open_store
 from farm.index.reader import open_reader
-from farm.index.sign import set_keys
-from farm.index.verify import verify_index
+from farm.index.signatures import set_keys, verify_index
 from tests.indexes.keys import write_key
 from tests.servers.threads import Handler, answered_by
 from tests.servers.tls import Authority

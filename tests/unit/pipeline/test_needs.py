@@ -13,7 +13,7 @@ from farm.index.layout import wheel_key
 from farm.index.publish import publish
 from farm.plan.settings import Settings
 from farm.run import inputs
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
@@ -28,7 +28,7 @@ def plan():
 
 @pytest.fixture
 def workspace(tmp_path):
-    return Workspace(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Silent())
+    return Workspace(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Watcher())
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_other_bytes_than_the_page_says_are_not_used(plan, workspace, put, tmp_p
 
 
 def test_the_index_is_not_opened_for_a_build_that_needs_nothing(plan, tmp_path):
-    away = Workspace(tmp_path, Settings.model_construct(index="gopher://nowhere"), Silent())
+    away = Workspace(tmp_path, Settings.model_construct(index="gopher://nowhere"), Watcher())
     with pytest.raises(UsageError, match="gopher"):
         inputs.published_needs(away, plan)
     assert inputs.published_needs(away, plan.model_copy(update={"needs": []})) == {}

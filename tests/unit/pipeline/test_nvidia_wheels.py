@@ -8,7 +8,7 @@ import pytest
 
 from farm.plan.settings import Settings
 from farm.run.inputs import library_wheels
-from farm.run.workspace import Silent, Workspace
+from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def workspace(tmp_path):
-    return Workspace(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Silent())
+    return Workspace(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Watcher())
 
 
 def test_a_build_for_a_gpu_needs_nvidias_wheels_and_one_for_the_cpu_none():

@@ -14,10 +14,9 @@ from farm.cli.main import main
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
 from farm.run.mainjob import without_a_build
-from farm.run.wheel import repair_built
+from farm.run.release import repair_built
 from farm.wheel.policy import defaults
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of

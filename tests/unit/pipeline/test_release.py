@@ -13,15 +13,12 @@ from farm.index.records import PREDICATE, parse_record
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
-from farm.run.journal.model import Request
-from farm.run.published import find_published, use_published
-from farm.run.release import publish_wheel
+from farm.run.journal import Request
+from farm.run.release import find_published, publish_wheel, refusal, use_published
 from farm.run.run import take_up
 from farm.run.smoke import passed_mark
-from farm.run.wheel import refusal
-from farm.run.workspace import Silent, Workspace, open_journal
-from farm.wheel.policy import Policy, Waiver
-from farm.wheel.report import Check, Finding, Report, waive
+from farm.run.workspace import Watcher, Workspace, open_journal
+from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, waive
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
@@ -63,7 +60,7 @@ def publish(tmp_path, wheel):
 
     def run(findings=(), waivers=(), sha256=None):
         settings = Settings.model_construct(index="index", index_public_url=None)
-        workspace = Workspace(tmp_path, settings, Silent())
+        workspace = Workspace(tmp_path, settings, Watcher())
         check = Check(id="members", status="failed" if findings else "passed", findings=tuple(findings))
         report = Report(
             wheel=wheel.name,
@@ -90,7 +87,7 @@ def test_a_wheel_that_this_machine_cannot_install_was_not_tested_here(publish, w
     """As one built on Debian 13, on Debian 12: published, and the next run does not say that it passed."""
     publish()
     settings = Settings.model_construct(index="index", index_public_url=None, artifacts="artifacts", data=None)
-    workspace = Workspace(tmp_path, settings, Silent())
+    workspace = Workspace(tmp_path, settings, Watcher())
     key = record_key(wheel.name)
     record = parse_record((tmp_path / "index" / key).read_bytes(), key)
     for _ in range(2):
@@ -156,7 +153,7 @@ def test_a_refusal_names_only_what_is_open():
 
 
 def test_a_plan_whose_wheel_is_published_is_found_until_it_is_yanked(publish, tmp_path):
-    workspace = Workspace(tmp_path, Settings(index="index"), Silent())
+    workspace = Workspace(tmp_path, Settings(index="index"), Watcher())
     assert find_published(workspace, PLAN) is None
     publish()
     assert find_published(workspace, PLAN).filename == "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
@@ -170,7 +167,7 @@ def test_a_plan_whose_wheel_is_published_is_found_until_it_is_yanked(publish, tm
 
 def test_the_other_form_of_a_published_wheel_is_not_there_already(publish, tmp_path):
     """Both forms share what was compiled, so they have one digest, and one version: it said "already there"."""
-    workspace = Workspace(tmp_path, Settings(index="index"), Silent())
+    workspace = Workspace(tmp_path, Settings(index="index"), Watcher())
     vendored = SimpleNamespace(**{**vars(PLAN), "library_wheels": [], "cuda_libraries": "vendored"})
     publish()
     with pytest.raises(PublishRefusedError, match="with `cuda_libraries: wheels`, this plan has vendored") as caught:
@@ -188,7 +185,7 @@ def test_an_unfinished_run_of_the_other_form_is_not_taken_up(tmp_path):
     thin, vendored = (plan_of(**torch, cuda_libraries=form) for form in ("wheels", "vendored"))
     assert thin.digest == vendored.digest
     assert [thin.cuda_libraries, vendored.cuda_libraries] == ["wheels", "vendored"]
-    workspace = Workspace(tmp_path, Settings.model_construct(artifacts="artifacts", data=None), Silent())
+    workspace = Workspace(tmp_path, Settings.model_construct(artifacts="artifacts", data=None), Watcher())
     with open_journal(workspace.project, workspace.settings) as journal:
         run = journal.create_run(thin.digest, Request(), json.loads(thin.to_json()))
         assert take_up(journal, vendored) is None
@@ -196,7 +193,7 @@ def test_an_unfinished_run_of_the_other_form_is_not_taken_up(tmp_path):
 
 
 def test_a_published_wheel_whose_file_is_gone_is_built_again(publish, tmp_path):
-    workspace = Workspace(tmp_path, Settings(index="index"), Silent())
+    workspace = Workspace(tmp_path, Settings(index="index"), Watcher())
     publish()
     (tmp_path / "index/whl/files/canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl").unlink()
     assert find_published(workspace, PLAN) is None

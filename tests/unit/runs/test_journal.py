@@ -261,7 +261,7 @@ def test_what_is_being_written_is_read_by_one_who_may_not_write(path, journal, m
 
 def test_it_can_be_opened_while_another_process_writes(path, journal, monkeypatch):
     run = journal.create_run("d", Request(), {})
-    monkeypatch.setattr("farm.run.journal.database.BUSY_S", 0.0)
+    monkeypatch.setattr("farm.run.journal.BUSY_S", 0.0)
     with journal._writing(), Journal(path) as reader:
         assert reader.runs() == (run,)
 

@@ -7,7 +7,7 @@ import pytest
 
 from farm.plan.settings import load_settings
 from farm.run import workspace
-from farm.run.journal.database import network_file_system
+from farm.run.journal import network_file_system
 from farm.run.workspace import Workspace, warn_of_place
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.run.journal import Journal, Request
-from farm.run.journal.model import Process, is_dead, this_process
+from farm.run.journal import Journal, Process, Request, is_dead, this_process
 
 WRITER = """
 run = journal.create_run("d", Request(), {})

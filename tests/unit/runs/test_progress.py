@@ -1,7 +1,6 @@
 """How far a build is, by the events that it left."""
 
-from farm.run.journal.model import Event
-from farm.run.journal.state import progress
+from farm.run.journal import Event, progress
 
 
 def noted(*entries):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from farm.cli.status import summary
-from farm.run.journal import EventKind, Phase, Reason, Request, state_of
-from farm.run.journal.model import Process, Run
+from farm.cli.runs import summary
+from farm.run.journal import EventKind, Phase, Process, Reason, Request, Run, state_of
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1", "platform": "linux"}
 

@@ -14,7 +14,7 @@ from farm.catalog import gpus
 from farm.plan.compat import official
 from farm.plan.compat.official import Question
 from farm.plan.recommend import machine_of, own_builds
-from farm.site import answers, pages
+from farm.site import pages
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = 2000
@@ -129,7 +129,7 @@ def names():
 def test_python_and_javascript_give_the_same_answers(node, tmp_path):
     asked = {"questions": list(questions()), "texts": TEXTS, "names": list(names()), "builds": BUILDS}
     document = {**asked, "questions": [vars(question) for question in asked["questions"]]}
-    (tmp_path / "facts.json").write_text(json.dumps(answers.data(ROOT, [])))
+    (tmp_path / "facts.json").write_text(json.dumps(pages.data(ROOT, [])))
     (tmp_path / "asked.json").write_text(json.dumps(document))
     script = pages.TEMPLATES / "answers.js"
     command = [node, "-e", RUN, str(script), str(tmp_path / "facts.json"), str(tmp_path / "asked.json")]

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.smoke.report import Check, SmokeReport
-from farm.smoke.runner import find_causes
-from farm.wheel.messages import tables, words
+from farm.smoke.runner import Check, SmokeReport, find_causes
+from farm.wheel.explain import tables, words
 
 
 def report(seen="", *, name="import", status="failed", outcome="failed", signal=None, tail="", more=()):

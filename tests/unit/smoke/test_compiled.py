@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.smoke.probe import checks, compiled
-from farm.smoke.probe.outcome import FailedError, NotRunError
-from farm.smoke.probe.recorder import Recorder
+from farm.smoke.probe import features, main
+from farm.smoke.probe.recorder import FailedError, NotRunError, Recorder
 
 
 class Torch:
@@ -42,7 +41,7 @@ class Quiet:
 @pytest.fixture
 def prompt(monkeypatch):
     """The prompt of Visual Studio."""
-    monkeypatch.setattr(compiled.sys, "platform", "win32")
+    monkeypatch.setattr(features.sys, "platform", "win32")
     monkeypatch.setattr(shutil, "which", lambda name: "C:/vc/cl.exe" if name == "cl" else None)
     monkeypatch.setenv("INCLUDE", "C:/vc/include")
     monkeypatch.setenv("LIB", "C:/vc/lib")
@@ -62,13 +61,13 @@ def refuses(text):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_it_passes_where_all_is_there(prompt, device):
-    assert compiled.check_compile(Torch(), device) == "two layers compiled; the same result"
+    assert features.check_compile(Torch(), device) == "two layers compiled; the same result"
 
 
 def test_what_is_missing_is_named(prompt):
     def reason(torch, device="cpu"):
         with pytest.raises(NotRunError) as caught:
-            compiled.check_compile(torch, device)
+            features.check_compile(torch, device)
         return str(caught.value)
 
     assert "2.0 was the first" in reason(SimpleNamespace())
@@ -85,19 +84,19 @@ def test_what_is_missing_is_named(prompt):
 
 def test_a_wrong_result_and_any_other_error_fail(prompt):
     with pytest.raises(FailedError, match="another result"):
-        compiled.check_compile(Torch(lambda _: lambda _given: [2.0]), "cpu")
+        features.check_compile(Torch(lambda _: lambda _given: [2.0]), "cpu")
     with pytest.raises(RuntimeError, match="C1083"):
-        compiled.check_compile(Torch(refuses("CppCompileError: fatal error C1083")), "cpu")
+        features.check_compile(Torch(refuses("CppCompileError: fatal error C1083")), "cpu")
 
 
 @pytest.fixture
 def linux(monkeypatch, tmp_path):
     """A machine with a compiler, Python's headers and triton."""
-    monkeypatch.setattr(compiled.sys, "platform", "linux")
+    monkeypatch.setattr(features.sys, "platform", "linux")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(compiled.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(features.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     (tmp_path / "Python.h").touch()
     return monkeypatch
 
@@ -105,11 +104,11 @@ def linux(monkeypatch, tmp_path):
 def test_on_a_card_under_linux_it_needs_triton_a_compiler_and_a_header(linux, tmp_path):
     def reason(torch):
         with pytest.raises(NotRunError) as caught:
-            compiled.check_compile(torch, "cuda")
+            features.check_compile(torch, "cuda")
         return str(caught.value)
 
     for capability in ((7, 0), (9, 0)):
-        assert compiled.check_compile(Torch(capability=capability), "cuda") == "two layers compiled; the same result"
+        assert features.check_compile(Torch(capability=capability), "cuda") == "two layers compiled; the same result"
     assert reason(Torch(capability=(3, 5))) == "Triton starts at sm_70, this card is sm_35"
     (tmp_path / "Python.h").unlink()
     assert "python3-dev" in reason(Torch())
@@ -122,16 +121,16 @@ def test_on_a_card_under_linux_it_needs_triton_a_compiler_and_a_header(linux, tm
     linux.setattr(importlib.util, "find_spec", lambda _: object())
     (tmp_path / "Python.h").touch()
     with pytest.raises(FailedError, match="another result"):
-        compiled.check_compile(Torch(lambda _: lambda _given: [2.0]), "cuda")
+        features.check_compile(Torch(lambda _: lambda _given: [2.0]), "cuda")
 
 
 @pytest.mark.parametrize(("system", "on_cpu"), [("win32", True), ("linux", False)])
 def test_it_is_asked_on_windows_and_on_every_card(monkeypatch, tmp_path, system, on_cpu):
-    monkeypatch.setattr(checks.sys, "platform", system)
+    monkeypatch.setattr(main.sys, "platform", system)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     recorder = Recorder(str(tmp_path / "report.json"), {})
     options = SimpleNamespace(seed=1, expect_quantized=None, expect_feature=[])
-    checks.check_cpu(recorder, Torch(), options)
+    main.check_cpu(recorder, Torch(), options)
     found = {check["name"]: check["status"] for check in recorder.checks if "compile" in check["name"]}
     assert found == ({"torch.compile on cpu": "not_run"} if on_cpu else {})
-    assert "torch.compile on cuda" in checks.card_checks(Torch(), 1)
+    assert "torch.compile on cuda" in main.card_checks(Torch(), 1)

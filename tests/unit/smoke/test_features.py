@@ -3,7 +3,7 @@
 import pytest
 
 from farm.smoke.probe.features import check_openblas, mkl_code, openblas_code
-from farm.smoke.probe.outcome import FailedError, NotRunError, Warned
+from farm.smoke.probe.recorder import FailedError, NotRunError, Warned
 
 MKL = "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240823 for Intel(R) 64 architecture {}, Lnx lp64 gnu_thread"
 ISA = "onednn_verbose,v1,info,cpu,isa:{}"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.smoke.probe.operations import check_indexing
-from farm.smoke.probe.outcome import FailedError
+from farm.smoke.probe.recorder import FailedError
 
 
 class Tensor:

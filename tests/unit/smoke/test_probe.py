@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.smoke.probe import checks, jit, main, outcome, package, products, recorder, speed
-from farm.smoke.probe import driver as nvidia_driver
+from farm.smoke.probe import card, main, package, products, recorder
 from tests.examples import examples
 
 
@@ -51,7 +50,7 @@ def test_code_for_a_device(capability, archs, answer):
     ],
 )
 def test_no_code_for_a_device(capability, archs):
-    with pytest.raises(outcome.FailedError) as caught:
+    with pytest.raises(recorder.FailedError) as caught:
         package.code_for(capability, archs)
     assert caught.value.expected == "code that runs on sm_{}{}".format(*capability)
 
@@ -165,7 +164,7 @@ def machine(monkeypatch):
                 raise OSError(name)
             return driver
 
-        monkeypatch.setattr(nvidia_driver.ctypes, "CDLL", load)
+        monkeypatch.setattr(card.ctypes, "CDLL", load)
 
     return has
 
@@ -181,25 +180,25 @@ def machine(monkeypatch):
 )
 def test_no_driver_is_a_reason_not_to_run(machine, driver, reason):
     machine(driver)
-    with pytest.raises(outcome.NotRunError, match=f"^{reason}"):
-        nvidia_driver.find_driver()
+    with pytest.raises(recorder.NotRunError, match=f"^{reason}"):
+        card.find_driver()
 
 
 def test_a_driver(machine):
     machine(FakeDriver(version=12020, count=2))
-    assert nvidia_driver.find_driver() == (2, "driver 535.54.03 for CUDA 12.2, 2 GPU(s)")
+    assert card.find_driver() == (2, "driver 535.54.03 for CUDA 12.2, 2 GPU(s)")
 
 
 def test_a_driver_without_nvml(machine):
     driver = FakeDriver(version=11040)
     driver.nvmlInit_v2 = lambda: 1
     machine(driver)
-    assert nvidia_driver.find_driver() == (1, "driver for CUDA 11.4, 1 GPU(s)")
+    assert card.find_driver() == (1, "driver for CUDA 11.4, 1 GPU(s)")
 
 
 def test_what_the_driver_says_of_the_card(machine):
     machine(FakeDriver(attributes={16: 15, 13: 745000, 36: 3004000, 37: 384}))
-    found = nvidia_driver.card_numbers()
+    found = card.card_numbers()
     assert found == {"multiprocessors": 15, "clock_khz": 745000, "memory_clock_khz": 3004000, "bus_bits": 384}
 
 
@@ -241,7 +240,7 @@ def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=N
 
 def gpu_part(tmp_path, module, *, cpu_only=False):
     run = recorder.Recorder(str(tmp_path / "report.json"), {})
-    checks.check_cuda(run, module, 1, cpu_only)
+    main.check_cuda(run, module, 1, cpu_only)
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["checks"] == run.checks
     return {check["name"]: (check["status"], check["seen"] or check["reason"]) for check in run.checks}
@@ -350,17 +349,19 @@ NEW_PTX = "RuntimeError: CUDA error: the provided PTX was compiled with an unsup
 
 def test_own_sass_is_native():
     found = {"without JIT": runs(), "JIT only": fails(NO_IMAGE)}
-    code, text = jit.judge_code(found, ["sm_35"], "sm_35")
+    code, text = card.judge_code(found, ["sm_35"], "sm_35")
     assert code == "native"
     assert text == "its own SASS serves sm_35: first kernel 0.010 s, then 0.0001 s; no PTX that serves"
-    assert "has PTX as well (3.000 s" in jit.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
+    assert "has PTX as well (3.000 s" in card.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
     late = {**found, "JIT only": fails("did not finish in 60 s")}
-    assert jit.judge_code(late, ["sm_35"], "sm_35")[1].endswith("; its PTX did not finish in 60 s")
+    assert card.judge_code(late, ["sm_35"], "sm_35")[1].endswith("; its PTX did not finish in 60 s")
 
 
 @pytest.mark.parametrize("error", [NO_JIT, NO_IMAGE])
 def test_ptx_that_was_compiled_is_jit_with_a_warning(error):
-    code, text = jit.judge_code({"without JIT": fails(error), "ordinary": runs(95.5)}, ["sm_50", "compute_35"], "sm_37")
+    code, text = card.judge_code(
+        {"without JIT": fails(error), "ordinary": runs(95.5)}, ["sm_50", "compute_35"], "sm_37"
+    )
     assert code == "jit"
     assert "no SASS for sm_37 in the wheel (sm_50 compute_35)" in text
     assert "first kernel 95.500 s" in text
@@ -376,15 +377,15 @@ def test_ptx_that_was_compiled_is_jit_with_a_warning(error):
     ],
 )
 def test_no_code_that_runs(plain, ordinary, seen):
-    with pytest.raises(outcome.FailedError) as caught:
-        jit.judge_code({"without JIT": fails(plain), "ordinary": fails(ordinary)}, ["sm_35"], "sm_90")
+    with pytest.raises(recorder.FailedError) as caught:
+        card.judge_code({"without JIT": fails(plain), "ordinary": fails(ordinary)}, ["sm_35"], "sm_90")
     assert seen in caught.value.seen
 
 
 @pytest.mark.parametrize(
     ("plain", "tried"),
     [
-        (runs(), {"without JIT": 900.0, "JIT only": jit.PTX_AS_WELL_S}),
+        (runs(), {"without JIT": 900.0, "JIT only": card.PTX_AS_WELL_S}),
         (fails(NO_JIT), {"without JIT": 900.0, "ordinary": 900.0}),
     ],
 )
@@ -396,7 +397,7 @@ def test_nothing_is_compiled_whose_answer_is_known(plain, tried):
         found[way] = limit_s
         return plain if way == "without JIT" else runs(60)
 
-    assert set(jit.try_ways(run, 900.0)) == set(tried)
+    assert set(card.try_ways(run, 900.0)) == set(tried)
     assert found == tried
 
 
@@ -404,12 +405,12 @@ def test_nothing_is_compiled_whose_answer_is_known(plain, tried):
 
 
 def test_every_row_of_units_has_a_source():
-    known = speed.throughput()
+    known = card.throughput()
     assert set(known["sources"]) == {*known["units"], "geforce_float64"}
-    assert speed.units_of("float64", 35) == 64
-    assert speed.units_of("float64", 35, geforce=True) == 8
-    assert speed.units_of("float32", 35, geforce=True) == 192
-    assert speed.units_of("float32", 36) == 0
+    assert card.units_of("float64", 35) == 64
+    assert card.units_of("float64", 35, geforce=True) == 8
+    assert card.units_of("float32", 35, geforce=True) == 192
+    assert card.units_of("float32", 36) == 0
 
 
 # Multiprocessors, clock in GHz and TFLOP/s as NVIDIA's datasheets and whitepapers give them.
@@ -434,7 +435,7 @@ def test_every_row_of_units_has_a_source():
     ],
 )
 def test_peaks_are_those_of_the_datasheets(name, sm, multiprocessors, ghz, tflops):
-    assert 2e-3 * speed.units_of(name, sm) * multiprocessors * ghz == pytest.approx(tflops, rel=0.02)
+    assert 2e-3 * card.units_of(name, sm) * multiprocessors * ghz == pytest.approx(tflops, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -450,16 +451,16 @@ def test_peaks_are_those_of_the_datasheets(name, sm, multiprocessors, ghz, tflop
     ids=["H100", "just enough", "GT 710", "GT 710, float64", "not known", "nothing left"],
 )
 def test_a_product_whose_speed_is_measured_fits_into_the_cards_memory(most, item, free, rows):
-    assert speed.rows_that_fit(most, item, free) == rows
+    assert card.rows_that_fit(most, item, free) == rows
 
 
 def test_a_share_below_the_limit_gets_a_warning():
-    good = speed.share_of_peak("product", 3.0, 4.29, "TFLOP/s", 0.4, "a debug build")
+    good = card.share_of_peak("product", 3.0, 4.29, "TFLOP/s", 0.4, "a debug build")
     assert good == "3 TFLOP/s, 70 % of the card's 4.29"
     assert not hasattr(good, "warning")
-    slow = speed.share_of_peak("product", 0.3, 4.29, "TFLOP/s", 0.4, "a debug build")
+    slow = card.share_of_peak("product", 0.3, 4.29, "TFLOP/s", 0.4, "a debug build")
     assert slow.warning == "product below 40 % of what the card can do: a debug build"
-    assert "not known" in speed.share_of_peak("product", 3.0, 0.0, "TFLOP/s", 0.4, "")
+    assert "not known" in card.share_of_peak("product", 3.0, 0.0, "TFLOP/s", 0.4, "")
 
 
 # --- what it leaves
@@ -467,7 +468,7 @@ def test_a_share_below_the_limit_gets_a_warning():
 
 def test_a_warning_is_in_the_file_and_the_table(tmp_path, capsys):
     run = recorder.Recorder(str(tmp_path / "report.json"), {})
-    assert run.run("speed", "copy", lambda: outcome.Warned("1 GB/s", "slow")) == "passed"
+    assert run.run("speed", "copy", lambda: recorder.Warned("1 GB/s", "slow")) == "passed"
     (entry,) = json.loads((tmp_path / "report.json").read_text())["checks"]
     assert (entry["status"], entry["seen"], entry["warning"]) == ("passed", "1 GB/s", "slow")
     assert capsys.readouterr().out.startswith("warning  copy")
@@ -491,7 +492,7 @@ def test_sys_exit_in_a_check_is_a_failed_check(tmp_path):
 def test_how_a_script_ended_is_said(tmp_path, line, seen):
     script = tmp_path / "own.py"
     script.write_text(line)
-    with pytest.raises(outcome.FailedError) as caught:
+    with pytest.raises(recorder.FailedError) as caught:
         package.check_script(str(script))
     assert caught.value.seen == seen
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.smoke.report import MAX_DOCUMENT, Check, Row, SmokeReport, read_document
+from farm.smoke.runner import MAX_DOCUMENT, Check, Row, SmokeReport, read_document
 
 CHECK = Check(group="cpu", name="version", status="passed", seen="1.0", expected=None, reason=None, seconds=0.5)
 FAILED = CHECK.model_copy(update={"name": "archs", "status": "failed", "seen": "sm_50", "expected": "also\nsm_35"})

@@ -6,10 +6,9 @@ import struct
 import capstone
 import pytest
 
-from farm.base.errors import UsageError
-from farm.wheel.aarch64 import _features, _is_base, scan_aarch64, scan_arm_starts
 from farm.wheel.elf import read_elf
-from farm.wheel.isalevels import arm_level_names
+from farm.wheel.isa import _allowed, _is_base, scan_isa, scan_starts
+from farm.wheel.policy import arm_level_names, arm_table
 
 CODE = 352  # where build_elf puts the text
 BASE = {
@@ -50,16 +49,14 @@ RET = 0xD65F03C0
 def scan(make_elf):
     def run(words, level):
         raw = make_elf(machine=183, text=struct.pack(f"<{len(words)}I", *words), symbols={"first": 0, "second": 8})
-        return scan_aarch64(raw, read_elf(raw), level)
+        return scan_isa(raw, read_elf(raw), level)
 
     return run
 
 
 def test_levels_are_ordered():
     assert arm_level_names() == ("armv8_2", "armv9")
-    assert set(_features("armv8_2")) < set(_features("armv9"))
-    with pytest.raises(UsageError, match="avx"):
-        list(_features("avx"))
+    assert set(_allowed("armv8_2", arm_table())) < set(_allowed("armv9", arm_table()))
 
 
 @pytest.mark.parametrize("level", ["armv8_2", "armv9"])
@@ -96,14 +93,14 @@ def test_data_between_functions_are_counted(scan):
 
 def test_a_size_that_is_no_multiple_of_four(make_elf):
     raw = make_elf(machine=183, text=struct.pack("<I", BEYOND["bfdot v0.4s, v1.8h, v2.8h"][0]) + b"\x01")
-    assert [find.feature for find in scan_aarch64(raw, read_elf(raw), "armv9").beyond] == ["BF16"]
+    assert [find.feature for find in scan_isa(raw, read_elf(raw), "armv9").beyond] == ["BF16"]
 
 
 def test_what_is_not_decoded_needs_no_extension():
     """The classes that are skipped, against the decoder: 200,000 words, the same in each run."""
     decoder = capstone.Cs(capstone.CS_ARCH_AARCH64, capstone.CS_MODE_LITTLE_ENDIAN)
     decoder.detail = True
-    allowed, words = set(_features("armv8_2")), random.Random(47)
+    allowed, words = set(_allowed("armv8_2", arm_table())), random.Random(47)
     skipped = [word for word in (words.getrandbits(32) for _ in range(200_000)) if _is_base(word)]
     assert len(skipped) > 40_000
     for word in skipped:
@@ -153,7 +150,7 @@ def on_import(make_elf):
         raw = make_elf(
             machine=183, text=bytes(code), symbols=symbols, init=init, relocate_init=False, relocations=relocations
         )
-        return [place for find in scan_arm_starts(raw, read_elf(raw), "armv8_2").result.beyond for place in find.places]
+        return [place for find in scan_starts(raw, read_elf(raw), "armv8_2").result.beyond for place in find.places]
 
     return run
 

@@ -10,8 +10,7 @@ import yaml
 
 from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.wheel.explain import explain
-from farm.wheel.messages import source_of, tables
+from farm.wheel.explain import explain, source_of, tables
 
 WINDOWS = "cp311-cp311-win_amd64"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"

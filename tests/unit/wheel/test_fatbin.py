@@ -74,7 +74,7 @@ def test_a_cubin_for_one_gpu_alone(make_cubin, abi, flags, compat, sm):
         raw += compat
         raw[40:48], raw[60] = len(raw).to_bytes(8, "little"), 2
         raw += symbols + struct.pack("<IIQQQQIIQQ", 0, 0x70000086, 0, 0, at, len(compat), 0, 0, 4, 0)
-    library = read_library("own/kernels.cubin", "", bytes(raw), None)
+    library = read_library("own/kernels.cubin", "", bytes(raw))
     assert (library.error, [group.sass for group in library.fatbins]) == (None, [(sm,)])
 
 

@@ -11,8 +11,7 @@ import pytest
 from farm.base.errors import FarmError
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 from tests.unit.wheel import hostile_corpus as corpus
 from tests.unit.wheel import hostile_make as make

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.elf import read_elf
-from farm.wheel.initscan import scan_starts
+from farm.wheel.isa import scan_starts
 from tests.examples import examples
 from tests.unit.wheel.conftest import build_elf
 

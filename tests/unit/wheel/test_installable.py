@@ -5,8 +5,7 @@ import pytest
 from farm.base.errors import UsageError
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"

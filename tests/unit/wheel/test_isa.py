@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel import isa, isalevels
+from farm.wheel import isa, policy
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import scan_isa
-from farm.wheel.isalevels import level_names
-from farm.wheel.policy import Chosen
+from farm.wheel.policy import Chosen, level_names
 from tests.examples import examples
 
 # Encodings by hand from Intel SDM vol. 2.
@@ -141,7 +140,7 @@ def test_an_unknown_level_is_the_callers_mistake(make_elf):
 
 
 def test_the_table_names_only_what_the_decoder_knows():
-    table = isalevels.table()
+    table = policy.table()
     known = {name for name in vars(iced_x86.CpuidFeature) if name.isupper()}
     listed = list(table["harmless"]) + [name for level in table["levels"].values() for name in level["features"]]
     assert set(listed) <= known

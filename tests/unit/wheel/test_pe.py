@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.library import read_library
-from farm.wheel.pe import read_pe
-from farm.wheel.windows import added_folders, owner, windows_dlls
+from farm.wheel.pe import added_folders, owner, read_pe, windows_dlls
 from tests.examples import examples
 
 
@@ -62,7 +61,7 @@ def test_names_that_would_move_a_cursor_are_escaped(make_pe):
 
 def test_fat_binaries(make_pe, make_entry, make_container):
     fatbin = make_container(make_entry("sass", 35), make_entry("ptx", 50))
-    found = read_library("torch/lib/torch_cuda.dll", "", make_pe(fatbin=fatbin), None)
+    found = read_library("torch/lib/torch_cuda.dll", "", make_pe(fatbin=fatbin))
     assert [(group.sass, group.ptx, group.containers) for group in found.fatbins] == [((35,), (50,), 1)]
     assert (found.format, found.machine, found.kind, found.linker) == ("pe", "amd64", "shared", "14.29")
 
@@ -71,9 +70,9 @@ def test_fat_binaries(make_pe, make_entry, make_container):
 def test_what_cudnn_loads_by_name(make_pe, encoding):
     text = "\0Could not locate zlibwapi.dll\0cudnn_ops_infer64_8.dll\0other.dll\0cudnn64_8.dll\0".encode(encoding)
     raw = make_pe(data=text)
-    named = read_library("torch/lib/cudnn64_8.dll", "", raw, None).named
+    named = read_library("torch/lib/cudnn64_8.dll", "", raw).named
     assert named == ("cudnn_ops_infer64_8.dll", "zlibwapi.dll")
-    assert read_library("torch/lib/torch_cpu.dll", "", raw, None).named == ()
+    assert read_library("torch/lib/torch_cpu.dll", "", raw).named == ()
 
 
 def test_who_brings_what():
@@ -102,7 +101,7 @@ def test_who_brings_what():
 
 def read_everything(raw):
     read_pe(raw)
-    read_library("torch/lib/cudnn64_8.dll", "", raw, None)
+    read_library("torch/lib/cudnn64_8.dll", "", raw)
 
 
 @examples(500)

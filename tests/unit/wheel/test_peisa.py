@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
+from farm.wheel.isa import scan_dll
 from farm.wheel.pe import read_pe
-from farm.wheel.peisa import scan_dll
 from tests.examples import examples
 
 BASE, TEXT, RDATA = 0x10000000, 0x1000, 0x2000

@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from farm.base.errors import UsageError
-from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
-from farm.wheel.report import Check, Finding, Report
+from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, load_policy, parse_waiver
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel import record
-from farm.wheel.record import Row, compare_record, parse_record, render_record
+from farm.wheel import metadata
+from farm.wheel.metadata import Row, compare_record, parse_record, render_record
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of nothing
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -111,7 +111,7 @@ def test_a_size_has_at_most_19_digits(path):
 
 @pytest.mark.parametrize("path", ["a", '"a,b"'])
 def test_there_are_so_many_rows_and_no_more(monkeypatch, path):
-    monkeypatch.setattr(record, "_MAX_ROWS", 50)
+    monkeypatch.setattr(metadata, "_MAX_ROWS", 50)
     row = f"{path},,\n".encode()
     assert len(parse_record(row * 49)) == 49
     assert len(parse_record(row * 50)) == 50

@@ -7,10 +7,9 @@ from farm.base.errors import UsageError, VerificationFailedError
 from farm.cli.main import main
 from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
+from farm.wheel.metadata import compare_record, parse_record
 from farm.wheel.policy import Policy
-from farm.wheel.record import compare_record, parse_record
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 

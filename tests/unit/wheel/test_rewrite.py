@@ -6,7 +6,7 @@ import pytest
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel import archive as zipformat
 from farm.wheel.archive import Archive
-from farm.wheel.record import parse_record
+from farm.wheel.metadata import parse_record
 from farm.wheel.rewrite import NewMember, rewrite
 
 RECORD = "x-1.dist-info/RECORD"

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.main import main
 from farm.wheel.inspect import inspect
-from farm.wheel.policy import CheckId, Policy
-from farm.wheel.report import Report
+from farm.wheel.policy import CheckId, Policy, Report
 from farm.wheel.verify import verify
 from tests.examples import examples
 from tests.schemas import valid
@@ -512,7 +511,7 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
 
 
 def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, monkeypatch, capsys):
-    monkeypatch.setattr("farm.cli.inspect.DECODED", 100)
+    monkeypatch.setattr("farm.cli.wheels.DECODED", 100)
     path = make_wheel(tmp_path, {"canary/extra.so": make_elf(needed=["libc.so.6"], text=VPADDD_YMM)}, tag=TAG)
     for words, seen in [((), "not decoded (--cpu)"), (("--cpu",), "AVX2 1")]:
         assert main(["inspect", str(path), *words]) == 0

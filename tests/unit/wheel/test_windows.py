@@ -14,10 +14,9 @@ from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.wheel.explain import explain
 from farm.wheel.inspect import inspect
+from farm.wheel.metadata import parse_record
 from farm.wheel.policy import Policy
-from farm.wheel.record import parse_record
-from farm.wheel.repair import repair
-from farm.wheel.vendor import RepairOptions
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 ROOT = Path(__file__).parents[3]

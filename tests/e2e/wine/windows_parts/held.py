@@ -7,10 +7,10 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from farm.base.retries import retry_while_open
-from farm.index.directory import DirectoryStore
+from farm.base.locks import retry_while_open
+from farm.index.backends import DirectoryStore
 from farm.run.dispatch import AlreadyDispatchingError, exclusive
-from farm.run.journal.model import is_dead, this_process
+from farm.run.journal import is_dead, this_process
 
 target, part = Path("target"), Path("part")
 target.write_bytes(b"old")
@@ -40,7 +40,7 @@ threading.Timer(0.5, reader.close).start()
 store.discard("probe/held")
 print("discarded", store.get("probe/held"))
 
-ask = "from farm.run.journal.model import this_process; print(this_process().to_json(), flush=True); input()"
+ask = "from farm.run.journal import this_process; print(this_process().to_json(), flush=True); input()"
 child = subprocess.Popen([sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 assert child.stdout
 other = type(this_process()).from_json(child.stdout.readline().decode())

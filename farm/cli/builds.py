@@ -1,0 +1,362 @@
+"""Commands that build or test, here with progress or by the dispatcher: `farm submit`, `build`, `retry`, `smoke`, …"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from farm.base import processes
+from farm.base import zipapps as pack
+from farm.base.errors import ExitCode, InfrastructureError, NoRunnerError, SmokeFailedError, UsageError
+from farm.base.text import plain
+from farm.cli import show
+from farm.cli.arguments import AGAIN
+from farm.cli.progress import watching
+from farm.cli.runs import POLL_S, explain_end, lines, summary, wait_for_ends
+from farm.cli.selection import (
+    journal_with_a_run,
+    plan_of,
+    plans_of,
+    project_of,
+    runs_of,
+    selectors_of,
+    workspace_of,
+)
+from farm.index.backends import open_store
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.plan.render import render
+from farm.plan.settings import Settings
+from farm.run import run as runs
+from farm.run.backends import check_engine, engine_for, engine_kind
+from farm.run.bundle import bundle
+from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
+from farm.run.journal import Journal, Run, Until, state_of
+from farm.run.release import find_published, listed, needs_more, pip_source, use_published
+from farm.run.smoke import SmokeOptions, smoke
+from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
+from farm.smoke.runner import PROBE, SmokeReport
+
+PATIENCE_S = 3.0
+"""How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""
+
+
+def run_submit(args: argparse.Namespace) -> int:
+    rebuild, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
+    project, settings, plans = plans_of(args)
+    workspace = Workspace(project, settings, Watcher())
+    until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
+    several = len(plans) > 1 or args.all
+    kind = engine_kind(engine_for(plans[0], args.on))
+    # An engine with several runners always builds through the dispatcher, which chooses among them.
+    queued = several or args.detach or kind.queued(workspace)
+    if args.from_bundle and (queued or not kind.traits.in_container):
+        raise UsageError(
+            "--from-bundle takes the wheel of one variant: with no other engine, and not into the background",
+            hint="name one --variant, and leave out --on and --detach",
+        )
+    wanted = []
+    for plan in plans:
+        on = engine_for(plan, args.on)
+        # Only where something is to be published: with --no-publish the wheel itself is wanted.
+        if until != "verify" and not rebuild and not args.from_bundle:
+            check_engine(workspace, on, plan)
+            record = find_published(workspace, plan)
+            if record is not None and not several:
+                return print_outcomes(args, use_published(workspace, plan, record, test=until == "smoke"))
+            if record is not None:
+                continue
+        wanted.append((plan, runs.request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)))
+    if not queued:
+        return carry_out(args, project, settings, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
+    if len(wanted) < len(plans):
+        show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
+    return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
+
+
+def run_build(args: argparse.Namespace) -> int:
+    project, settings = project_of(args)
+    return carry_out(args, project, settings, Plan.read(args.plan), "build")
+
+
+def run_render(args: argparse.Namespace) -> int:
+    if not (args.output or args.bundle):
+        raise UsageError("no output is chosen", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
+    project, settings, plan = plan_of(args)
+    files = render(project, plan).write(args.output) if args.output else []
+    if args.bundle:
+        with watching(args) as watcher:
+            files += bundle(Workspace(project, settings, watcher), plan, args.bundle)
+    show.answer(args, [str(path) for path in files], files)
+    return 0
+
+
+def run_retry(args: argparse.Namespace) -> int:
+    workspace = workspace_of(args)
+    with journal_with_a_run(args) as journal:
+        named = runs_of(args, journal)
+        for old in named:
+            if old.finished is None:
+                state = state_of(journal, old)
+                hint = state.text if state.abandoned else f"farm cancel {old.id}"
+                raise UsageError(f"run {old.id} has not ended", hint=hint)
+    # The plans as they were, not resolved anew: the matrix may have changed since.
+    wanted = [(runs.plan_of(old), replace(old.request, retry_of=old.id, rebuild=args.rebuild)) for old in named]
+    return hand_over(
+        args, workspace, runs.create_detached(workspace, wanted), several=len(args.run) != 1 or args.failed
+    )
+
+
+def run_dispatch(args: argparse.Namespace) -> int:
+    workspace = workspace_of(args)
+    workspace.artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        while True:
+            with (
+                exclusive(workspace.artifacts, PATIENCE_S),
+                open_journal(workspace.project, workspace.settings) as journal,
+            ):
+                Dispatcher(workspace, journal, warn=_warn).drain()
+            # Whoever saw the lock held has left its run to us, so look once more now that it is not.
+            with open_journal(workspace.project, workspace.settings) as journal:
+                if not any(run.request.detached for run in journal.open_runs()):
+                    return 0
+    except AlreadyDispatchingError as error:
+        show.say(str(error))
+    return 0
+
+
+def _warn(text: str) -> None:
+    """Write to the dispatcher's own log where the journal cannot be written; on a full disk the runs go on without."""
+    with contextlib.suppress(show.OutputFailedError):
+        show.note(f"farm: {text}")
+
+
+def carry_out(
+    args: argparse.Namespace,
+    project: Path,
+    settings: Settings,
+    plan: Plan,
+    until: Until,
+    *,
+    pieces: Path | None = None,
+    rebuild: bool = False,
+) -> int:
+    """Runs the main job here up to a step and prints its table."""
+    with watching(args) as watcher:
+        workspace = Workspace(project, settings, watcher)
+        on = engine_for(plan, args.on)
+        result = runs.submit(workspace, plan, until=until, on=on, pieces=pieces, rebuild=rebuild)
+    return print_outcomes(args, result)
+
+
+def print_outcomes(args: argparse.Namespace, result: Outcomes) -> int:
+    """The table at the end, JSON, or with --quiet the one line that matters."""
+    if args.json:
+        show.json_document(result.to_json())
+    elif args.quiet:
+        show.say(result.pip_line or result.wheel or "")
+    else:
+        show.outcomes(result)
+    return 0
+
+
+def hand_over(args: argparse.Namespace, workspace: Workspace, named: Sequence[Run], *, several: bool = False) -> int:
+    """Leaves runs to a dispatcher, which is started if none is at work; then prints their ids, or follows them.
+
+    `several`: the command may make several runs, so that its JSON is a list.
+    """
+    dispatcher = start_dispatcher(workspace)
+    if args.detach:
+        documents = [{"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named]
+        show.answer(args, documents if several else {"run": named[0].id}, [run.id for run in named])
+        return 0
+    if not several:
+        return follow(args, workspace, named[0], dispatcher)
+    with open_journal(workspace.project, workspace.settings) as journal:
+        return wait_for_ends(args, journal, [run.id for run in named])
+
+
+def follow(
+    args: argparse.Namespace, workspace: Workspace, run: Run, dispatcher: subprocess.Popen[bytes] | None = None
+) -> int:
+    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher.
+
+    Raises:
+        InfrastructureError: The dispatcher cannot be started.
+    """
+    log = workspace.run_folder(run.id) / "build.log"
+    with open_journal(workspace.project, workspace.settings) as journal:
+        try:
+            show.note(f"run {run.id}")
+            _wait_for_log(journal, run, log, dispatcher)
+            for line in lines(journal, run, log, follow=True):
+                if not args.quiet:
+                    show.note(f"    {line}")
+        except KeyboardInterrupt:
+            show.note(
+                f"run {run.id} continues without this command: `farm logs -f {run.id}` follows it again, "
+                f"`farm cancel {run.id}` ends it"
+            )
+            return ExitCode.INTERRUPTED
+        ended = journal.run(run.id)
+        if args.json:
+            show.json_document(summary(journal, ended))
+        elif not ended.exit_code:
+            show.say(f"run {run.id}: {ended.result}")
+        explain_end(journal, ended)
+    return int(ended.exit_code or 0)
+
+
+def _wait_for_log(journal: Journal, run: Run, log: Path, dispatcher: subprocess.Popen[bytes] | None) -> None:
+    """Until the log begins or the run has ended; shows each new reason for the wait."""
+    shown = None
+    while not log.exists() and journal.run(run.id).finished is None:
+        state = state_of(journal, journal.run(run.id))
+        text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
+        if text != shown:
+            shown = text
+            show.note(f"    {plain(text)}")
+        # Exit code 0 is no failure: it ends so where another dispatcher is at work.
+        if dispatcher is not None and dispatcher.poll():
+            where = journal.path.with_name("dispatch.log")
+            raise InfrastructureError(
+                f"run {run.id} is queued, but the dispatcher ended with exit code {dispatcher.returncode}",
+                hint=f"{where} says why; then `farm dispatch` and `farm logs -f {run.id}`",
+            )
+        time.sleep(POLL_S)
+
+
+def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
+    """Starts a dispatcher, unless one is at work."""
+    workspace.artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        # Held for a moment only, to see whether it is held. A dispatcher that starts just now waits for it:
+        # `PATIENCE_S`.
+        with exclusive(workspace.artifacts, 0.0):
+            pass
+    except AlreadyDispatchingError:
+        return None
+    command = [sys.executable, "-m", "farm.cli.main", "--project", str(workspace.project), "dispatch"]
+    with (workspace.artifacts / "dispatch.log").open("ab") as log:
+        return subprocess.Popen(  # it outlives this command: a session of its own, no terminal
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=dict(os.environ),
+            **processes.APART,  # on Windows it would end with the console window, or by its Ctrl-C
+        )
+
+
+def run_smoke(args: argparse.Namespace) -> int:
+    """Install, run the probe and print the reports.
+
+    Raises:
+        SmokeFailedError: A check failed, with the causes and their fixes.
+        NoRunnerError: This machine has no Python for the variant, or too old a glibc for the wheel.
+        UsageError: There is no such wheel.
+    """
+    if args.write_probe:
+        return _write_probe(args)
+    if args.variant is None:
+        raise UsageError("no variant is chosen", hint="--variant sm35-avx-py311; `farm detect` names this machine's")
+    project, settings = project_of(args)
+    selectors = selectors_of(args, project, settings)
+    plan = resolve(project, selectors)
+    if args.time_limit is not None:
+        settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
+    workspace = Workspace(project, settings, Watcher())
+    wheel: Path | None = args.wheel
+    if wheel is not None and not wheel.is_file():
+        raise UsageError(f"{wheel}: no such file")
+    source, filenames = _sources(args, workspace, plan, selectors.package)
+    requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
+    folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
+    folder.mkdir(parents=True, exist_ok=True)
+    options = SmokeOptions(
+        wheel=wheel,
+        filenames=filenames,
+        gpu=args.require_gpu,
+        # The report of another index's wheel, or of a loose file, does not belong in the project's index.
+        keep=not args.index_url and wheel is None,
+        passed=tuple(args.pass_env),
+    )
+    # A report of an earlier test would be taken for this one's, where this one ends before it writes its own.
+    for old in folder.glob("smoke*.json"):
+        old.unlink()
+    result = Outcomes()
+    with watching(args) as watcher:
+        failed = smoke(replace(workspace, watcher=watcher), plan, folder, result, requirement, source, options)
+    files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
+    if wheel is not None:
+        for file in files:
+            wheel.with_name(f"{wheel.name}.{file.name}").write_bytes(file.read_bytes())
+    _show(args, result, [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files], folder)
+    if failed:
+        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    if not files:
+        raise NoRunnerError(
+            f"nothing was tested: {result.steps[0].result}",
+            hint="install that Python (deadsnakes, python.org, `uv python install`), test on a system that the wheel "
+            "is for, or name a variant for this one",
+        )
+    return 0
+
+
+def _write_probe(args: argparse.Namespace) -> int:
+    args.write_probe.write_bytes(pack.pack(PROBE))
+    line = f"{args.write_probe}: python3 {args.write_probe.name} --help"
+    show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
+    return 0
+
+
+def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport], folder: Path) -> None:
+    if args.json:
+        show.json_document({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]})
+    elif args.quiet:
+        for step in result.steps:
+            show.say(f"{step.name}: {step.outcome}; {step.result}")
+    else:
+        for report in reports:
+            show.table(f"on {report.where}", ("check", "status", "seen"), report.rows())
+            for cause in report.causes:
+                show.say(f"why: {cause.what}")
+                show.say(f"fix: {cause.fix}")
+        show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
+
+
+def _sources(
+    args: argparse.Namespace, workspace: Workspace, plan: Plan, package: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The installer's options that name the index, and the wheels of the plan that it lists, where that is known."""
+    group = plan.parsed_variant.group
+    if args.index_url and not args.index_url.startswith(("http://", "https://")):
+        # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm publish` prints.
+        workspace = replace(workspace, settings=workspace.settings.with_index(args.index_url))
+    elif args.index_url:
+        return ("--extra-index-url", args.index_url), ()
+    elif args.wheel is not None:
+        return (), ()  # what it depends on comes from the installer's own default index
+    names = _published(workspace, plan, package)
+    return pip_source(workspace, group, more=not names or any(needs_more(workspace, name) for name in names)), names
+
+
+def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
+    """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
+    if workspace.index_url.startswith("s3://"):
+        return ()
+    if names := listed(open_store(workspace.index_url), plan):
+        return tuple(names)
+    raise UsageError(
+        f"{plan.package} {plan.version} is not published in {workspace.index_url}",
+        hint=f"build it: farm submit --variant {plan.variant} --package {package} --platform {plan.platform} "
+        f"--channel {plan.channel}; "
+        "or test another wheel: --wheel FILE, --index-url URL",
+    )

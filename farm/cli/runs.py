@@ -1,0 +1,242 @@
+"""Commands about runs, by the journal: `farm status`, `logs`, `cancel`, `wait`. Engines do not matter here."""
+
+import argparse
+import sys
+import time
+from collections.abc import Generator, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from farm.base.errors import ExitCode, FarmError, InfrastructureError, UsageError
+from farm.base.project import LOCAL
+from farm.base.text import duration, log_line, plain
+from farm.cli import show
+from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
+from farm.run.journal import EventKind, Journal, Run, progress, state_of
+
+COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
+WHY_WIDTH = 200
+POLL_S = 0.3
+
+
+def run_status(args: argparse.Namespace) -> int:
+    with journal_of(args) as journal:
+        if journal is None or not (args.run or journal.runs(1)):
+            if args.run:
+                raise UsageError(f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …")
+            show.answer(args, [], ["no runs yet"])  # an answer, for which no file is written
+        elif args.run:
+            _one(args, journal)
+        else:
+            rows = [summary(journal, each) for each in journal.runs(args.limit)]
+            if args.json:
+                show.json_document(rows)
+            else:
+                show.table("", COLUMNS, map(_cells, rows))
+    return 0
+
+
+def summary(journal: Journal, run: Run) -> dict[str, Any]:
+    """One run in a line: its state, and for what has not ended or failed a why.
+
+    `seconds`, since it was `started`, do not count waiting in the queue.
+    """
+    state = state_of(journal, run)
+    built = state.build
+    began = journal.happened(run.id, EventKind.BEGUN, first=True) if run.request.detached else None
+    started = began.time if began else None if run.request.detached else run.created
+    took = (_time(run.finished) - _time(started)).total_seconds() if started else 0.0
+    return {
+        "id": run.id,
+        "created": run.created,
+        "finished": run.finished,
+        "started": started,
+        "seconds": round(took, 3),
+        "package": run.request.package,
+        "variant": run.request.variant,
+        "result": run.result,
+        "state": str(state.phase),
+        "engine": built.engine if built else run.request.on,
+        "runner": built.runner if built else None,
+        "attempts": len(state.attempts),
+        "why": state.text,
+    }
+
+
+def _time(text: str | None) -> datetime:
+    """Now where there is none."""
+    return datetime.now(UTC) if text is None else datetime.fromisoformat(text)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
+    started = _time(row["started"]).astimezone().strftime("%Y-%m-%d %H:%M") if row["started"] else ""
+    took = duration(row["seconds"]) if row["started"] else ""
+    why = _short(row["why"] or "")[:WHY_WIDTH]
+    return (row["id"], row["package"], row["variant"], row["state"], started, took, engine, why)
+
+
+def _short(why: str) -> str:
+    """The first line of an error; where that only announces what follows, with the first line of that."""
+    first, *more = [plain(text) for text in why.splitlines()] or [""]
+    return f"{first} {more[0].strip(' -')}" if more and first.endswith(":") else first
+
+
+def _one(args: argparse.Namespace, journal: Journal) -> None:
+    found = journal.run(args.run)
+    jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)
+    reached = progress(events)
+    if args.json:
+        show.json_document(
+            {
+                **line,
+                "progress": vars(reached) if reached else None,
+                "exit_code": found.exit_code,
+                "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
+                "events": [vars(event) for event in events],
+            }
+        )
+        return
+    show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
+    if line["started"]:
+        show.say(f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} {duration(line['seconds'])}")
+    if found.finished is None and reached:
+        show.say(f"build: {reached}")
+    for number, text in enumerate((line["why"] or "").splitlines()):
+        show.say(f"why: {text}" if number == 0 else f"    {text}")
+    attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
+    show.table("", ("job", "engine", "runner", "state", "result", "why"), attempts)
+    steps = [e.data for e in events if e.kind == EventKind.STEP]
+    rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
+    show.table("", ("step", "seconds", "outcome", "result"), rows)
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    """0, or with `--follow` the highest exit code of the runs."""
+    with journal_with_a_run(args) as journal:
+        newest = not args.run and not args.failed
+        runs = journal.runs(1) if newest else runs_of(args, journal)
+        worst = 0
+        for found in runs:
+            if len(runs) > 1:
+                show.say(f"==> {found.id}: {found.request.package} {found.request.variant}")
+            folder = workspace_of(args).run_folder(found.id)
+            log = folder / "build.log"
+            if not log.exists() and not (args.follow and found.finished is None):
+                if len(runs) == 1:
+                    raise _no_log(journal, found, folder)
+                show.note(f"farm: {_no_log(journal, found, folder)}")
+                continue
+            for line in lines(journal, found, log, follow=args.follow):
+                show.say(log_line(line))
+                sys.stdout.flush()
+            if args.follow:
+                ended = journal.run(found.id)
+                explain_end(journal, ended)
+                worst = max(worst, int(ended.exit_code or 0))
+    return worst
+
+
+def explain_end(journal: Journal, run: Run) -> None:
+    """The error of a run that failed, on standard error."""
+    error = journal.happened(run.id, EventKind.ERROR)
+    if run.exit_code and error:
+        show.explain(FarmError(error.data["text"], hint=error.data["hint"]))
+
+
+def _no_log(journal: Journal, run: Run, folder: Path) -> UsageError:
+    """Why a run has no log: it is gone, or there was none."""
+    began = any(attempt.handle for job in journal.jobs(run.id) for attempt in job.attempts)
+    began = began or any(e.kind == EventKind.STEP and e.data["name"] == "build" for e in journal.events(run.id))
+    hint = f"`farm status {run.id}` shows its steps"
+    if began:
+        return UsageError(f"the log of run {run.id} was removed with its folder, as `farm clean` does", hint=hint)
+    image = folder / "image.log"
+    return UsageError(
+        f"run {run.id} has no build log: it did not come to the build",
+        hint=hint + (f"; the log of its image is {image}" if image.exists() else ""),
+    )
+
+
+def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[str]:
+    """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
+    rest, offset, alone = b"", 0, False
+    while True:
+        # Asked before the log is read: what was written up to the end is then printed below.
+        now = journal.run(run.id)
+        ended = not follow or now.finished is not None
+        if log.exists() and log.stat().st_size > offset:
+            with log.open("rb") as stream:
+                stream.seek(offset)
+                rest, more = yield from _whole(stream, rest)
+                offset += more
+        if ended:
+            break
+        state = state_of(journal, now)
+        if state.abandoned and not alone:  # said once: the log stands still until someone goes on with the run
+            show.note(f"run {run.id}: {state.text}")
+        alone = state.abandoned
+        time.sleep(POLL_S)
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:
+    """Yields whole lines; returns what is left of the last one, and how many bytes were read."""
+    count = 0
+    while piece := stream.read(1 << 20):
+        count += len(piece)
+        *whole, rest = (rest + piece).split(b"\n")
+        # Of a line without end only the end is kept: it would fill the memory.
+        rest = rest[-65536:]
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+    return rest, count
+
+
+def run_cancel(args: argparse.Namespace) -> int:
+    from farm.run.run import cancel
+
+    with journal_with_a_run(args) as journal:  # `cancel` would make a journal where there is none
+        named = [run.id for run in runs_of(args, journal)]
+    ended = cancel(workspace_of(args), named)
+    documents = [{"id": run.id, "result": run.result, "exit_code": run.exit_code} for run in ended]
+    # What is published is not taken back: such a run goes on to its end.
+    late = {run.id: f" before it was cancelled: {run.result}" for run in ended if run.exit_code != ExitCode.INTERRUPTED}
+    lines = [f"run {run.id} has ended{late.get(run.id, '')}" for run in ended]
+    show.answer(args, documents[0] if len(args.run) == 1 and not args.queued else documents, lines)
+    return 0
+
+
+def run_wait(args: argparse.Namespace) -> int:
+    with journal_with_a_run(args) as journal:
+        named = runs_of(args, journal) if args.run else journal.open_runs()
+        return wait_for_ends(args, journal, [run.id for run in named])
+
+
+def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
+    """Waits until runs have ended, a line for each that ends; returns the highest of their exit codes."""
+    waiting, ended, worst = list(run_ids), [], 0
+    while waiting:
+        for run_id in list(waiting):
+            run = journal.run(run_id)
+            if run.finished is None:
+                continue
+            waiting.remove(run_id)
+            ended.append(summary(journal, run))
+            worst = max(worst, int(run.exit_code or 0))
+            if not args.json:
+                why = f": {ended[-1]['why'].splitlines()[0]}" if run.exit_code and ended[-1]["why"] else ""
+                show.say(f"{run.id}  {run.request.package} {run.request.variant}  {ended[-1]['state']}{why}")
+                sys.stdout.flush()
+        abandoned = [run_id for run_id in waiting if state_of(journal, journal.run(run_id)).abandoned]
+        if abandoned:
+            raise InfrastructureError(
+                f"nobody carries out run {', '.join(abandoned)}", hint="farm dispatch continues detached runs"
+            )
+        if waiting:
+            time.sleep(POLL_S)
+    if args.json:
+        show.json_document(ended)
+    return worst

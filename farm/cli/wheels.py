@@ -1,0 +1,196 @@
+"""Commands about a wheel's file: `farm inspect`, `repair`, `verify`. They start without the farm's plans."""
+
+import argparse
+import contextlib
+import gc
+import sys
+from pathlib import Path
+
+from farm.base.errors import UsageError
+from farm.cli import show
+from farm.platforms.facts import of_tag, unread
+from farm.wheel.explain import Explanation, explain
+from farm.wheel.inspect import DECODED, WheelContents, inspect
+from farm.wheel.metadata import parse_wheel_name
+from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
+from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.verify import verify
+
+_MOST = 5  # lines about RECORD
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    if args.explain is not None:
+        explanations = explanations_of(args.wheel, args.explain)
+        lines = [line for each in explanations for line in lines_of(each)]
+        show.answer(args, [each.model_dump(mode="json") for each in explanations], lines)
+        return 0
+    contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
+    if args.json:
+        show.json_document(contents.to_json())
+    else:
+        show_contents(contents)
+    return 0
+
+
+def show_contents(contents: WheelContents) -> None:
+    """The tables of a wheel's content."""
+    show.say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
+    show.say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
+    rows = []
+    for library in contents.libraries:
+        for found in library.fatbins:
+            sass = " ".join(f"sm_{sm}" for sm in found.sass) or "-"
+            ptx = " ".join(f"compute_{sm}" for sm in found.ptx) or "-"
+            rows.append((library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}"))
+    if rows:
+        show.table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
+    else:
+        show.say("device code: none")
+    libraries = []
+    for library in contents.libraries:
+        code = library.instructions
+        beyond = "not read: " + library.error if library.error else ""
+        if code:
+            counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
+            beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
+        elif library.is_loadable and not library.error:
+            beyond = "not decoded (--cpu)"
+        linker = f"MSVC linker {library.linker}" if library.linker else ""
+        libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
+    show.table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
+    needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
+    show.table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+
+
+def _floor(contents: WheelContents) -> str:
+    """The oldest system that the libraries allow, as far as it follows from them."""
+    linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
+    if linkers:
+        return f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not older"
+    if not contents.libraries and not contents.manylinux:
+        return "no libraries that are read (ELF, PE)"
+    return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
+
+
+def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
+    """A message, with `-` that on the input, by the files of the wheel or package; UsageError if it is not known."""
+    message = sys.stdin.read() if argument == "-" else argument
+    if not message.strip():
+        raise UsageError("--explain: no message", hint="paste it as the argument, or on the input with --explain -")
+    found = explain(path, message)
+    if not found:
+        raise UsageError(
+            "no known error in the message",
+            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'; if it stays "
+            "unknown, send the whole traceback, the name of the wheel and the output of `farm detect` to the farm",
+        )
+    return found
+
+
+def lines_of(found: Explanation) -> list[str]:
+    """Cause, culprits and cure."""
+    culprits = [f"  {culprit}" for culprit in found.culprits]
+    return [f"{found.message}: {found.cause}", *culprits, f"  what to do: {found.cure}"]
+
+
+def run_repair(args: argparse.Namespace) -> int:
+    """Write the repaired wheel, and say what was done."""
+    gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
+    if args.output.exists() and not args.output.is_dir():
+        raise UsageError(f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel")
+    options = _options(args)
+    made = not args.output.exists()
+    args.output.mkdir(parents=True, exist_ok=True)
+    try:
+        result = repair(args.wheel, args.output, options)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):  # someone put something into it
+                args.output.rmdir()
+        raise
+    left = [finding.text for finding in verify(result.wheel, Policy()).findings]
+    if args.json:
+        show.json_document({**result.to_json(), "not_mended": left})
+        return 0
+    for item in result.vendored:
+        show.say(f"added {item.path} from {item.source}")
+    for path in result.record_corrected[:_MOST]:
+        show.say(f"corrected the hash of {path} in RECORD")
+    if len(result.record_corrected) > _MOST:
+        show.say(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
+    if not result.tags:
+        tags = parse_wheel_name(result.wheel.name).tags
+        if reason := unread(tags):
+            advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
+            show.say(f"{reason}: none was added, and what they need is not known{advice}")
+    for text in left:
+        show.say(f"not mended: {text}")
+    show.say(str(result.wheel))
+    gc.freeze()  # nor is there anything to be found at the end
+    return 0
+
+
+def _options(args: argparse.Namespace) -> RepairOptions:
+    """Options of the command line, or of the plan."""
+    if args.plan is None:
+        return RepairOptions(
+            lib_dirs=args.lib_dir,
+            into=args.into,
+            exclude=args.exclude,
+            version=args.new_version,
+            requires=args.require,
+            opens=args.opens,
+        )
+    given = {"--exclude": args.exclude, "--opens": args.opens, "--version": args.new_version, "--require": args.require}
+    if refused := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"{refused[0]} beside --plan: the plan has it", hint="leave it out, or use --into in place of --plan"
+        )
+    from farm.plan.file import Plan
+    from farm.run.release import repair_options
+
+    return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Check a wheel, and print what was found."""
+    policy, waivers = policy_of(args)
+    report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
+    if args.emulate:
+        from farm.smoke.emulation import emulate
+
+        report = emulate(report, args.wheel)
+    if args.json:
+        show.json_document(report.to_json())
+    else:
+        rows = [(c.id, c.status.replace("_", " "), c.seen) for c in report.checks]
+        show.table(report.wheel, ("check", "status", "seen"), rows)
+        for finding in report.findings:
+            if finding.waived is not None:
+                show.say(f"waived: {finding.text} ({finding.waived})")
+        if not report.passed:
+            from farm.run.release import refusal
+
+            raise refusal(report)
+    return 0 if report.passed else 6
+
+
+def waivers_of(args: argparse.Namespace) -> list[Waiver]:
+    """The waivers of `--waive`."""
+    return [parse_waiver(text) for text in args.waive]
+
+
+def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
+    """The policy: the variant's, a file's, or without either that of every wheel."""
+    waivers = waivers_of(args)
+    if args.policy and args.variant:
+        raise UsageError("--policy and --variant exclude each other: a variant has a policy of its own")
+    if args.policy:
+        found = load_policy(args.policy)
+        return found.policy(), [*found.waivers, *waivers]
+    if args.variant:
+        from farm.cli.selection import plan_of
+
+        return plan_of(args)[2].verify, waivers
+    return Policy(), waivers

@@ -1,0 +1,404 @@
+"""Signs an index as it is, and verifies one: a repository of The Update Framework (TUF) beside it, below `tuf/`.
+
+A step of its own, at the end of a batch or by a schedule: publishing knows nothing of signatures and needs no key. The
+root key is kept offline and signs `tuf/<n>.root.json` alone, counted from 1: which keys may sign the index (TUF's roles
+targets, snapshot and timestamp alike). Each root is signed by the root key of the one before too, so that a user who
+has an old one is led to the newest.
+
+Targets are all pages, with their hashes, and all wheels, with those that the pages say; what a page does not say is in
+a record whose hash is on the page. Signatures expire, so that nobody can show an old state for ever. Versions are
+milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
+
+Users verify with nothing but a trusted root and the index's URL. TUF's client follows the root keys and refuses what is
+expired or older than what it saw before (a roll-back): it keeps that in a folder. Then every page is compared with the
+signed digests, and pages that nobody signed are named: all of them where the store can be listed; over http, those of
+every name that the index knows.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from securesystemslib.signer import CryptoSigner, Key, SSlibKey
+from tuf.api.exceptions import (
+    BadVersionNumberError,
+    DownloadError,
+    DownloadHTTPError,
+    ExpiredMetadataError,
+    RepositoryError,
+)
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
+from tuf.api.serialization import DeserializationError
+from tuf.ngclient import FetcherInterface, Updater
+
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.temporary import temporary_folder
+from farm.index.layout import (
+    CATALOGUE,
+    DATA,
+    GROUPS,
+    HOME,
+    SMOKE,
+    html_key,
+    json_key,
+    json_page_of,
+    metadata_key,
+    record_key,
+    wheel_key,
+)
+from farm.index.pages import parse_catalogue, parse_page
+from farm.index.publish import check_store
+from farm.index.reader import Reader
+from farm.index.records import READERS, ForeignObjectError, foreign
+from farm.index.stores import SCRATCH, Store, Stored
+
+DAYS = 30
+"""How long a signature counts."""
+ROOT_DAYS = 365
+"""How long a root does."""
+BEHIND, AHEAD = timedelta(hours=1), timedelta(days=1)
+"""How far a clock may be behind and ahead of the store's, or of the newest signature where the store has none."""
+SIGNATURE_WARNING, ROOT_WARNING = timedelta(days=10), timedelta(days=60)
+"""How long before their end they are reported: a weekly schedule failed once then; the root's key is offline."""
+TIMESTAMP = "tuf/timestamp.json"
+_BASE = "index:"
+_HINT = "openssl genpkey -algorithm ed25519 -out FILE; openssl pkey -in FILE -pubout -out FILE.pub"
+
+
+def load_signer(where: str | Path) -> CryptoSigner:
+    """The private key in a PEM file, or in a variable as `env:NAME`; UsageError, without its text, if there is none."""
+    try:
+        return CryptoSigner(load_pem_private_key(_pem(where), password=None))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{where} holds no private key in PEM without a password", hint=_HINT) from error
+
+
+def load_public(path: Path) -> SSlibKey:
+    """The public key in a PEM file; UsageError if there is none."""
+    try:
+        return SSlibKey.from_crypto(load_pem_public_key(_pem(path)))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{path} holds no public key in PEM", hint=_HINT) from error
+
+
+def _pem(where: str | Path) -> bytes:
+    name = str(where).removeprefix("env:")
+    if name != str(where):
+        if os.environ.get(name):
+            return os.environ[name].encode()
+        hint = "set it to the text of the private key, or sign where it is set: publishing needs no key"
+        raise UsageError(f"the signing key is to be in the variable {name}, and it is not set", hint=hint)
+    try:
+        return Path(where).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the key {where}: {error.strerror}", hint=_HINT) from error
+
+
+def root_key(number: int) -> str:
+    return f"tuf/{number}.root.json"
+
+
+def newest_root(store: Store) -> Metadata[Root] | None:
+    """The newest root that is there; None for none. Not verified: for the owner of the index."""
+    found = None
+    for number in range(1, 256):  # as many rotations as TUF's client follows
+        if (stored := store.get(root_key(number))) is None:
+            break
+        found = _role(stored, root_key(number))
+    return found
+
+
+def set_keys(
+    store: Store, signer: CryptoSigner, online: Sequence[SSlibKey], successor: CryptoSigner | None = None
+) -> tuple[int, bytes]:
+    """Writes the first root, or the next: these keys may sign, and no others, for a year. Gives its number and bytes.
+
+    `signer` is the root key, `successor` that from now on; no `online` keys: those of now.
+
+    Raises:
+        UsageError: The key is not the root key, or no key could sign.
+        PublishRefusedError: Somebody else changed the root at the same time.
+    """
+    check_store(store)
+    before, owner = newest_root(store), successor or signer
+    if before and signer.public_key.keyid not in before.signed.roles[Root.type].keyids:
+        keyid = signer.public_key.keyid[:16]
+        raise UsageError(f"key {keyid} is not the root key of this index", hint="name the root key: --root-key FILE")
+    keys: list[Key] = list(online) or ([before.signed.keys[each] for each in _online(before)] if before else [])
+    if not keys:
+        raise UsageError("no key could sign this index", hint="name one: farm index keys ONLINE.pub --root-key FILE")
+    number, now = before.signed.version + 1 if before else 1, datetime.now(UTC).replace(microsecond=0)
+    root = Root(version=number, expires=now + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
+    root.add_key(owner.public_key, Root.type)
+    for role in (Targets.type, Snapshot.type, Timestamp.type):
+        for key in keys:
+            root.add_key(key, role)
+    data = _signed(root, signer, owner)
+    # The number is the name, and a name is created once: of two changes at the same time one is refused.
+    if not store.create(root_key(number), data, content_type="application/json"):
+        raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
+    return number, data
+
+
+def is_page(key: str) -> bool:
+    """Is this an object that clients trust, and so one that is signed?"""
+    return not key.startswith((*DATA, SCRATCH, SMOKE))
+
+
+def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> tuple[int, int, datetime]:
+    """Signs all pages and wheels as they are: how many of each, and until when that counts.
+
+    `trust_clock`: although this machine's clock and the newest signature disagree.
+
+    Raises:
+        UsageError: The index has no root yet.
+        PublishRefusedError: The key may not sign this index, or the clock is wrong.
+        InfrastructureError: The store failed, or somebody else signed at the same time.
+    """
+    check_store(store)
+    root = newest_root(store)
+    if root is None:
+        raise UsageError("this index has no root yet", hint="farm index keys ONLINE.pub --root-key FILE")
+    if signer.public_key.keyid not in _online(root):
+        raise PublishRefusedError(
+            f"key {signer.public_key.keyid[:16]} may not sign this index",
+            hint="use a key that may, or name all that may: farm index keys ONLINE.pub … --root-key FILE",
+        )
+    old, now = store.get(TIMESTAMP), datetime.now(UTC).replace(microsecond=0)  # TUF's times have whole seconds
+    before: Timestamp | None = _role(old, TIMESTAMP).signed if old else None
+    if before is not None and not trust_clock:
+        _check_clock(store, time_of(before), now)
+    version = max(time.time_ns() // 10**6, before.version + 1 if before else 1)
+    targets = _targets(store)
+    if not _write(store, signer, targets, version, now, old):
+        raise InfrastructureError("somebody else signed at the same time", hint="run it again")
+    _discard_older(store, before.version if before else version)
+    wheels = sum(not is_page(key) for key in targets)
+    return len(targets) - wheels, wheels, now + timedelta(days=DAYS)
+
+
+def time_of(signed: Timestamp | Targets) -> datetime:
+    """When it was signed; the signer's word."""
+    return signed.expires.replace(tzinfo=UTC) - timedelta(days=DAYS)
+
+
+def expiring(store: Store, now: datetime) -> Iterator[tuple[str, str, bool]]:
+    """Signatures that end soon: key, what to do, and whether they have ended."""
+    root, stored = newest_root(store), store.get(TIMESTAMP)
+    ends: list[tuple[str, Metadata[Any], timedelta, str]] = []
+    if root is not None:
+        ends.append((root_key(root.signed.version), root, ROOT_WARNING, "farm index keys --root-key FILE"))
+    if stored is not None:
+        ends.append((TIMESTAMP, _role(stored, TIMESTAMP), SIGNATURE_WARNING, "farm index sign"))
+    for key, role, warning, remedy in ends:
+        expires = role.signed.expires.replace(tzinfo=UTC)
+        if expires < now + warning:
+            yield key, f"its signature ends or ended on {expires:%Y-%m-%d}: {remedy}", expires < now
+
+
+def _online(root: Metadata[Root]) -> list[str]:
+    return list(root.signed.roles[Targets.type].keyids)
+
+
+def _role(stored: Stored, key: str) -> Metadata[Any]:
+    """Metadata as it is, not verified; ForeignObjectError if it is none, or another role's."""
+    try:
+        found = Metadata[Any].from_bytes(stored.data)
+    except (DeserializationError, ValueError, RecursionError) as error:
+        raise foreign(key, "no metadata of The Update Framework") from error
+    if f".{found.signed.type}.json" not in key.replace("/", "."):
+        raise foreign(key, f"it is {found.signed.type!r:.40}")
+    return found
+
+
+def _check_clock(store: Store, signed: datetime, now: datetime) -> None:
+    """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can show for years."""
+    theirs = store.clock()
+    if now >= signed - BEHIND and (theirs or signed) - BEHIND <= now <= (theirs or signed) + AHEAD:
+        return
+    raise PublishRefusedError(
+        f"this machine's clock says {now.isoformat()}, the newest signature is of {signed.isoformat()}"
+        + (f", and the store's clock says {theirs.isoformat()}" if theirs else ""),
+        hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was not signed for a day: "
+        "farm index sign --trust-clock",
+    )
+
+
+def _targets(store: Store) -> dict[str, TargetFile]:
+    """Everything that is signed, by key."""
+    keys = sorted(key for key in store.list("") if is_page(key))
+    found: dict[str, TargetFile] = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        for key, stored in zip(keys, pool.map(store.get, keys), strict=True):
+            if stored is None:
+                continue
+            digest = hashlib.sha256(stored.data).hexdigest()
+            found[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
+            # A page that is none is signed as it is; `farm index check` names it.
+            with suppress(ForeignObjectError):
+                page = parse_page(stored.data, key) if json_page_of(key) else None
+                for file in page.files if page else ():
+                    place = wheel_key(file.filename)
+                    found[place] = TargetFile(file.size or 0, {"sha256": file.hashes.sha256}, place)
+    return found
+
+
+def _write(
+    store: Store, signer: CryptoSigner, targets: dict[str, TargetFile], version: int, now: datetime, old: Stored | None
+) -> bool:
+    """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the last is there."""
+    # One version for all three: they are written together, so none can be newer than another.
+    common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
+    roles: dict[str, Targets | Snapshot] = {
+        f"tuf/{version}.targets.json": Targets(**common, targets=targets),
+        f"tuf/{version}.snapshot.json": Snapshot(**common, meta={"targets.json": MetaFile(version)}),
+    }
+    for key, role in roles.items():
+        if not store.create(key, _signed(role, signer), content_type="application/json"):
+            return False
+    timestamp = _signed(Timestamp(**common, snapshot_meta=MetaFile(version)), signer)
+    return store.replace(TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json")
+
+
+def _signed(role: Root | Targets | Snapshot | Timestamp, *signers: CryptoSigner) -> bytes:
+    made: Metadata[Any] = Metadata(role)
+    for each in signers:
+        made.sign(each, append=True)
+    return bytes(made.to_bytes())
+
+
+def _discard_older(store: Store, version: int) -> None:
+    """Readers may still be at the signatures before these; what is older than those goes."""
+    for key in list(store.list("tuf/")):
+        number, _, role = key.removeprefix("tuf/").partition(".")
+        if role in {"targets.json", "snapshot.json"} and number.isdigit() and int(number) < version:
+            store.discard(key)
+
+
+# --- verification ---
+
+
+class Verified(NamedTuple):
+    """When it was signed, by the signer's word; how much was; and the problems, one line each."""
+
+    time: str
+    pages: int
+    wheels: int
+    problems: tuple[str, ...]
+
+
+def verify_index(reader: Reader, root: bytes, *, state: Path | None = None, wheels: bool = False) -> Verified:
+    """Follows the keys from `root`, which the user trusts, then compares every page with its signed digest.
+
+    `state` is a folder that keeps what was seen, so that nothing older is believed later; None: nothing is kept.
+    `wheels`: hash the wheels as well, their `.metadata` and their records.
+
+    Raises:
+        VerificationFailedError: There are no signatures that lead back to this root: there is nothing to verify by.
+        InfrastructureError: The index cannot be read.
+        UsageError: The folder cannot be written.
+    """
+    with temporary_folder("farm-verify-") if state is None else nullcontext(state) as folder:
+        targets = _newest(reader, root, folder)
+    signed, problems = time_of(targets), list[str]()
+    pages = {key: target.hashes["sha256"] for key, target in targets.targets.items() if is_page(key)}
+    others = {key: target.hashes["sha256"] for key, target in targets.targets.items() if not is_page(key)}
+    data: dict[str, bytes] = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        for key, found in zip(pages, pool.map(reader.get, pages), strict=True):
+            if found is None:
+                problems.append(f"{key}: is signed, and is not there")
+            elif hashlib.sha256(found).hexdigest() != pages[key]:
+                problems.append(
+                    f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its owner changed it and has "
+                    "not signed since, or signed by someone else"
+                )
+            else:
+                data[key] = found
+        candidates = sorted(_candidates(reader, data) - pages.keys())
+        for key, found in zip(candidates, pool.map(reader.get, candidates), strict=True):
+            if found is not None:
+                problems.append(f"{key}: no signature covers this page")
+        if wheels:
+            promised = {**others, **_beside(data)}
+            for key, digest in zip(promised, pool.map(reader.digest, promised), strict=True):
+                if digest != promised[key]:
+                    what = "is not there" if digest is None else "has other bytes than signed"
+                    problems.append(f"{key}: {what}")
+    return Verified(signed.isoformat(), len(pages), len(others), tuple(problems))
+
+
+def _newest(reader: Reader, root: bytes, folder: Path) -> Targets:
+    """The newest targets, as TUF's client gives them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        Updater(str(folder), f"{_BASE}tuf/", fetcher=_Fetcher(reader), bootstrap=root).refresh()
+        return Metadata[Targets].from_file(str(folder / "targets.json")).signed
+    except OSError as error:
+        raise UsageError(
+            f"cannot keep what was seen in {folder}: {error}", hint="XDG_STATE_HOME names another"
+        ) from error
+    except (RepositoryError, DownloadError, ValueError) as error:
+        if isinstance(error, DownloadError) and not isinstance(error, DownloadHTTPError):
+            raise InfrastructureError(str(error), hint="run it again") from error
+        why, hint = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
+        raise VerificationFailedError(f"{why}: {error}", hint=hint) from error
+
+
+_WORDS: dict[type[Exception], tuple[str, str]] = {
+    ExpiredMetadataError: (
+        "the signatures of this index have expired",
+        "its owner has not signed for long, or a server shows an old state; ask the owner",
+    ),
+    BadVersionNumberError: (
+        "older than what was seen of this index before",
+        "a cache or mirror that is behind, or someone who shows an old state",
+    ),
+    DownloadHTTPError: (
+        "this index is not signed, or not an index",
+        "what pip gets, without /whl/<group>/simple/ at its end, is the index",
+    ),
+    Exception: (
+        "no signatures that lead back to the trusted root",
+        "if the owner knows of no change of keys, do not install from it",
+    ),
+}
+"""Failures of TUF's client in words for a user, each with what to do."""
+
+
+class _Fetcher(FetcherInterface):
+    """Gives TUF's client the files below `tuf/`, from wherever the index is."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        data = self.reader.get(url.removeprefix(_BASE))
+        if data is None:
+            raise DownloadHTTPError(f"{url.removeprefix(_BASE)} is not there", 404)
+        return iter((data,))
+
+
+def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
+    """Keys at which there may be pages: all that there are, or those of every known name in every known group."""
+    keys = reader.keys()
+    if keys is not None:
+        return {key for key in keys if is_page(key)}
+    known = parse_catalogue(data.get(CATALOGUE))
+    pages = {place(group, name) for group in known.groups for name in known.names for place in (html_key, json_key)}
+    return {HOME, GROUPS, CATALOGUE} | pages
+
+
+def _beside(data: dict[str, bytes]) -> dict[str, str]:
+    """The `.metadata` and records of the wheels on signed pages, with their hashes."""
+    files = [file for key, page in data.items() if json_page_of(key) for file in parse_page(page, key).files]
+    metadata = {metadata_key(each.filename): each.core_metadata.sha256 for each in files if each.core_metadata}
+    return metadata | {record_key(each.filename): each.record for each in files if each.record}
