@@ -43,10 +43,7 @@ def levels() -> Levels:
 
 
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:
-    """The levels of `farm/catalog/cpus.yaml` that the CPU has, best first, those for one kind of work left out.
-
-    macOS has `arm64` only, Windows x86_64 only: other wheels are not built.
-    """
+    """The levels of `farm/catalog/cpus.yaml` that the CPU has and that are built on this system, best first."""
     platform = PLATFORMS.get(system)
     if platform is None or cpu.machine not in platform.built_on:
         return []
@@ -207,12 +204,7 @@ class Recommendation(Model):
 
 
 def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
-    """The best variant for the machine.
-
-    Args:
-        readings: What is known of the machine.
-        own: The builds for the machine, best first (`own_builds`); without one the hardware alone decides.
-    """
+    """The best variant for the machine; `own` are its builds, best first: without one the hardware alone decides."""
     warnings = list(machine_warnings(readings))
     gpus, cpus = _gpus(readings, warnings), list(_cpus(readings, warnings))
     if not cpus:
@@ -339,10 +331,7 @@ _GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2
 
 
 def with_published(found: Recommendation, readings: Readings, index: str, root: str) -> Recommendation:
-    """The recommendation with a pip line for a wheel that is there, or with the reason why there is none.
-
-    `index`: the index as `farm.index.reader.open_reader` takes it; `root`: the same as pip sees it.
-    """
+    """The recommendation with a pip line, or with the reason why there is none; `root`: the index as pip sees it."""
     if found.variant is None:
         return found
     reasons, build = list(found.reasons), f"; it is built by: {found.submit}" if found.submit else ""
@@ -371,10 +360,7 @@ def with_published(found: Recommendation, readings: Readings, index: str, root: 
 
 
 def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | None) -> tuple[File | None, str | None]:
-    """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
-
-    `submit`: the command that builds one.
-    """
+    """The newest wheel of the variant that this system and driver take, else why not; `submit` builds one."""
     os, key = readings.os, json_key(variant.group, PACKAGE)
     data = reader.get(key)
     files = parse_page(data, key).entries.values() if data else ()

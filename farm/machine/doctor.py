@@ -334,10 +334,7 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
 
 
 def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = True) -> list[Finding]:
-    """Every finding about the machine; `plan` is the build that it shall be fit for, if one is known.
-
-    Without `build`, only what installing and using wheels needs is looked at.
-    """
+    """Every finding about the machine, for a plan if one is known; without `build`, for installing and using wheels."""
     patient = Patient(site, readings, plan)
     checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [("Python", python), ("GPU", gpu)]
     if build:

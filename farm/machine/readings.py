@@ -428,10 +428,7 @@ def parse_os_release(text: str) -> dict[str, str]:
 
 
 def parse_launcher(text: str) -> dict[str, str]:
-    """64-bit interpreters by name from the launcher's `py -0p`.
-
-    Lines are ` -V:3.11 *  <path>`, or ` -3.11-64  <path>` of launchers before Python 3.11.
-    """
+    """64-bit interpreters by name from `py -0p`: ` -V:3.11 *  PATH`, or ` -3.11-64  PATH` of older launchers."""
     pattern = r"\s*-(?:V:)?3\.(\d{1,2})(?:-64)?\s+(?:\*\s+)?(\S.*?)\s*\*?"
     matches = [re.fullmatch(pattern, line) for line in text.splitlines()[:200]]
     return {f"py3{match[1]}": match[2] for match in reversed(matches) if match}  # of two with one name the first

@@ -25,7 +25,7 @@ from farm.wheel.policy import Policy
 def resolve(project: Path, selectors: Selectors) -> Plan:
     """Resolve selectors into a plan; `project` is the folder that holds `ci/`.
 
-    Raises UsageError: A name is unknown or a configuration file is wrong; NotBuildableError: the combination cannot be
+    Raises UsageError: a name is unknown or a configuration file is wrong; NotBuildableError: the combination cannot be
     built; every reason is in the message.
     """
     wanted, judged = _best(project, selectors, None)
@@ -41,10 +41,7 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
 
 
 def judge(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None) -> Judgement:
-    """The reasons against building the selectors; `fields` are further fields of the stack, such as a driver.
-
-    Raises UsageError: A name is unknown or a configuration file is wrong.
-    """
+    """The reasons against building the selectors; `fields` are further fields of the stack, such as a driver."""
     return _best(project, selectors, fields)[1]
 
 

@@ -35,10 +35,7 @@ class Built(Model):
 
 
 class Ran(Model):
-    """One run. `card`: the GPU part ran, with the wheel's machine code or by JIT of its PTX; None: no GPU part ran.
-
-    `part`: it was stopped before its end, as by a time limit.
-    """
+    """One run; `card`: how the GPU part ran, None: none did; `part`: it was stopped before its end."""
 
     date: Date
     where: Line
@@ -142,10 +139,7 @@ class Evidence:
 
 
 def load_evidence(project: Path) -> Evidence:
-    """The proofs of a project's channels: its own file, and the farm's for those channels that come with the farm.
-
-    Raises UsageError: A file is wrong.
-    """
+    """The proofs of a project's channels, its own and the farm's. Raises UsageError: a file is wrong."""
     own, matrix = project / FILE, project / _MATRIX
     theirs = shipped.ROOT / FILE
     wheels = load(own, _File).wheels if own.is_file() else []

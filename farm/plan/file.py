@@ -63,10 +63,7 @@ class SourcePlan(Model):
 
 
 class ToolkitPlan(Model):
-    """Where CUDA comes from: `archives` with the `nvidia` provider; `wheels` for what `debian` has no package of.
-
-    With the `wheels` provider all of it is in `wheels`.
-    """
+    """Where CUDA comes from: archives (`nvidia`), Debian's packages and wheels for what it lacks, or `wheels` alone."""
 
     provider: Literal["debian", "nvidia", "wheels"]
     cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
@@ -255,10 +252,7 @@ class Plan(Model):
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
-        """Read a plan file and check it against its own digest.
-
-        Raises UsageError: the file is absent, is not a plan of this schema, or was changed by hand.
-        """
+        """Read a plan file. Raises UsageError: it is absent, no plan of this schema, or was changed by hand."""
         hint = "make it again with `farm plan --json`, by this version of the farm"
         try:
             with path.open("rb") as stream:

@@ -264,10 +264,7 @@ class Channel:
         return tuple(found)
 
     def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
-        """The options of a build; also of one that the channel does not offer, for the rules to judge.
-
-        `cuda` None: the channel's default for the build.
-        """
+        """The options of a build, also of one that is not offered, by default with the first CUDA."""
         # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
         cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
@@ -308,10 +305,7 @@ class Channel:
                         raise RuleError(text, *loc, axis, index)
 
     def _check_rules(self) -> None:
-        """Each include adds something new, each exclude and each exception takes hold of something.
-
-        Raises RuleError: one does not.
-        """
+        """Raise a RuleError where an include adds nothing new, or an exclude or exception takes hold of nothing."""
         before: set[Key] = set()
         offered: set[Key] = set()
         # From -1: block -1 is the channel's own axes, so that an include has its number in the file.
@@ -338,10 +332,7 @@ class Channel:
                     raise RuleError(f"the rule {fault}", name, index)
 
     def _check_possible(self) -> None:
-        """Nothing that is offered is impossible by the catalogue.
-
-        Raises RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
-        """
+        """Raise a RuleError where something that is offered is impossible by the catalogue."""
         names = {
             package: self.text.recipes.get(package, package) for package in dict.fromkeys(k[0] for k in self._offered)
         }
@@ -486,19 +477,13 @@ class Matrix:
         return builds[alias]
 
     def builds(self, channel: str | None = None) -> Iterator[Build]:
-        """Every build of one channel or of all, in the order of the file.
-
-        Raises UsageError: there is no such channel.
-        """
+        """The builds of one channel or of all, in the order of the file. Raises UsageError: there is none."""
         for one in self.channels.values() if channel is None else [self.channel(channel)]:
             yield from one.builds
 
 
 def load_matrix(project: Path) -> Matrix:
-    """Read `ci/matrix.yaml`; a file whose content is unchanged is not read again.
-
-    Raises UsageError: it is wrong; file, line and the likely intended key or word are given.
-    """
+    """Read `ci/matrix.yaml`, again if it changed. Raises UsageError: it is wrong; file and line are given."""
     recipe.use_project(project)
     path = shipped.path(project, "ci/matrix.yaml")
     return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())

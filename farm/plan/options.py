@@ -104,10 +104,7 @@ class Option:
         return "|".join(self.choices) or self.metavar
 
     def parse(self, text: str, where: str) -> Value:
-        """The value that `text` stands for, as in a variable of the environment.
-
-        Raises UsageError: it is none; `where` is named.
-        """
+        """The value of `text`, as in a variable of the environment. Raises UsageError: it is none; `where` is named."""
         if self.kind is bool:
             if text not in ("0", "1"):
                 raise UsageError(f"{where}={text!r}: expected 0 or 1")
@@ -119,10 +116,7 @@ class Option:
         return text
 
     def check(self, choice: Choice) -> None:
-        """Refuse a value of another type, out of range, or of no known word.
-
-        Raises UsageError: the origin and the nearest words are given.
-        """
+        """Raise a UsageError for a value of another type, out of range, or of no known word; the nearest are given."""
         value, origin = choice
         if value is None:
             return
@@ -223,10 +217,7 @@ def option(name: str) -> Option:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
-    """Choices from FARM_<OPTION> variables; an empty one counts as not set.
-
-    Raises UsageError: A variable holds no value of its option.
-    """
+    """Choices from FARM_<OPTION> variables that are not empty. Raises UsageError: one holds no value of its option."""
     return {
         name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")
         for name, one in OPTIONS.items()

@@ -304,10 +304,7 @@ def near(name: str) -> list[str]:
 
 @cache
 def recipe(package: str) -> Recipe:
-    """The recipe in the folder `package`; a channel may name another one than the package's own.
-
-    Raises UsageError: there is none; the nearest names are given.
-    """
+    """The recipe in a folder, which may not be the package's own. Raises UsageError: there is none."""
     if package not in names():
         raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}")
     path = folder(package) / "recipe.yaml"

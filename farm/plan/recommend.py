@@ -22,14 +22,7 @@ MAX_TRIED = 12  # candidates whose plan is made before the search gives up
 
 @dataclass(frozen=True)
 class Machine:
-    """The target of a build.
-
-    Args:
-        sms: The cards, the one that computes most first; empty: for the CPU alone.
-        cpus: The CPU levels that it has, best first.
-        pythons: The Pythons that it has, best first.
-        driver: None: not known.
-    """
+    """The target of a build: its cards, the one that computes most first, its CPU levels and Pythons, best first."""
 
     sms: tuple[int, ...]
     cpus: tuple[str, ...]

@@ -41,10 +41,7 @@ class Rendered:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, dest: Path) -> list[Path]:
-        """Write `image/` and `job/` under `dest`; returns the files. Where one cannot be written, `dest` is as it was.
-
-        Raises UsageError: `dest` cannot be a folder; InfrastructureError: the machine has no room.
-        """
+        """Write `image/` and `job/`, all or nothing; returns the files. Raises UsageError: `dest` is no folder."""
         files = {
             Path(folder, name): text
             for folder, texts in (("image", self.image), ("job", self.job))
@@ -56,10 +53,7 @@ class Rendered:
 
 
 def render(project: Path, plan: Plan) -> Rendered:
-    """Render a plan with the farm's templates; a folder of the project's own `dockerfiles/` stands before the farm's.
-
-    Raises UsageError: there is no template for the plan's platform, or a template is wrong.
-    """
+    """Render with the farm's templates, or the project's own `dockerfiles/`. Raises UsageError: one is wrong."""
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = _templates(folder, shipped.path(project, "dockerfiles/scripts"))

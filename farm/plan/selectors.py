@@ -65,7 +65,7 @@ def candidate(
     """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
 
     The base image and the cuDNN that no one asked for give way where they alone stand against the build. `channel_name`
-    is a channel to try in the place of the default one. Raises UsageError: A package, platform, channel, option or
+    is a channel to try in the place of the default one. Raises UsageError: a package, platform, channel, option or
     value is unknown, with the nearest; or an option of the command line means nothing to the build.
     """
     variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
@@ -169,10 +169,7 @@ def _choose(
 
 
 def _completed(one: Option, choice: Choice) -> Choice:
-    """`--torch 2.7` means the newest 2.7 of the catalogue.
-
-    Raises UsageError: the catalogue has no such version, which does not say that it is impossible.
-    """
+    """`--torch 2.7` means the newest 2.7. Raises UsageError: the catalogue has none, which forbids nothing."""
     if one.catalogue is None or not isinstance(choice.value, str):
         return choice
     known = getattr(catalog, one.catalogue)()
@@ -192,10 +189,7 @@ def _text(choice: Choice | None) -> str | None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reasons against a build: `offer` are the channel's, `rules` those of the rules.
-
-    `options` are the fields of the stack that someone asked for, in that order.
-    """
+    """The reasons against a build: of the channel (`offer`), of the rules; `options`: what was asked for."""
 
     what: str
     stack: Stack
@@ -228,10 +222,7 @@ class Judgement:
         return difference(self.stack, found) or None if found else None
 
     def require_buildable(self) -> None:
-        """Refuse what cannot be built.
-
-        Raises NotBuildableError: every reason is in the message, the nearest that can be built in the hint.
-        """
+        """Raise a NotBuildableError with every reason and the nearest that can be built, where it cannot be built."""
         if self.complete:
             return
         reasons = [reason for reason in self.advised() if reason.severity != "warning"]

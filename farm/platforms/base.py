@@ -46,10 +46,7 @@ class Templates:
         return self._environment.list_templates()
 
     def fill(self, name: str, values: Mapping[str, Any]) -> str:
-        """The template `name` with its values.
-
-        Raises jinja2.TemplateError: it is wrong, or a value is missing; OSError: it cannot be read.
-        """
+        """The template `name` with its values. Raises jinja2.TemplateError: it is wrong, or a value is missing."""
         return self._environment.get_template(name).render(values)
 
     def script(self, name: str) -> str:
@@ -86,10 +83,7 @@ class Platform:
         return []
 
     def details(self, _recipe: Recipe, _stack: Stack) -> WindowsPlan | None:
-        """The part of a plan that this platform alone has.
-
-        Raises UsageError: something is not pinned for the variant's Python.
-        """
+        """The part of a plan that this platform alone has. Raises UsageError: something is not pinned."""
         return None
 
     def floating(self, _plan: Plan) -> list[str]:
@@ -99,10 +93,7 @@ class Platform:
     # --- rendering
 
     def render(self, templates: Templates, _plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        """The files of the toolchain image's context (none where there is no image), and of the job.
-
-        Raises UsageError: the plan cannot be rendered with the catalogue of today.
-        """
+        """The files of the image's context (none without an image), and of the job. Raises UsageError or KeyError."""
         names = (name for name in templates.names() if name != DOCKERFILE)
         return {}, {name.removesuffix(".j2"): templates.fill(name, values) for name in names}
 
@@ -148,9 +139,6 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
 @cache
 def platform(name: str) -> Platform:
-    """The platform called `name`: the object PLATFORM of the module `farm.platforms.<name>`.
-
-    Raises UsageError: there is none; the nearest names are given.
-    """
+    """The PLATFORM of the module `farm.platforms.<name>`. Raises UsageError: there is none; with the nearest names."""
     module = import_module(f"farm.platforms.{facts(name).name}")  # late: a command needs one of them, or none
     return cast("Platform", module.PLATFORM)
