@@ -48,7 +48,7 @@ def order(arch: int | str) -> tuple[int, str]:
 
 
 def runs_on(gpu: int | str, code: int | str) -> bool:
-    """True if machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
+    """True if machine code for `code` runs on a GPU (`farm.catalog.gpus`); code of one GPU runs on that one alone."""
     from farm.catalog.gpus import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
 
     if isinstance(gpu, str):
