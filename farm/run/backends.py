@@ -39,10 +39,13 @@ HERE = Runner(engine="docker")  # this machine, where ci/runners.yaml has no ent
 class Backend:
     """An open engine.
 
-    Attributes:     builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers
-    itself.     workers: The runners now, for the queue.     swarm: Where images are pushed, if they are.     tests:
-    Smoke tests run there as jobs; else on this machine.     max_output: Bytes that a job may leave.     lock: Held
-    while an image is made and pushed, so that runs that start together do it once.
+    Attributes:
+        builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
+        workers: The runners now, for the queue.
+        swarm: Where images are pushed, if they are.
+        tests: Smoke tests run there as jobs; else on this machine.
+        max_output: Bytes that a job may leave.
+        lock: Held while an image is made and pushed, so that runs that start together do it once.
     """
 
     engine: Engine

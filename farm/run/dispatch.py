@@ -88,10 +88,14 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 class Entry:
     """One run that has not ended.
 
-    Attributes:     worker: The runner that it was given; None: the step under way needs none.     holds: It takes a
-    slot of that runner.     active: It has a thread.     not_before: When it may be looked at again, as `time.time`
-    counts.     step_tries: How often a step that needs no runner was tried.     losses: How many of its attempts were
-    lost; the newest at `lost_at`.     reason: Why it waits, as the journal has it.
+    Attributes:
+        worker: The runner that it was given; None: the step under way needs none.
+        holds: It takes a slot of that runner.
+        active: It has a thread.
+        not_before: When it may be looked at again, as `time.time` counts.
+        step_tries: How often a step that needs no runner was tried.
+        losses: How many of its attempts were lost; the newest at `lost_at`.
+        reason: Why it waits, as the journal has it.
     """
 
     id: str

@@ -129,8 +129,10 @@ _AR, _AR_HEADER = b"!<arch>\n", 60
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
     """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
 
-    Args:     cache: Where fetched sources are kept.     mirror: Where Debian's packages are; None: where apt gets them
-    here.     line: Gets a line for each thing that is fetched.
+    Args:
+        cache: Where fetched sources are kept.
+        mirror: Where Debian's packages are; None: where apt gets them here.
+        line: Gets a line for each thing that is fetched.
 
     Raises:
         UsageError: A folder beside the recipe is not what the plan was made from.

@@ -177,9 +177,11 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a verified wheel into the group of its variant and the root of its channel.
 
-    Args:     report: Verify's report about this very file.     given, run: What the build had beside its plan, and the
-    run that built it, for the provenance.     policy: What the index takes beyond PyPI's rules.     progress: Gets how
-    many bytes of the wheel are stored.
+    Args:
+        report: Verify's report about this very file.
+        given, run: What the build had beside its plan, and the run that built it, for the provenance.
+        policy: What the index takes beyond PyPI's rules.
+        progress: Gets how many bytes of the wheel are stored.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.

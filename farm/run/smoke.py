@@ -65,10 +65,13 @@ class Elsewhere:
 class SmokeOptions:
     """The options of a smoke test beside the plan.
 
-    Attributes:     wheel: The file of the wheel, where it is at hand: its device code goes into the report.
-    filenames: What the index offers of the plan's version, where no file is at hand.     gpu: The GPU part must run.
-    keep: The reports are kept in the index, which is the project's own.     passed: Names of this environment's
-    variables that the test gets, such as CUDA_VISIBLE_DEVICES.     elsewhere: Where the probe runs; None: here.
+    Attributes:
+        wheel: The file of the wheel, where it is at hand: its device code goes into the report.
+        filenames: What the index offers of the plan's version, where no file is at hand.
+        gpu: The GPU part must run.
+        keep: The reports are kept in the index, which is the project's own.
+        passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
+        elsewhere: Where the probe runs; None: here.
     """
 
     wheel: Path | None = None
