@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import docker
 
     from farm.engines.github import GithubApi
-    from farm.engines.runners import Reported
     from farm.engines.slurm import SlurmEngine
+    from farm.run.backends import Reported
 
 MAX_BYTES = 256 << 20
 MOST = 10
@@ -286,7 +286,7 @@ def settings_unlike(
 
 def run_runners(args: argparse.Namespace) -> int:
     """0: every runner is online and as written; else 4."""
-    from farm.engines.runners import ask, differences
+    from farm.run.backends import ask, differences
 
     project = find_project(args.project or Path.cwd())
     runners, github = load_runners(project), github_if_any(project)

@@ -125,9 +125,8 @@ class UncertainError(InfrastructureError):
 class GithubApi:
     """A client for one repository. `sleep` waits; tests give their own.
 
-    Raises (everywhere):
-        UsageError: The token is absent, refused, or lacks a right; or GitHub refuses what was asked.
-        InfrastructureError: GitHub does not answer, or limits for longer than the farm waits by itself.
+    Everywhere UsageError: the token is absent, refused, or lacks a right, or GitHub refuses what was asked;
+    InfrastructureError: it does not answer, or limits for longer than the farm waits by itself.
     """
 
     def __init__(self, url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -451,10 +450,9 @@ class GithubEngine:
     def submit(self, job: Job) -> str:
         """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
 
-        Raises:
-            NoRunnerError: No runner with the labels, by which GitHub chooses, is online.
-            UsageError: The token may not do it, or the workflow is not there.
-            InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says so.
+        NoRunnerError: no runner with the labels is online; UsageError: the token may not do it, or there is no
+        workflow; InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says
+        so.
         """
         if job.volumes:
             raise UsageError("GitHub Actions keeps no volumes of the farm")

@@ -190,10 +190,9 @@ def ensure_image(
 ) -> Image:
     """The image, made where the engine does not have it; its output goes to `log` and `line`, steps go to `note`.
 
-    Raises:
-        NoRunnerError: The engine cannot run Linux images.
-        InfrastructureError: A step of the image failed; the message holds its first error, and the cause where known.
-        BuildFailedError: The distribution lacks a package of the recipe, or a wheel what the toolkit takes out of it.
+    NoRunnerError: the engine cannot run Linux images; InfrastructureError: a step failed, with its first error and the
+    cause where known; BuildFailedError: the distribution lacks a package of the recipe, or a wheel what is taken out of
+    it.
     """
     note = note or line
     if client.info().get("OSType") != DEFAULT:

@@ -143,10 +143,8 @@ class _Stream(io.RawIOBase):
 def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a tar stream below `dest`, without its top folder; returns them.
 
-    Raises:
-        RefusedOutputError: It is larger than `max_bytes`, or holds a name that points outside, a link or a device.
-        LocalDiskError: It cannot be written here.
-        InfrastructureError: The stream is not a tar, or ends too early.
+    RefusedOutputError: it is larger than `max_bytes`, or holds a name that points outside, a link or a device;
+    LocalDiskError: it cannot be written here; InfrastructureError: it is no tar, or ends too early.
     """
     # Headers and padding of the tar itself are no output: room for them.
     raw = _Stream(chunks, max_bytes + (1 << 20))
@@ -187,10 +185,7 @@ def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]
 def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
 
-    Raises:
-        RefusedOutputError: As for `unpack`; also a name that stands twice, another method than store and deflate.
-        LocalDiskError: It cannot be written here.
-        InfrastructureError: The file is not a zip or is damaged.
+    It raises as `unpack` does; refused are also a name that stands twice and a method other than store and deflate.
     """
     writer = _Writer(dest, max_bytes)
     try:

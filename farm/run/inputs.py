@@ -129,15 +129,9 @@ _AR, _AR_HEADER = b"!<arch>\n", 60
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
     """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
 
-    Args:
-        cache: Where fetched sources are kept.
-        mirror: Where Debian's packages are; None: where apt gets them here.
-        line: Gets a line for each thing that is fetched.
-
-    Raises:
-        UsageError: A folder beside the recipe is not what the plan was made from.
-        InfrastructureError: Something cannot be fetched.
-        BuildFailedError: What was fetched is not what the plan names.
+    `cache`: where fetched sources are kept; `mirror`: where Debian's packages are (None: where apt gets them here);
+    `line` gets what is fetched. UsageError: a folder beside the recipe is not what the plan was made from;
+    InfrastructureError: something cannot be fetched; BuildFailedError: it is not what the plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True, exist_ok=True)
@@ -572,10 +566,8 @@ def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
 def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the farm's own by file name.
 
-    Raises:
-        UsageError: One is not published.
-        InfrastructureError: An index does not answer, or a wheel there does not match its page.
-        BuildFailedError: A wheel of the Python index is not the one that the plan names.
+    UsageError: one is not published; InfrastructureError: an index does not answer, or a wheel there does not match its
+    page; BuildFailedError: one of the Python index is not the one that the plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
     cache = workspace.artifacts / "sources"

@@ -290,8 +290,8 @@ def _json(value: Mapping[str, Any]) -> str:
 class Journal:
     """The open journal; a context manager, usable from several threads and beside other processes.
 
-    Everywhere: InfrastructureError: the file is damaged, cannot be written, or stays locked; UsageError: an unknown id, or
-    a file of a newer schema or of another program.
+    Everywhere InfrastructureError: the file is damaged, cannot be written, or stays locked; UsageError: an unknown id,
+    or a file of a newer schema or of another program.
     """
 
     def __init__(self, path: Path) -> None:

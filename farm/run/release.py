@@ -177,14 +177,9 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a verified wheel into the group of its variant and the root of its channel.
 
-    Args:
-        report: Verify's report about this very file.
-        given, run: What the build had beside its plan, and the run that built it, for the provenance.
-        policy: What the index takes beyond PyPI's rules.
-        progress: Gets how many bytes of the wheel are stored.
-
-    Raises:
-        PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
+    `report` is verify's about this very file; `given` and `run`, for the provenance, what the build had beside its
+    plan; `policy`: what the index takes beyond PyPI's rules; `progress` gets the bytes that are stored.
+    PublishRefusedError: the report is of another file or of a failure, or the index refuses.
     """
     # Hashed here once more: the report may be of a file that was changed since.
     if not report.passed or report.sha256 != sha256_of(wheel):
