@@ -250,8 +250,10 @@ class DockerEngine:
     @guard
     def submit(self, job: Job) -> str:
         # A controller that was killed before it wrote down the handle may have left a container of this very attempt.
-        for old in self._labelled(job.labels):
-            _remove(old)
+        if job.labels:
+            wanted = [f"{key}={value}" for key, value in job.labels.items()]
+            for old in self.client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True):
+                _remove(old)
         container = self.client.containers.create(
             job.image,
             # The limit also holds when no one is left to watch.
@@ -287,12 +289,6 @@ class DockerEngine:
                 ) from error
             raise
         return str(container.id)
-
-    def _labelled(self, labels: dict[str, str]) -> list[Container]:
-        if not labels:
-            return []
-        wanted = [f"{key}={value}" for key, value in labels.items()]
-        return list(self.client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True))
 
     def _find(self, handle: str) -> Container | None:
         try:

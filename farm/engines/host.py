@@ -178,7 +178,7 @@ class HostEngine:
 
     def capacity(self) -> Capacity:
         cpus, memory = processes.machine()
-        # a machine that grows its memory as it is used tells too little: an explicit figure is believed.
+        # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
         return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
 
     def submit(self, job: Job) -> str:

@@ -475,7 +475,7 @@ def _debootstrap(
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
             answer = client.api.import_image(stream)
-    # a line of JSON for each thing that it does; the last one holds the id.
+    # A line of JSON for each thing that it does; the last one holds the id.
     return str(json.loads(answer.splitlines()[-1])["status"])
 
 

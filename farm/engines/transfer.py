@@ -110,7 +110,7 @@ class _Member(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
-class _Stream(io.RawIOBase):
+class Stream(io.RawIOBase):
     """An iterator of bytes as a file, bounded; `end` holds the last bytes that were read."""
 
     def __init__(self, chunks: Iterable[bytes], limit: int) -> None:
@@ -147,7 +147,7 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     LocalDiskError: it cannot be written here; InfrastructureError: it is no tar, or ends too early.
     """
     # Headers and padding of the tar itself are no output: room for them.
-    raw = _Stream(chunks, max_bytes + (1 << 20))
+    raw = Stream(chunks, max_bytes + (1 << 20))
     stream = io.BufferedReader(raw, 1 << 20)
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:

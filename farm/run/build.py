@@ -143,7 +143,7 @@ def follow(
         log.parent.mkdir(parents=True, exist_ok=True)
         stream = log.open("wb", buffering=0)  # a full disk fails the write itself, not the close at the end
     # Closed where this machine's disk fails as well: else the engine's own stream would stay open.
-    with stream, contextlib.closing(_lines(engine, handle, _bounded(stream, MAX_LOG))) as lines:
+    with stream, contextlib.closing(_lines(engine, handle, stream)) as lines:
         for text in lines:
             shown = log_line(text)
             match = NINJA.match(shown)
@@ -158,27 +158,17 @@ def follow(
     return observed
 
 
-def _bounded(stream: FileIO, left: int) -> Callable[[bytes], object]:
-    """Writes a build's output to a stream up to a limit; InfrastructureError where the disk does not take it."""
-
-    def keep(piece: bytes) -> None:
-        nonlocal left
-        if left > 0:
-            with storing("the build's log", Path(str(stream.name))):
-                stream.write(piece[:left])
-                if len(piece) > left:
-                    stream.write(b"\n[the log is longer than the farm keeps]\n")
-            left -= len(piece)
-
-    return keep
-
-
-def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Generator[str, None, None]:
-    rest = b""
+def _lines(engine: Engine, handle: str, stream: FileIO) -> Generator[str, None, None]:
+    """The lines of a build's output, of which so much as there may be goes to `stream`, too."""
+    rest, left = b"", MAX_LOG
     for piece in engine.logs(handle):
-        keep(piece)
+        with storing("the build's log", Path(str(stream.name))):
+            stream.write(piece[: max(0, left)])
+            if 0 < left < len(piece):
+                stream.write(b"\n[the log is longer than the farm keeps]\n")
+        left -= len(piece)
         *whole, rest = (rest + piece).split(b"\n")
-        # a line without end would fill the memory: of it the end is shown.
+        # A line without end would fill the memory: of it the end is shown.
         rest = rest[-65536:]
         for line in whole:
             yield line.decode("utf-8", "replace")
@@ -424,9 +414,9 @@ def unpacked_toolchain(
     """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine."""
     assert isinstance(engine, SlurmEngine)
     image = f"toolchain-{rendered.image_digest[:24]}"
-    if image_id := engine.toolchain_id(image):
+    if there := engine.image(image):
         with outcomes.timed("image", workspace.watcher) as step:
-            (folder / IMAGE).write_text(image_id, encoding="utf-8")  # for the provenance, as in `_image`
+            (folder / IMAGE).write_text(there["id"], encoding="utf-8")  # for the provenance, as in `_image`
             step.result = f"{image}, in {engine.folder}"
         return image
     with contextlib.closing(open_backend(workspace, "docker")) as maker:

@@ -166,7 +166,10 @@ class Dispatcher:
             del self._results[run_id]  # after it: what the journal could not take is settled in the next round
         self._find()
         now = self._now()
-        self._find_cancelled()
+        for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
+            self._cancels_from = event
+            if run_id in self._entries:
+                self._look_at.add(run_id)
         for run_id in list(self._look_at):
             self._look(run_id, now)
         for on in {entry.on for entry in self._entries.values()}:
@@ -247,12 +250,6 @@ class Dispatcher:
             mainjob.take_over(self.workspace, self.journal, run.id, run.plan_digest)
         if has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir():  # also of an earlier run
             self._look_at.add(run.id)
-
-    def _find_cancelled(self) -> None:
-        for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
-            self._cancels_from = event
-            if run_id in self._entries:
-                self._look_at.add(run_id)
 
     def _attempts(self, run_id: str) -> list[Attempt]:
         return [a for job in self.journal.jobs(run_id) if job.kind == "build" for a in job.attempts]

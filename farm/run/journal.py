@@ -252,11 +252,6 @@ def unpacked(held: bytes) -> str:
     return zlib.decompress(held).decode()
 
 
-def _still(path: Path) -> bool:
-    """The file is only to be read: SQLite could not make its files for WAL beside it, and nobody else has it open."""
-    return path.exists() and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-
-
 NETWORK = ("afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "smb3")
 """File systems on which SQLite's write-ahead log does not work."""
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
@@ -308,7 +303,10 @@ class Journal:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        still = _still(self.path)
+        # Only to be read, as one that stays as it is: SQLite could not make its files for WAL beside it. Where these
+        # are there, someone has it open, or was killed, and SQLite reads them too.
+        still = self.path.exists() and not os.access(self.path.parent, os.W_OK)
+        still = still and not self.path.with_name(f"{self.path.name}-wal").exists()
         where = f"{self.path.absolute().as_uri()}?immutable=1" if still else self.path
         # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads share the connection:
         # `_lock` keeps them apart.
@@ -786,17 +784,11 @@ def state_of(journal: Journal, run: Run) -> RunState:
     jobs = journal.jobs(run.id)
     attempts = tuple(attempt for job in jobs for attempt in job.attempts)
     builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
-    return replace(_state(journal, run, attempts), attempts=attempts, build=builds[-1] if builds else None)
-
-
-def _state(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
-    if run.finished is not None:
-        return _ended(journal, run)
-    found = _open(journal, run, attempts)
+    state = _open(journal, run, attempts) if run.finished is None else _ended(journal, run)
     # The owner's death overrules the last state that it wrote, which may be a `running` of last week.
-    if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, no one does it now
-        return RunState(found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
-    return found
+    if run.finished is None and run.owner != NOBODY and is_dead(run.owner):
+        state = RunState(state.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
+    return replace(state, attempts=attempts, build=builds[-1] if builds else None)
 
 
 def _ended(journal: Journal, run: Run) -> RunState:

@@ -188,23 +188,18 @@ def _install(
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     """Expectations of the installed wheel: the plan's promises, and the version of the file in hand."""
-    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
-    quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
-    test = recipe(plan.recipe).smoke
-    # Nothing is known of such a package but what its recipe says.
-    if test.interface is None:
-        return Expectation(
-            version=version,
-            cuda=str(plan.options["cuda"] or "none"),
-            imports=tuple(test.imports) or (plan.package.replace("-", "_"),),
-            script=recipe_folder(plan.recipe) / test.script if test.script else None,
-        )
+    cuda, test = str(plan.options["cuda"] or "none"), recipe(plan.recipe).smoke
+    if test.interface is None:  # nothing is known of such a package but what its recipe says
+        imports = tuple(test.imports) or (plan.package.replace("-", "_"),)
+        script = recipe_folder(plan.recipe) / test.script if test.script else None
+        return Expectation(version=version, cuda=cuda, imports=imports, script=script)
+    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     return Expectation(
         version=version,
-        cuda=str(plan.options["cuda"] or "none"),
+        cuda=cuda,
         archs=tuple(archs),
-        quantized=quantized,
+        quantized="fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None,
         features=tuple(plan.features),
         gpu=options.gpu,
     )
