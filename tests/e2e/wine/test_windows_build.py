@@ -200,10 +200,7 @@ def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
         assert not [entry for entry in path if "other toolkit" in entry or "a & b" in entry or "sccache" in entry]
         assert (
             machine.calls(compiler)[-1]["path"].lower()
-            == {
-                "cl.exe": r"c:\vc\bin\cl.exe",
-                "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower(),
-            }[compiler]
+            == {"cl.exe": r"c:\vc\bin\cl.exe", "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower()}[compiler]
         )
 
 
@@ -305,18 +302,6 @@ def test_a_used_tree_that_cannot_be_cleaned_is_cloned_again(machine, part):
     assert not (machine.c / "farm/src/old.txt").exists()
 
 
-def test_an_interrupted_clone_is_made_again(machine):
-    """HEAD is right as soon as the repository is there; its submodules come last."""
-    machine.change("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD", "exit=128")
-    code, out = machine.run()
-    assert (code, "step source FAILED" in out) == (9, True), out
-    assert (machine.c / "farm/src/.git/HEAD").exists()
-    machine.change("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD")
-    code, out = machine.run()
-    assert code == 0, out
-    assert [call for call in machine.calls("git.exe") if " clone " in call["command"]]
-
-
 def test_a_used_tree_of_another_commit_is_cloned_again(machine):
     assert machine.run()[0] == 0
     (machine.c / "farm/src/old.txt").touch()
@@ -381,9 +366,11 @@ def test_farm_configure_stops_when_cmake_has_configured(machine, code):
 
 def test_a_visual_studio_that_is_not_whole_is_refused(machine):
     build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
-    build.write_text(build.read_text().replace('set "VCToolsVersion=', 'set "SomethingElse='))
-    code, out = machine.run()
-    assert (code, "set up another toolset than 14.29" in out) == (3, True), out
+    for other in ('set "SomethingElse=', 'set "VCToolsVersion=14.44.1" & rem '):
+        machine.visual_studio()
+        build.write_text(build.read_text().replace('set "VCToolsVersion=', other))
+        code, out = machine.run()
+        assert (code, "set up another toolset than 14.29" in out.strip().splitlines()[-1]) == (3, True), out
     said = r'setup.exe" modify --passive --norestart --installPath "C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools" --add '
     for gone in (build, machine.c / INSTALLED / "VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe"):
         machine.visual_studio()
@@ -407,13 +394,6 @@ def test_a_left_over_toolset_does_not_hide_a_whole_one(machine):
     assert code == 0, out
 
 
-def test_the_python_may_be_given(machine):
-    (machine.c / "tools/py.exe").unlink()
-    code, out = machine.run(FARM_PYTHON=r"C:\tools\pythonhome\python.exe")
-    assert code == 0, out
-    assert machine.calls("python.exe")[0]["path"] == r"C:\tools\pythonhome\python.exe"
-
-
 def test_a_python_that_makes_no_environments_is_named(machine):
     machine.change("python.exe", "sys.exit(sys.version_info", "exit=2")
     code, out = machine.run()
@@ -426,15 +406,6 @@ def test_a_compiler_without_memory_is_named(machine, windows_python):
     machine.change("python.exe", "-m build", f"print={said}", "exit=1")
     code, out = machine.run()
     assert (code, "too little memory (C1060): set FARM_JOBS to less than 7" in out) == (5, True), out
-
-
-def test_another_toolset_than_the_pinned_one_is_refused(machine):
-    build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
-    build.write_text(build.read_text().replace("VCToolsVersion=14.29", "VCToolsVersion=14.44"))
-    code, out = machine.run()
-    assert code == 3
-    assert "set up another toolset than 14.29" in out.strip().splitlines()[-1]
-    assert not machine.calls("cl.exe")
 
 
 @contextmanager

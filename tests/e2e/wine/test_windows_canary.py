@@ -28,6 +28,7 @@ from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import site, windows_path
 from tests.e2e.wine.windows_toolchain import Toolchain
 from tests.e2e.workflow import carry_out, checkout, command, of_entry, outputs
+from tests.powershell import started
 
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/windows.yml").read_text())
 
@@ -146,25 +147,26 @@ def typed(page):
             yield text + " --package canary" * ("--variant" in text)
 
 
-@pytest.fixture
-def prompt(toolchain, environment):
-    """Types a line in Windows' cmd, where `farm` and Python are on PATH. Wine has no py.exe."""
+@pytest.fixture(params=["cmd", "PowerShell"])
+def prompt(request, toolchain, environment):
+    """Types a line in Windows' cmd; or starts what PowerShell, which is not here, would start. Wine has no py.exe."""
     walk, python = toolchain.c / "walk", windows_path(toolchain.python.exe)
     toolchain.launcher("walk/farm", f"{python} -m farm.cli.main")
-    (walk / "py.cmd").write_text(f"@{python} %2 %3 %4 %5 %6\n")
+    toolchain.launcher("walk/py", rf"{python} C:\walk\py.py")
+    (walk / "py.py").write_text("import subprocess, sys\nsys.exit(subprocess.call([sys.executable, *sys.argv[2:]]))\n")
     given = environment | {"WINEPATH": f"C:\\walk;{windows_path(toolchain.python.folder)}"}
     del given["FARM_PYTHON"]
 
     def enter(line, folder):
         (folder / "line.cmd").write_text(f"@{line}\n")
-        command, pipe = ["wine", "cmd", "/d", "/c", "line.cmd"], subprocess.PIPE
+        command = ["cmd", "/d", "/c", "line.cmd"] if request.param == "cmd" else started(line)
         done = subprocess.run(
-            command,
+            ["wine", *command],
             check=False,
             cwd=folder,
             env=given,
-            stdin=pipe,
-            stdout=pipe,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=TIMEOUT_S,
         )
@@ -184,6 +186,7 @@ def drive(toolchain, tmp_path):
     (toolchain.c.parent / "dosdevices/d:").symlink_to(made)
     farm.rename(tmp_path / "farm")
     yield made
+    (toolchain.c.parent / "dosdevices/d:").unlink()
     farm.unlink()
     (made / "farm").rename(farm)
 
@@ -230,9 +233,9 @@ def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, pla
     assert "step libraries" in page_of_report
 
 
-def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp_path):
+@pytest.mark.parametrize("cuda", WORKFLOW["jobs"]["canary"]["strategy"]["matrix"]["cuda"])
+def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp_path, cuda):
     """windows.yml, every script of the job. cmd and Python are Wine's; the paths of Git for Windows stand in."""
-    cuda = WORKFLOW["jobs"]["canary"]["strategy"]["matrix"]["cuda"][-1]
     options = {"cuda": Choice(cuda, "--cuda")}
     toolchain.toolkit(resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options)))
     shutil.rmtree(toolchain.c / "farm/out", ignore_errors=True)

@@ -188,6 +188,8 @@ class Toolchain:
         """The plan's CUDA folder of version 11, with the receipt of the installer, and `archives`."""
         assert plan.toolkit
         home = self.c / plan.env["CUDA_HOME"].removeprefix("C:/")
+        if home.exists():
+            return
         runtime = "nvidia_cuda_runtime_cu11-*.whl"
         self._unpack(runtime, "nvidia/cuda_runtime/include/", home / "include")
         self._unpack(runtime, "nvidia/cuda_runtime/bin/cudart64_110.dll", home / "bin/cudart64_110.dll")

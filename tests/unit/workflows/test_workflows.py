@@ -99,7 +99,9 @@ def test_every_farm_command_parses(workflow):
     for job, step in workflow.steps():
         for words in farm_commands(step.get("run", "")):
             variables = {name for word in words for name in re.findall(r"\$(\w+)", word)}
-            assert variables <= workflow.environment(job, step) | {"RUNNER_TEMP", "built"}, (job, words)
+            given = workflow.environment(job, step)
+            assert variables <= given | {"RUNNER_TEMP", "built"}, (job, words)
+            assert "--variant" not in words or ("$CUDA" in words) == ("CUDA" in given), (job, words)
             filled = [re.sub(r"\$(\w+)", lambda m: VALUES.get(m[1], "value"), word) for word in words]
             try:
                 parser().parse_args(filled)
