@@ -66,11 +66,9 @@ class Capacity:
 class Job:
     """One attempt: a command in an image, without network, between an input and an output folder.
 
-    `inputs` maps a folder in the container to a folder here, copied in before the start; `output` is the folder
-    in the container that `collect` copies out. `volumes` maps a folder in the container to the name of one that the
-    engine keeps between jobs. `labels` find the attempt again after a restart.
-
-    `platform` and `machine` are those of its programs; `gpus`: how many GPUs it needs.
+    `inputs`: folder in the container -> folder here, copied in before the start; `output` is the one that `collect`
+    copies out; `volumes`: folder in the container -> name of one that is kept between jobs; `labels` find the attempt
+    again after a restart; `platform` and `machine` are those of its programs; `gpus`: how many it needs.
     """
 
     name: str

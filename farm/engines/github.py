@@ -548,8 +548,7 @@ class GithubEngine:
     def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
-        # The workflow's limit covers all steps of its job. `farm build` keeps the plan's own, and ends with an exit
-        # code.
+        # The workflow's limit covers all steps. `farm build` keeps the plan's own, and ends with an exit code.
         if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
             return Observation("done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
         if run.conclusion == "cancelled":
@@ -618,8 +617,7 @@ class GithubEngine:
                 return
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds
-                    # Force skips steps that run `always()`. GitHub asks for it only where a plain cancel has not
-                    # helped.
+                    # Force skips steps that run `always()`: only where a plain cancel has not helped.
                     self._api.cancel(run.id, force=look == FORCE_AFTER)
             self._sleep(self.poll_s)
         raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")

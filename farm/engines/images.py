@@ -238,10 +238,7 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
 
 
 def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
-    """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then.
-
-    Each under its own name alone; of a pattern that ends in `/**` with its folders.
-    """
+    """Unpacks members that match a pattern into its folder below `root`, flat but for `…/**`; what is there then."""
     taken = []
     with zipfile.ZipFile(wheel) as archive:
         for pattern, folder in members.items():

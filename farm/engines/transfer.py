@@ -103,8 +103,7 @@ def pack(
 
 class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
-        # tarfile reads such a header whole before it gives the member away: the next chance to refuse it would be too
-        # late.
+        # tarfile reads such a header whole before it gives the member away: later would be too late to refuse it.
         if self.type in _HEADERS and self.size > MAX_HEADER:
             raise RefusedOutputError(f"the job's output is not a valid tar stream: a header of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]

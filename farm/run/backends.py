@@ -179,13 +179,10 @@ HERE = Runner(engine="docker")  # this machine, where ci/runners.yaml has no ent
 class Backend:
     """An open engine.
 
-    Attributes:
-        builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
-        workers: The runners now, for the queue.
-        swarm: Where images are pushed, if they are.
-        tests: Smoke tests run there as jobs; else on this machine.
-        max_output: Bytes that a job may leave.
-        lock: Held while an image is made and pushed, so that runs that start together do it once.
+    `builder`: the Docker engine that makes toolchain images (None: the runner sees to its compilers itself); `workers`:
+    the runners now, for the queue; `swarm`: where images are pushed; `tests`: smoke tests run there as jobs;
+    `max_output`: bytes that a job may leave; `lock`: held while an image is made and pushed, so that runs that start
+    together do it once.
     """
 
     engine: Engine
@@ -225,11 +222,7 @@ def engine_for(plan: Plan, name: str | None = None) -> str:
 
 
 def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
-    """Refuses a plan that the engine called `name` cannot carry out. Asks no one, writes nothing.
-
-    UsageError: there is no such engine, or its configuration is missing. NoRunnerError: it runs no jobs of the
-    platform.
-    """
+    """Refuses a plan that the engine called `name` cannot carry out, or whose configuration is missing; asks no one."""
     kind = engine_kind(name)
     if plan.platform not in kind.traits.platforms:
         able = [f"--on {other}" for other, each in ENGINES.items() if plan.platform in each.traits.platforms]
@@ -331,10 +324,9 @@ def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
 class EngineKind:
     """An engine by its name, before it is opened.
 
-    Attributes:
-        check: Raises UsageError where its configuration is missing; asks no one.
-        labels: Gives a function from variant and platform of a build to what its runner must carry.
-        machines: The entries of ci/runners.yaml with an engine of their own.
+    `check` raises UsageError where its configuration is missing, and asks no one; `labels` gives a function from
+    variant and platform of a build to what its runner must carry; `machines`: the entries of ci/runners.yaml with an
+    engine of their own.
     """
 
     traits: Traits

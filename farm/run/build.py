@@ -188,8 +188,7 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
         raise InfrastructureError(
             f"the build was {observed.text}", hint="run the same command again: it continues with what is compiled"
         )
-    # A script reserves some exit codes for what its machine lacks. Where the engine names a cause the code is the
-    # engine's.
+    # A script reserves some exit codes for what its machine lacks; with a cause the code is the engine's.
     failure = platform(platform_name).failures.get(observed.exit_code or 0)
     if failure is not None and observed.cause is None:
         text = "\n".join("    " + line for line in log_end(log)[-5:])

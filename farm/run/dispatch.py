@@ -88,14 +88,9 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 class Entry:
     """One run that has not ended.
 
-    Attributes:
-        worker: The runner that it was given; None: the step under way needs none.
-        holds: It takes a slot of that runner.
-        active: It has a thread.
-        not_before: When it may be looked at again, as `time.time` counts.
-        step_tries: How often a step that needs no runner was tried.
-        losses: How many of its attempts were lost; the newest at `lost_at`.
-        reason: Why it waits, as the journal has it.
+    `worker`: the runner that it was given (None: the step under way needs none), of which it `holds` a slot; `active`:
+    it has a thread; `not_before`: when it may be looked at again, as `time.time` counts; `step_tries` of a step that
+    needs no runner; `losses` of its attempts, the newest at `lost_at`; `reason`: why it waits, as the journal has it.
     """
 
     id: str
@@ -330,10 +325,7 @@ class Dispatcher:
             self._reasons[entry.id] = entry.reason = why
 
     def _workers(self, on: str) -> tuple[list[Worker], list[str]]:
-        """The runners of an engine, and what is wrong with those of its machines that do not answer.
-
-        One that never answers holds up the others once, for `ANSWER_S`.
-        """
+        """The runners of an engine, and what is wrong with machines of it that do not answer, once for `ANSWER_S`."""
         names = engine_kind(on).machines(self.workspace)
         fresh = [name for name in names if (on, name) not in self._calls]
         for name in fresh:

@@ -493,11 +493,7 @@ def is_being_built(journal: Journal, plan: Plan) -> bool:
 
 
 def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
-    """The wheel of each of the plan's needs, by its requirement, as the index offers it.
-
-    UsageError: one is not published; the hint is the command that builds it. InfrastructureError: the index does not
-    answer.
-    """
+    """The wheel of each of the plan's needs in the index; UsageError: one is missing; its hint builds it."""
     if not plan.needs:
         return {}  # most builds: the index is not even opened
     store = open_store(workspace.index_url)

@@ -52,10 +52,7 @@ from farm.wheel.verify import verify
 
 
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
-    """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
-
-    BuildFailedError: the source is another release. FarmError: a library is missing, or the wheel is broken.
-    """
+    """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew."""
     wheel = the_wheel(built / "wheel")
     libraries = built / "lib"  # engines that hand over files alone leave an empty folder out
     options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
@@ -106,10 +103,9 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
 
 
 def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
-    """Verify a wheel against its plan and leave the report in `report_file`.
+    """Verify a wheel against its plan and leave the report in `report_file`; VerificationFailedError has every finding.
 
-    `dependencies`: wheels, or folders of wheels, that it leaves libraries to. VerificationFailedError: it does not hold
-    what it promises; every finding is in the text.
+    `dependencies`: wheels, or folders of wheels, that it leaves libraries to.
     """
     report = _decided(verify(wheel, plan.verify, dependencies=dependencies), wheel)
     # Written before it is judged: a wheel that is refused needs its report most.

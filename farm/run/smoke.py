@@ -65,13 +65,10 @@ class Elsewhere:
 class SmokeOptions:
     """The options of a smoke test beside the plan.
 
-    Attributes:
-        wheel: The file of the wheel, where it is at hand: its device code goes into the report.
-        filenames: What the index offers of the plan's version, where no file is at hand.
-        gpu: The GPU part must run.
-        keep: The reports are kept in the index, which is the project's own.
-        passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
-        elsewhere: Where the probe runs; None: here.
+    `wheel`: its file, where it is at hand: its device code goes into the report; else `filenames`: what the index
+    offers of the version; `gpu`: the GPU part must run; `keep`: the reports go into the index, which is the project's
+    own; `passed`: names of variables that the test gets, such as CUDA_VISIBLE_DEVICES; `elsewhere`: where the probe
+    runs (None: here).
     """
 
     wheel: Path | None = None
@@ -91,10 +88,7 @@ def smoke(
     source: tuple[str, ...],
     options: SmokeOptions | None = None,
 ) -> list[str]:
-    """Install from the index into a fresh environment and run the probe, here or elsewhere and on the emulated CPU.
-
-    Returns what failed, in words; reports are left in `folder`.
-    """
+    """Install from the index into a fresh environment and run the probe; what failed, in words."""
     options = options or SmokeOptions()
     watcher, elsewhere = workspace.watcher, options.elsewhere
     with outcomes.timed("install", watcher) as step:
@@ -219,10 +213,7 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
 
 
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
-    """Puts a report into the index beside the wheel's record, never replaced; why it could not be kept, or None.
-
-    Without what was printed: that may name what is no one's business.
-    """
+    """Puts a report, without what was printed, into the index beside the wheel's record; else why it could not."""
     try:
         store = open_store(workspace.index_url)
         group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
