@@ -40,10 +40,7 @@ class Tree:
 
 
 def read_tree(root: Path) -> Tree:
-    """The files of a source tree, without Python's caches; of a git checkout what git tracks or would add.
-
-    What builds leave there is ignored, or else is source. UsageError: git does not list the files of the checkout.
-    """
+    """The files of a source tree, without Python's caches; of a git checkout those that git tracks or would add."""
     found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
     tree, top = Tree([], {}, []), Path(os.path.realpath(root))
     # By parts: paths of Windows compare without case.

@@ -96,10 +96,7 @@ def attempt_name(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of an attempt; `why`: the engine's own text on a wait, loss or failure; `exit_code` where it is done.
-
-    `cause`: where something else than the command ended it.
-    """
+    """The state of an attempt; `why`: the engine's own text; `exit_code` where it is done; `cause`: what ended it."""
 
     state: State
     why: str | None = None

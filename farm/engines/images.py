@@ -103,10 +103,7 @@ def _holder(log: Path | None) -> str:
 
 @contextlib.contextmanager
 def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
-    """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
-
-    So Ctrl-C leaves no gigabytes behind. An image stays that a container uses, or that someone else has named.
-    """
+    """A list for the ids of images that are made without a name; the last goes if it has none and is in no use."""
     made: list[str] = []
     try:
         yield made
@@ -295,10 +292,7 @@ def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, pulse: Puls
 
 
 def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Whole lines of a build's output, which comes in pieces; with the last before an error the event that holds it.
-
-    Of a line that is overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
-    """
+    """Whole lines of a build's output, which comes in pieces; with the last before an error the event that holds it."""
     rest = ""
     for event in events:
         *whole, rest = (rest + str(event.get("stream", ""))).split("\n")

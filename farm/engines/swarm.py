@@ -173,10 +173,7 @@ class Task:
 
 
 def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool) -> Observation:
-    """The state of an attempt, from its task (None: the manager has made none yet) and the machines by their ids.
-
-    A queued one always says why. `cancelled`: its end was asked for.
-    """
+    """The state of an attempt, from its task (None: there is none yet) and the machines by their ids."""
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
     node = nodes.get(task.node or "")
@@ -214,10 +211,7 @@ _AGENT = "/farm-agent.pyz"
 
 
 class SwarmEngine:
-    """See `farm.engines.base.Engine`. `client`: a manager; NoRunnerError: it is none.
-
-    `cpus`, `memory`: limits of one job; None: what the largest node has.
-    """
+    """See `farm.engines.base.Engine`; NoRunnerError: `client` is no manager. `cpus`, `memory`: limits of one job."""
 
     name = "swarm"
     poll_s = 1.0

@@ -182,10 +182,7 @@ def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]
 
 
 def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
-    """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
-
-    It raises as `unpack` does; refused are also a name that stands twice and a method other than store and deflate.
-    """
+    """Write the regular files of a zip below `dest`, as `unpack` does. Sizes are counted, not believed."""
     writer = _Writer(dest, max_bytes)
     try:
         with zipfile.ZipFile(archive) as opened:

@@ -196,10 +196,7 @@ class Backend:
 
 
 def open_backend(workspace: Workspace, name: str, runner: str | None = None) -> Backend:
-    """The engine called `name`: of the machine `runner` where each has one of its own; else this machine's.
-
-    UsageError: there is no such engine, or its configuration is missing. NoRunnerError: it does not answer.
-    """
+    """The engine called `name`, of `runner` where each has its own; UsageError, NoRunnerError: none, or no answer."""
     kind = engine_kind(name)
     kind.check(workspace)
     machine = kind.machine_of(workspace, runner)

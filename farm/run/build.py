@@ -130,10 +130,7 @@ def follow(
     note: Callable[[int, int], object] = lambda *_: None,
     saw: Callable[[Observation], object] = lambda _: None,
 ) -> Observation:
-    """Write the job's output to `log` and show it, until the job has ended; returns how it ended.
-
-    `note` gets the steps done and in all, every few seconds; `saw` the state until it runs, and the first one then.
-    """
+    """Write the job's output to `log` and show it until its end, which is returned; `note` gets steps, `saw` states."""
     saw(observed := engine.observe(handle))
     while observed.state in ("queued", "starting"):
         time.sleep(engine.poll_s)
@@ -240,10 +237,7 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
 
 
 def pack_toolchain(workspace: Workspace, engine: Engine, image: str, *, whole: bool = False) -> Path:
-    """The file system of a toolchain image as one compressed tar among the artifacts; packed once an image and script.
-
-    `whole`: with CUDA's big libraries; else stand-ins are packed, to link with.
-    """
+    """The file system of an image as a compressed tar, packed once; CUDA's big libraries `whole`, else stand-ins."""
     script, cache = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py", workspace.artifacts / "toolchains"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     packed = cache / f"{image.rpartition(':')[2]}-{version}{'-whole' if whole else ''}.tar.xz"
@@ -279,10 +273,7 @@ print(version, *(m for m in ("build", "setuptools", "wheel") if not importlib.ut
 
 
 def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
-    """This machine has the plan's Python and compilers, and they work; a self-contained script looks for its own.
-
-    NoRunnerError: something is missing. UsageError: the plan is for another platform.
-    """
+    """NoRunnerError where this machine lacks the plan's Python or compilers; a self-contained script looks itself."""
     system, _ = this_machine()
     if plan.platform != system.facts.name:
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")

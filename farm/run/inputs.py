@@ -66,10 +66,7 @@ Line = Callable[[str], None]
 
 
 def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
-    """One tar a commit, with its submodules; made from a shallow clone, and its own hash kept beside it.
-
-    InfrastructureError: it cannot be cloned. BuildFailedError: there is no such tag, or it is of another commit.
-    """
+    """One tar a commit, with its submodules, and its own hash beside it; BuildFailedError: no such tag or commit."""
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
     noted = packed.with_suffix(".sha256")
@@ -151,10 +148,7 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
 
 
 def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> list[Path]:
-    """Fetch into the cache what a build of the plan needs from elsewhere: source, parts, wheels for the build.
-
-    `gather` finds it there. Before the image of the toolchain is made: a wrong name or hash is then said in seconds.
-    """
+    """Fetch into the cache what a build of the plan needs from elsewhere, in time: a wrong hash is said in seconds."""
     cache.mkdir(parents=True, exist_ok=True)
     own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
     parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
@@ -655,10 +649,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
 
 
 class BuildInputs(Model):
-    """The inputs of one build: the id of its image, sha256 of the published wheels that it was built against, by name.
-
-    `cache`: the compiler cache of the build's own machine; what was in it is not known by digest.
-    """
+    """The inputs of one build: its image, the sha256 of wheels that it was built against, the compiler cache's name."""
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     wheels: dict[Name, Sha256] = {}

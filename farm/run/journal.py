@@ -489,10 +489,7 @@ class Journal:
             self._append(self._run_of(attempt.job_id), "handle", {"handle": handle}, attempt.job_id, attempt_id)
 
     def set_state(self, attempt_id: int, state: State, result: Result | None = None, why: str | None = None) -> bool:
-        """Moves an attempt on; what is the same already writes no event. False: it has ended, and the first end counts.
-
-        ValueError: a result without an end, `done` without a result, or `queued` without a reason.
-        """
+        """Moves an attempt on; what is the same writes no event. False: it has ended, and the first end counts."""
         if (state == "done" and result is None) or (state not in FINAL and result is not None):
             raise ValueError(f"state {state} does not go with result {result}")
         if state == "queued" and not why:
@@ -654,10 +651,7 @@ class Journal:
         return tuple(map(_run, self._rows("SELECT * FROM runs WHERE finished IS NULL ORDER BY id")))
 
     def open_after(self, run_id: str, fields: Sequence[str]) -> tuple[OpenRun, ...]:
-        """The runs with an id above `run_id` that have not ended, in order, with those fields of their plans alone.
-
-        A plan has tens of kilobytes: thousands of them whole take a minute and a gigabyte.
-        """
+        """The open runs with an id above `run_id`, in order, with those fields of their plans: whole ones are large."""
         paths = ", ".join(f"'$.{field}'" for field in fields)
         # '$.schema' is there so that json_extract gives a list for one field too; it has no name below.
         query = f"""SELECT id, created, plan_digest, request, json_extract(unpacked(plan), {paths}, '$.schema') AS about

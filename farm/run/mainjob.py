@@ -176,10 +176,7 @@ class MainJob:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
 
     def _elsewhere(self, machine: str | None, opened: contextlib.ExitStack) -> Elsewhere | None:
-        """The test as a job of the Docker machine that has a card, or of the engine that has one or runs the wheel.
-
-        None: it runs on this machine.
-        """
+        """The test as a job of a Docker machine with a card, or of the engine; None: it runs on this machine."""
         if machine:
             backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
             return Elsewhere(backend.engine, self.toolchain(backend, self.folder / "test"))  # its image is another one

@@ -103,10 +103,7 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
 
 
 def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
-    """Verify a wheel against its plan and leave the report in `report_file`; VerificationFailedError has every finding.
-
-    `dependencies`: wheels, or folders of wheels, that it leaves libraries to.
-    """
+    """Verify a wheel against its plan, with the wheels that it leaves libraries to; the report is in `report_file`."""
     report = _decided(verify(wheel, plan.verify, dependencies=dependencies), wheel)
     # Written before it is judged: a wheel that is refused needs its report most.
     report_file.write_text(report_text(report), encoding="utf-8")

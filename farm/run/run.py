@@ -169,10 +169,7 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
 
 
 def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
-    """Asks for the end of runs, stops what runs of them, and returns them when they have ended.
-
-    UsageError: one has ended or is none; InfrastructureError: one does not stop, or its owner does not notice.
-    """
+    """Asks for the end of runs, stops what runs of them, and returns them when they have ended."""
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]
         for run in runs:

@@ -50,10 +50,7 @@ from farm.wheel.metadata import parse_wheel_name
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A place for the probe other than this machine: a job of an engine, in an image.
-
-    `foreign`: another kind of machine than this one, which cannot run the wheel, else it has a card; `emulated` there.
-    """
+    """A place for the probe: a job of an engine, in an image, `foreign` where this machine cannot run the wheel."""
 
     engine: Engine
     image: str
@@ -280,10 +277,7 @@ def probe_job(
     run: str,
     emulate: str | None = None,
 ) -> SmokeReport:
-    """The report of the probe as a job elsewhere, with the installed packages of `place`; `emulate`: qemu's CPU model.
-
-    NoRunnerError: the node cannot enter the toolchain, or Slurm takes no such job. InfrastructureError: it was lost.
-    """
+    """The report of the probe as a job elsewhere, with the packages of `place`; `emulate`: qemu's CPU model."""
     engine, gpus = elsewhere.engine, 0 if elsewhere.foreign else 1
     site = place if elsewhere.foreign else next(place.parents[1].glob("lib/python*/site-packages"))
     folder = workspace.run_folder(run)
