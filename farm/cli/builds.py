@@ -19,20 +19,11 @@ from farm.cli import show
 from farm.cli.arguments import AGAIN
 from farm.cli.progress import watching
 from farm.cli.runs import POLL_S, explain_end, lines, summary, wait_for_ends
-from farm.cli.selection import (
-    journal_with_a_run,
-    plan_of,
-    plans_of,
-    project_of,
-    runs_of,
-    selectors_of,
-    workspace_of,
-)
+from farm.cli.selection import journal_with_a_run, plan_of, plans_of, project_of, runs_of, selectors_of, workspace_of
 from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.render import render
-from farm.plan.settings import Settings
 from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
@@ -74,15 +65,14 @@ def run_submit(args: argparse.Namespace) -> int:
                 continue
         wanted.append((plan, runs.request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)))
     if not queued:
-        return carry_out(args, project, settings, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
+        return carry_out(args, workspace, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
     if len(wanted) < len(plans):
         show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
     return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
 
 
 def run_build(args: argparse.Namespace) -> int:
-    project, settings = project_of(args)
-    return carry_out(args, project, settings, Plan.read(args.plan), "build")
+    return carry_out(args, Workspace(*project_of(args), Watcher()), Plan.read(args.plan), "build")
 
 
 def run_render(args: argparse.Namespace) -> int:
@@ -108,9 +98,8 @@ def run_retry(args: argparse.Namespace) -> int:
                 raise UsageError(f"run {old.id} has not ended", hint=hint)
     # The plans as they were, not resolved anew: the matrix may have changed since.
     wanted = [(runs.plan_of(old), replace(old.request, retry_of=old.id, rebuild=args.rebuild)) for old in named]
-    return hand_over(
-        args, workspace, runs.create_detached(workspace, wanted), several=len(args.run) != 1 or args.failed
-    )
+    several = len(args.run) != 1 or args.failed
+    return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
 
 
 def run_dispatch(args: argparse.Namespace) -> int:
@@ -140,8 +129,7 @@ def _warn(text: str) -> None:
 
 def carry_out(
     args: argparse.Namespace,
-    project: Path,
-    settings: Settings,
+    workspace: Workspace,
     plan: Plan,
     until: Until,
     *,
@@ -150,9 +138,8 @@ def carry_out(
 ) -> int:
     """Runs the main job here up to a step and prints its table."""
     with watching(args) as watcher:
-        workspace = Workspace(project, settings, watcher)
-        on = engine_for(plan, args.on)
-        result = runs.submit(workspace, plan, until=until, on=on, pieces=pieces, rebuild=rebuild)
+        here, on = replace(workspace, watcher=watcher), engine_for(plan, args.on)
+        result = runs.submit(here, plan, until=until, on=on, pieces=pieces, rebuild=rebuild)
     return print_outcomes(args, result)
 
 
@@ -186,11 +173,7 @@ def hand_over(args: argparse.Namespace, workspace: Workspace, named: Sequence[Ru
 def follow(
     args: argparse.Namespace, workspace: Workspace, run: Run, dispatcher: subprocess.Popen[bytes] | None = None
 ) -> int:
-    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher.
-
-    Raises:
-        InfrastructureError: The dispatcher cannot be started.
-    """
+    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher."""
     log = workspace.run_folder(run.id) / "build.log"
     with open_journal(workspace.project, workspace.settings) as journal:
         try:
@@ -237,8 +220,7 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
     """Starts a dispatcher, unless one is at work."""
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
-        # Held for a moment only, to see whether it is held. A dispatcher that starts just now waits for it:
-        # `PATIENCE_S`.
+        # Held for a moment, to see whether it is held. A dispatcher that starts just now waits for it: `PATIENCE_S`.
         with exclusive(workspace.artifacts, 0.0):
             pass
     except AlreadyDispatchingError:
@@ -256,15 +238,12 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
 
 
 def run_smoke(args: argparse.Namespace) -> int:
-    """Install, run the probe and print the reports.
-
-    Raises:
-        SmokeFailedError: A check failed, with the causes and their fixes.
-        NoRunnerError: This machine has no Python for the variant, or too old a glibc for the wheel.
-        UsageError: There is no such wheel.
-    """
+    """Install, run the probe and print the reports."""
     if args.write_probe:
-        return _write_probe(args)
+        args.write_probe.write_bytes(pack.pack(PROBE))
+        line = f"{args.write_probe}: python3 {args.write_probe.name} --help"
+        show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
+        return 0
     if args.variant is None:
         raise UsageError("no variant is chosen", hint="--variant sm35-avx-py311; `farm detect` names this machine's")
     project, settings = project_of(args)
@@ -307,13 +286,6 @@ def run_smoke(args: argparse.Namespace) -> int:
             hint="install that Python (deadsnakes, python.org, `uv python install`), test on a system that the wheel "
             "is for, or name a variant for this one",
         )
-    return 0
-
-
-def _write_probe(args: argparse.Namespace) -> int:
-    args.write_probe.write_bytes(pack.pack(PROBE))
-    line = f"{args.write_probe}: python3 {args.write_probe.name} --help"
-    show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
     return 0
 
 

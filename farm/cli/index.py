@@ -25,15 +25,7 @@ from farm.index.reader import open_reader
 from farm.index.reconcile import Problem, Trial, check, reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
 from farm.index.stores import Store
-from farm.index.variants import (
-    ROOT,
-    build_of,
-    follow,
-    properties,
-    publish_variant,
-    published,
-    variant_json,
-)
+from farm.index.variants import ROOT, build_of, follow, properties, publish_variant, published, variant_json
 from farm.plan.variant import Variant
 from farm.wheel.rewrite import label_wheel
 from farm.wheel.verify import verify

@@ -6,7 +6,7 @@ import os
 import platform as system
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -204,9 +204,8 @@ def run_why(args: argparse.Namespace) -> int:
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
         if plan and plan.windows:
-            show.say(
-                f"openmp: {plan.windows.openmp} alone; two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
-            )
+            why = "two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
+            show.say(f"openmp: {plan.windows.openmp} alone; {why}")
         for text in floating:
             show.prose(f"not pinned: {text}")
         tested = [row for row in evidence if row[0] == "tested"]
@@ -228,21 +227,15 @@ def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> l
 
 
 def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
-    """The fields of a stack that were asked about.
-
-    Raises:
-        UsageError: A card, a compiler or a version is not known.
-    """
+    """The fields of a stack that were asked about."""
     _refuse_elsewhere(args, variant)
     fields: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
     fields["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
     fields["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
         if len(args.gpu) > 1:
-            raise UsageError(
-                "--gpu is given twice: a build is asked about one card",
-                hint="about PyTorch's own wheels for several cards: --official",
-            )
+            hint = "about PyTorch's own wheels for several cards: --official"
+            raise UsageError("--gpu is given twice: a build is asked about one card", hint=hint)
         fields["gpu"] = sm_of(args.gpu[0], variant.architectures)
         fields["gpu_name"] = args.gpu[0]
     # None where nothing was said, False for `--no-…`: both ask nothing.
@@ -251,11 +244,7 @@ def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
 
 
 def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
-    """Refuse questions about parts that the build has not.
-
-    Raises:
-        UsageError: There is one.
-    """
+    """Refuse questions about parts that the build has not."""
     compiler = facts(args.platform).compiler
     about = {"gcc": compiler == "gcc", "msvc": compiler == "msvc"}
     about |= dict.fromkeys(("gpu", "driver", "arch_list"), bool(variant.sms))
@@ -267,11 +256,7 @@ def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
 
 
 def _run_official(args: argparse.Namespace) -> int:
-    """Answer with a pip line, or with who else has a wheel.
-
-    Raises:
-        UsageError: A card, a release or an option is not known, or upstream has nothing for the platform.
-    """
+    """Answer with a pip line, or with who else has a wheel."""
     _refuse_options(args)
     if args.gpu == ["-"]:
         _read_paste(args)
@@ -312,11 +297,7 @@ def _run_official(args: argparse.Namespace) -> int:
 
 
 def _read_paste(args: argparse.Namespace) -> None:
-    """The cards and the driver in what `nvidia-smi` or `lspci` printed, from standard input.
-
-    Raises:
-        UsageError: The text names no card.
-    """
+    """The cards and the driver in what `nvidia-smi` or `lspci` printed, from standard input."""
     pasted = gpus.read_paste(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
@@ -325,11 +306,7 @@ def _read_paste(args: argparse.Namespace) -> None:
 
 
 def _refuse_options(args: argparse.Namespace) -> None:
-    """Options that are about a build and not about wheels that others publish; release and CUDA from the environment.
-
-    Raises:
-        UsageError: One is given.
-    """
+    """Refuse options about a build, not about wheels that others publish; take release and CUDA of the environment."""
     names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
     given = [name for name in names if getattr(args, name, None) is not None]
     for name, choice in from_environment(os.environ).items():
@@ -350,11 +327,7 @@ def _refuse_options(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
-    """A question in the catalogue's words.
-
-    Raises:
-        UsageError: A word is not known.
-    """
+    """A question in the catalogue's words."""
     sms = tuple(dict.fromkeys(sm_of(name, variant.architectures if variant else ()) for name in args.gpu))
     machines = {gpus.machine(name, sm_of(name, ())) if not variant else variant.machine for name in args.gpu}
     if len(machines) > 1:
@@ -367,11 +340,7 @@ def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
 
 
 def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
-    """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`.
-
-    Raises:
-        UsageError: One is not in the catalogue, or both name a CUDA and differ.
-    """
+    """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`."""
     release, _, label = (torch or "").partition("+")
     named = [text for text in (label, cuda) if text]
     spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in named]
@@ -392,11 +361,7 @@ def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | No
 
 
 def _python(name: str | None) -> str | None:
-    """The Python that was asked for, also as 3.12, cp312 or python3.12.
-
-    Raises:
-        UsageError: No release of the catalogue has wheels for it.
-    """
+    """The Python that was asked for, also as 3.12, cp312 or python3.12."""
     known = {word for release in catalog.torch_releases().values() for word in release.pythons.linux}
     if name is None:
         return None
@@ -449,12 +414,8 @@ def _document(
 def _print_official(args: argparse.Namespace, question: Question, answer: Answer, newest: Answer) -> None:
     cards = " and ".join(_named(name, sm) for name, sm in zip(args.gpu, question.sms, strict=False))
     wheel = answer.wheel
-    which = "".join(
-        [
-            f" of torch {question.torch}" if question.torch else "",
-            f" with CUDA {question.cuda}" if question.cuda else "",
-        ]
-    )
+    which = f" of torch {question.torch}" if question.torch else ""
+    which += f" with CUDA {question.cuda}" if question.cuda else ""
     if wheel is None:
         show.prose(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
     elif answer.runs:
@@ -502,11 +463,7 @@ def print_own(own: list[Own], missing: str | None) -> None:
 
 
 def sm_of(name: str, architectures: Collection[str] = ()) -> int:
-    """The SM of a card by name or number; of a name with several chips, the one among `architectures`.
-
-    Raises:
-        UsageError: No card is called so, or several chips are.
-    """
+    """The SM of a card by name or number; of a name with several chips, the one among `architectures`."""
     word = sm_word(name.strip())
     if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
         return sm_number(word)
@@ -522,16 +479,13 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     family = name.strip().lower()
     chips = [sm for sm, one in catalog.architectures().architectures.items() if one.name.lower() == family]
     if not known and chips:
-        raise UsageError(
-            f"{name!r} is the name of an architecture, not of a card", hint=f"one of its chips: {_either(chips)}"
-        )
+        hint = f"one of its chips: {_either(chips)}"
+        raise UsageError(f"{name!r} is the name of an architecture, not of a card", hint=hint)
     if not known:
         near = gpus.nearest_names(name)
-        raise UsageError(
-            f"the catalogue has no card {name!r}",
-            hint=(f"nearest: {', '.join(near)}; or give" if near else "give")
-            + " its SM, as `farm detect` on its machine says: --gpu sm_NN",
-        )
+        hint = f"nearest: {', '.join(near)}; or give" if near else "give"
+        hint += " its SM, as `farm detect` on its machine says: --gpu sm_NN"
+        raise UsageError(f"the catalogue has no card {name!r}", hint=hint)
     if len(known) == 1 and (sm := sm_number(min(known))) in _of_no_variant():
         raise _no_variant(name, sm)
     # All of its chips are too old: the newest stands for them, and the rules say so.
@@ -589,7 +543,9 @@ def run_matrix(args: argparse.Namespace) -> int:
         for build in builds:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
-        show.json_document([_entry(build) for build in builds])
+        names = ("channel", "package", "variant", "platform", "cuda", "alias")
+        fields = [{name: getattr(build, name) for name in names} for build in builds]
+        show.json_document([each | {"variant": str(each["variant"])} for each in fields])
     elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
@@ -609,17 +565,6 @@ def _fits(build: Build, args: argparse.Namespace) -> bool:
     )
 
 
-def _entry(build: Build) -> dict[str, Any]:
-    return {
-        "channel": build.channel,
-        "package": build.package,
-        "variant": str(build.variant),
-        "platform": build.platform,
-        "cuda": build.cuda,
-        "alias": build.alias,
-    }
-
-
 def _grid(channel: Channel, offered: list[Build]) -> None:
     """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA in the cells."""
     cells: dict[tuple[str, str, str, str], list[Build]] = {}
@@ -628,8 +573,8 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for (package, where, gpu, cpu), builds in cells.items():
-        pythons = _join(build.variant.python for build in builds)
-        versions = _join(build.cuda or "yes" for build in builds)
+        pythons = " ".join(dict.fromkeys(build.variant.python for build in builds))
+        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in builds))
         rows.setdefault((package, where, gpu, pythons), {})[cpu] = versions
     show.table(
         f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)",
@@ -640,7 +585,3 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         if not recipe(channel.text.recipes.get(package, package)).is_for_gpus:
             show.say(f"{package} has no code for a GPU: its builds are the same code for each, and as for cpu")
     print()
-
-
-def _join(words: Iterable[str]) -> str:
-    return " ".join(dict.fromkeys(words))

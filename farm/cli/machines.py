@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from farm.base.errors import ExitCode, FarmError, UsageError
 from farm.base.project import LOCAL, PROJECT_FILES, find_project
 from farm.cli import show
-from farm.cli.selection import journal_of, workspace_of
+from farm.cli.selection import journal_of, project_of, workspace_of
 from farm.index.backends import open_store
 from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
 from farm.machine.doctor import Site, examine, examine_project
@@ -33,7 +33,7 @@ from farm.plan.matrix import Build, load_matrix
 from farm.plan.options import Choice
 from farm.plan.recommend import Own, own_builds
 from farm.plan.selectors import Selectors
-from farm.plan.settings import Github, github_if_any, load_github, load_runners, load_settings
+from farm.plan.settings import Github, github_if_any, load_github, load_runners
 from farm.plan.variant import Variant
 from farm.platforms.facts import WINDOWS
 from farm.run.journal import EventKind, Journal
@@ -62,19 +62,22 @@ CACHES = ("sources", "toolchains", "smoke", "bundles", "host/farm", "host/farm-j
 def run_detect(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
     readings = take(Machine())
-    project = find_project(args.project or Path.cwd())
+    project, settings = project_of(args)
     own, too_old = _builds(project, readings)
     found = choose(readings, own)
     if too_old and found.variant:
         found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
-    found = with_published(found, readings, _index(args.index, project), _index_url(args.index, project))
+    index = root = args.index or settings.index_at(project)
+    if not index.startswith(("https://", "http://")):
+        # The public address is that of the index in ci/farm.yaml: of one that was named it says nothing.
+        root = (None if args.index else settings.index_public_url) or open_store(index).url("")
+    found = with_published(found, readings, index, root)
     others = list(_other_makers(readings))
     if args.json:
         models = {"readings": readings, "recommendation": found}
-        document = {name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()}
-        show.json_document(
-            document | {"elsewhere": [dict(zip(("maker", "what", "install"), o, strict=True)) for o in others]}
-        )
+        document: dict[str, Any] = {name: each.model_dump(mode="json", by_alias=True) for name, each in models.items()}
+        document["elsewhere"] = [dict(zip(("maker", "what", "install"), o, strict=True)) for o in others]
+        show.json_document(document)
     else:
         _print_detected(readings, found, others)
     return 0 if found.variant else 3
@@ -107,21 +110,6 @@ def _other_makers(readings: Readings) -> Iterator[tuple[str, str, str]]:
         return
     for row in official.others(question):
         yield row.maker, f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}", official.install(row, question)
-
-
-def _index(named: str | None, project: Path) -> str:
-    """Where the index can be asked: `--index`, else `index:` of ci/farm.yaml."""
-    return named or load_settings(project).index_at(project)
-
-
-def _index_url(named: str | None, project: Path) -> str:
-    """The root of the same index as pip sees it."""
-    index = _index(named, project)
-    if index.startswith(("https://", "http://")):
-        return index
-    # The public address is that of the index in ci/farm.yaml: of one that was named it says nothing.
-    public = None if named else load_settings(project).index_public_url
-    return public or open_store(index).url("")
 
 
 def _print_detected(readings: Readings, found: Recommendation, others: list[tuple[str, str, str]]) -> None:
@@ -162,26 +150,26 @@ def run_doctor(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
     site = Site()
     readings = take(site)
+    project = find_project(args.project or Path.cwd())
     named = args.variant or args.package or args.cuda or args.channel
-    build = args.build or bool(named) or _in_project(args)
-    plan = _plan(args, readings) if build else None
+    # Who has a project with a configuration of its own builds.
+    build = args.build or bool(named) or any((project / file).is_file() for file in PROJECT_FILES)
+    plan = _plan(args, project, readings) if build else None
     findings = examine(site, readings, plan, build=build)
     if build:
-        findings = [*examine_project(find_project(args.project or Path.cwd())), *findings]
+        findings = [*examine_project(project), *findings]
     if args.json:
         what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version} if plan else None
         found = [finding.model_dump() for finding in findings]
-        show.json_document(
-            {"build": what, "findings": found, "readings": readings.model_dump(mode="json", by_alias=True)}
-        )
+        facts = readings.model_dump(mode="json", by_alias=True)
+        show.json_document({"build": what, "findings": found, "readings": facts})
     else:
-        if plan:
-            show.say(f"to build {plan.package} {plan.version}:")
-        elif build:
-            show.say("to build wheels (--variant names a certain build):")
-        else:
-            show.say("to install and use wheels (`farm doctor --build`: to build them):")
-        show.table("", ("check", "", "found", "what to do"), [(f.check, f.state, f.seen, f.todo) for f in findings])
+        title = "to install and use wheels (`farm doctor --build`: to build them):"
+        if build:
+            what_for = f"{plan.package} {plan.version}" if plan else "wheels (--variant names a certain build)"
+            title = f"to build {what_for}:"
+        rows = [(f.check, f.state, f.seen, f.todo) for f in findings]
+        show.table(title, ("check", "", "found", "what to do"), rows)
     return 4 if any(finding.state == "missing" for finding in findings) else 0
 
 
@@ -194,20 +182,13 @@ def _own_build(project: Path, channel: str | None) -> Build | None:
     return next(iter(own[0].builds), None)
 
 
-def _in_project(args: argparse.Namespace) -> bool:
-    """True if there is a project with a configuration of its own: who has one builds."""
-    project = find_project(args.project or Path.cwd())
-    return any((project / file).is_file() for file in PROJECT_FILES)
-
-
-def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
-    """The build that was named, or the one for this machine; None where there is no project or no such build."""
+def _plan(args: argparse.Namespace, project: Path, readings: Readings) -> Plan | None:
+    """The build that was named, or the one for this machine; None where there is no such build."""
     system = readings.os.system
     name = args.variant or choose(readings).variant
     if system == OTHER or name is None:
         return None
     try:
-        project = find_project(args.project or Path.cwd())
         options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
         own = None if args.package else _own_build(project, args.channel)
         variant = Variant.parse(name) if args.variant or own is None else own.variant
@@ -251,11 +232,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def read_report(path: Path) -> dict[str, str]:
-    """The texts of a report by name; empty, where it has none of that name.
-
-    Raises:
-        UsageError: It is no zip, or a text is too large.
-    """
+    """The texts of a report by name; empty, where it has none of that name."""
     names = ("plan.json", "farm-report.txt", "build.log", "CMakeCache.txt")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -290,7 +267,7 @@ def run_runners(args: argparse.Namespace) -> int:
 
     project = find_project(args.project or Path.cwd())
     runners, github = load_runners(project), github_if_any(project)
-    reported = ask(runners, lambda: _connect(project))
+    reported = ask(runners, lambda: _connect(load_github(project)))
     differing = {name: differences(runners[name], reported[name]) for name in runners}
     # Without a repository there are no settings that could be missing.
     unsafe = _unsafe(github) if github and github.repository else []
@@ -298,37 +275,33 @@ def run_runners(args: argparse.Namespace) -> int:
         documents = {name: {**vars(found), "differences": differing[name]} for name, found in reported.items()}
         show.json_document({"runners": documents, "settings_missing": unsafe})
     else:
-        _print_runners(reported, differing)
+        rows = []
+        for name, found in reported.items():
+            state = ("busy" if found.busy else "online") if found.online else "offline"
+            words = [*([found.why] if found.why else []), *differing[name]]
+            rows.append((name, state, "; ".join(words) or "as written"))
+        show.table("", ("runner", "state", "engine says"), rows)
         for line in unsafe:
             show.say(f"unsafe: {line}")
     fine = not (unsafe or any(differing.values())) and all(found.online for found in reported.values())
     return 0 if fine else ExitCode.NO_RUNNER
 
 
-def _connect(project: Path) -> "GithubApi":
+def _connect(github: Github) -> "GithubApi":
     from farm.engines.github import connect
 
-    github = load_github(project)
     return connect(github.api_url, github.repository, os.environ)
 
 
 def _unsafe(github: Github) -> list[str]:
     """The settings at GitHub that are missing; where they cannot be read, that."""
-    from farm.engines.github import connect, missing_settings
+    from farm.engines.github import missing_settings
 
     try:
-        with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:
+        with contextlib.closing(_connect(github)) as api:
             return missing_settings(api)
     except FarmError as error:
         return [f"whether pull requests can reach the runners is not known: {error}"]
-
-
-def _print_runners(reported: Mapping[str, "Reported"], differing: Mapping[str, list[str]]) -> None:
-    rows = []
-    for name, found in reported.items():
-        state = ("busy" if found.busy else "online") if found.online else "offline"
-        rows.append((name, state, "; ".join([*([found.why] if found.why else []), *differing[name]]) or "as written"))
-    show.table("", ("runner", "state", "engine says"), rows)
 
 
 # --- farm clean ---
@@ -368,7 +341,8 @@ def run_clean(args: argparse.Namespace) -> int:
         for what, size in rows:
             show.say(f"{size / 1e6:10.1f} MB  {what}")
     asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
-    removes = not args.dry_run and (not asks or _agreed(len(rows)))
+    answer = input(f"remove these {len(rows)}? [y/N] ") if asks else "yes"
+    removes = not args.dry_run and answer.strip().lower() in ("y", "yes")
     if removes:
         for client, found in engines:
             remove_from_docker(client, found)
@@ -389,11 +363,6 @@ def run_clean(args: argparse.Namespace) -> int:
     verb = "removed" if removes else "would be removed"
     show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {names}")
     return 0
-
-
-def _agreed(count: int) -> bool:
-    """The answer of whoever sits at the terminal."""
-    return input(f"remove these {count}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def leftovers(

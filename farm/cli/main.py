@@ -18,6 +18,7 @@ from typing import NoReturn, cast
 from farm import __version__
 from farm.base.errors import EXITS, FarmError, UsageError, of_system
 from farm.base.interrupts import OutputClosed
+from farm.base.text import nearest
 from farm.cli import arguments, show
 
 INTERRUPTED = 130
@@ -104,8 +105,6 @@ def _required(action: argparse.Action) -> str | None:
 
 def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     """A line with the nearest known words for an error of argparse; empty where nothing is near."""
-    from farm.base.text import nearest
-
     known: list[str] = []
     if message.startswith("unrecognized arguments: "):
         # argparse tells what is wrong in its text alone.
@@ -180,8 +179,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         parser(()).print_help(sys.stderr)
         sys.exit(2)
     if name not in COMMANDS:
-        from farm.base.text import nearest
-
         near = nearest(name, tuple(COMMANDS), 1)
         hint = f"  did you mean: farm {near[0]}?\n" if near else "  `farm --help` lists the commands\n"
         parser(()).exit(2, f"farm: no command {name!r}\n{hint}")

@@ -79,7 +79,8 @@ def run_init(args: argparse.Namespace) -> int:
     if farm:
         contents[WORKFLOW] = contents[WORKFLOW].replace(b'FARM: ""', f"FARM: {json.dumps(farm)}".encode())
     outputs.write(args.folder, contents)
-    enter = "" if args.folder == Path() else f"cd {shlex.quote(_for_cd(args.folder))} && "
+    folder = f"./{args.folder}" if str(args.folder).startswith("-") else str(args.folder)
+    enter = "" if args.folder == Path() else f"cd {shlex.quote(folder)} && "
     lines: list[object] = [args.folder / file for file in files]
     if not farm:
         lines.append(f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit or hash")
@@ -127,11 +128,6 @@ def _taken(target: Path) -> str | None:
     if os.path.lexists(target):
         return str(target)
     return next((f"the file {part}" for part in target.parents if os.path.lexists(part) and not part.is_dir()), None)
-
-
-def _for_cd(folder: Path) -> str:
-    text = str(folder)
-    return f"./{text}" if text.startswith("-") else text
 
 
 def run_recipe(args: argparse.Namespace) -> int:

@@ -65,7 +65,6 @@ def summary(journal: Journal, run: Run) -> dict[str, Any]:
 
 
 def _time(text: str | None) -> datetime:
-    """Now where there is none."""
     return datetime.now(UTC) if text is None else datetime.fromisoformat(text)
 
 

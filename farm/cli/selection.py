@@ -51,11 +51,7 @@ def journal_of(args: argparse.Namespace) -> Iterator[Journal | None]:
 
 @contextmanager
 def journal_with_a_run(args: argparse.Namespace) -> Iterator[Journal]:
-    """The project's journal, for a command about `args.run` or, where that is None, about the newest run.
-
-    Raises:
-        UsageError: No run was made here yet.
-    """
+    """The project's journal, for a command about `args.run` or, where that is None, about the newest run."""
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
             raise UsageError(
@@ -105,11 +101,7 @@ def plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
 
 
 def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
-    """The builds of `--variant`, given several times or as a pattern such as `sm3*-avx*-py311`, or of `--all`.
-
-    Raises:
-        UsageError: Nothing is selected, or a pattern matches nothing.
-    """
+    """The builds of `--variant`, given several times or as a pattern such as `sm3*-avx*-py311`, or of `--all`."""
     project, settings = project_of(args)
     plans: dict[str, Plan] = {}
     for one in each_build(args, project):
@@ -154,11 +146,7 @@ def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str
 
 
 def runs_of(args: argparse.Namespace, journal: Journal) -> list[Run]:
-    """The runs that are named, oldest first.
-
-    Raises:
-        UsageError: There is no such run, or none is named.
-    """
+    """The runs that are named, oldest first."""
     found = {run.id: run for run in (journal.run(word) for word in args.run)}
     if args.queued:
         waiting = [run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED]

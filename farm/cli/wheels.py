@@ -110,23 +110,16 @@ def run_repair(args: argparse.Namespace) -> int:
                 args.output.rmdir()
         raise
     left = [finding.text for finding in verify(result.wheel, Policy()).findings]
-    if args.json:
-        show.json_document({**result.to_json(), "not_mended": left})
-        return 0
-    for item in result.vendored:
-        show.say(f"added {item.path} from {item.source}")
-    for path in result.record_corrected[:_MOST]:
-        show.say(f"corrected the hash of {path} in RECORD")
+    lines = [f"added {item.path} from {item.source}" for item in result.vendored]
+    lines += [f"corrected the hash of {path} in RECORD" for path in result.record_corrected[:_MOST]]
     if len(result.record_corrected) > _MOST:
-        show.say(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
-    if not result.tags:
-        tags = parse_wheel_name(result.wheel.name).tags
-        if reason := unread(tags):
-            advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
-            show.say(f"{reason}: none was added, and what they need is not known{advice}")
-    for text in left:
-        show.say(f"not mended: {text}")
-    show.say(str(result.wheel))
+        lines.append(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
+    tags = parse_wheel_name(result.wheel.name).tags
+    if not result.tags and (reason := unread(tags)):
+        advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
+        lines.append(f"{reason}: none was added, and what they need is not known{advice}")
+    lines += [f"not mended: {text}" for text in left]
+    show.answer(args, {**result.to_json(), "not_mended": left}, [*lines, result.wheel])
     gc.freeze()  # nor is there anything to be found at the end
     return 0
 
@@ -134,19 +127,12 @@ def run_repair(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> RepairOptions:
     """Options of the command line, or of the plan."""
     if args.plan is None:
-        return RepairOptions(
-            lib_dirs=args.lib_dir,
-            into=args.into,
-            exclude=args.exclude,
-            version=args.new_version,
-            requires=args.require,
-            opens=args.opens,
-        )
+        more = {"exclude": args.exclude, "version": args.new_version, "requires": args.require, "opens": args.opens}
+        return RepairOptions(lib_dirs=args.lib_dir, into=args.into, **more)
     given = {"--exclude": args.exclude, "--opens": args.opens, "--version": args.new_version, "--require": args.require}
     if refused := [name for name, value in given.items() if value]:
-        raise UsageError(
-            f"{refused[0]} beside --plan: the plan has it", hint="leave it out, or use --into in place of --plan"
-        )
+        hint = "leave it out, or use --into in place of --plan"
+        raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
     from farm.plan.file import Plan
     from farm.run.release import repair_options
 

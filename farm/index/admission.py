@@ -75,13 +75,7 @@ def describe(
     channel: str | None = None,
     policy: Admission = PYPI_RULES,
 ) -> Checked:
-    """Reads a wheel and says what would be claimed.
-
-    Raises:
-        PublishRefusedError: It is not what an index takes.
-        UsageError: The wheel cannot be read, or the provenance is not a small JSON object.
-        ValueError: `upload_time` has no time zone.
-    """
+    """Reads a wheel and says what would be claimed; PublishRefusedError if it is not what an index takes."""
     if upload_time.tzinfo is None:
         raise ValueError("an upload time needs a time zone")
     try:
@@ -89,9 +83,8 @@ def describe(
     except ValueError as error:
         raise PublishRefusedError(str(error)) from error
     if project in RESERVED:
-        raise PublishRefusedError(
-            f"{wheel.name}: {project!r} is a name of the index's own layout", hint="give the project another name"
-        )
+        hint = "give the project another name"
+        raise PublishRefusedError(f"{wheel.name}: {project!r} is a name of the index's own layout", hint=hint)
     if not wheel.is_file():
         raise UsageError(f"cannot read {wheel}: {'not a file' if wheel.exists() else 'No such file or directory'}")
     try:
@@ -125,21 +118,15 @@ def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise UsageError(f"the provenance is not JSON: {error}") from error
     if len(text) > MAX_PROVENANCE:
-        raise UsageError(
-            f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",
-            hint="give digests of the reports, not the reports",
-        )
+        hint = "give digests of the reports, not the reports"
+        raise UsageError(f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}", hint=hint)
     # As a reader of the record gets it: tuples have become lists.
     plain: dict[str, Any] = json.loads(text)
     return plain
 
 
 def check_archive(wheel: Path) -> bytes:
-    """The bytes of a wheel's METADATA, once it is known that every installer finds the same in it.
-
-    Raises:
-        PublishRefusedError: The archive, RECORD or WHEEL is not what an index takes.
-    """
+    """The bytes of a wheel's METADATA, once it is known that every installer finds the same in it."""
     try:
         with Archive(wheel, LIMITS) as archive:
             link = next((each.name for each in archive.members.values() if stat.S_ISLNK(each.mode)), None)
@@ -186,11 +173,7 @@ def _check_info(filename: str, info: DistInfo) -> None:
 
 
 def check_metadata(filename: str, project: str, version: Version, metadata: bytes, policy: Admission) -> str | None:
-    """Requires-Python of the metadata, once it is known to be sound and to speak of this very project and version.
-
-    Raises:
-        PublishRefusedError: It is not.
-    """
+    """Requires-Python of the metadata, once it is known to be sound and to speak of this very project and version."""
     raw, unparsed = parse_email(metadata)
     name = stated_name(metadata)
     try:
@@ -251,10 +234,8 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
             yield field, f"{link!r} is not an http(s) URL"
     for label, link in (found.project_urls or {}).items():
         if not 0 < len(label) <= MAX_LABEL or not _is_url(link):
-            yield (
-                "project-url",
-                f"{label!r}: {link!r} is not a label of at most {MAX_LABEL} characters and an http(s) URL",
-            )
+            why = f"is not a label of at most {MAX_LABEL} characters and an http(s) URL"
+            yield "project-url", f"{label!r}: {link!r} {why}"
     for field, needs in (("provides-dist", found.provides_dist), ("obsoletes-dist", found.obsoletes_dist)):
         for need in needs or ():
             try:

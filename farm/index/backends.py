@@ -26,17 +26,7 @@ from urllib.request import url2pathname
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import lock, retry_while_open
 from farm.base.temporary import to_its_end
-from farm.index.stores import (
-    CHUNK,
-    MAX_GET,
-    Progress,
-    Stat,
-    Store,
-    Stored,
-    check_discardable,
-    check_key,
-    file_chunks,
-)
+from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Store, Stored, check_discardable, check_key, file_chunks
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Characters that botocore takes in a path, but for folders' names. Which names may be made is the server's to say:
@@ -54,22 +44,18 @@ def parts_of(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError as error:
         # Not quoted, since it may hold a password.
-        raise UsageError(
-            "not a URL: its host cannot be read", hint="brackets are for an IPv6 address: http://[::1]:8080/"
-        ) from error
+        hint = "brackets are for an IPv6 address: http://[::1]:8080/"
+        raise UsageError("not a URL: its host cannot be read", hint=hint) from error
 
 
 def open_store(url: str) -> Store:
-    """Opens a store by its name.
+    """Opens a store by its name; UsageError for anything else.
 
     Args:
         url: A path or `file://` URL of a directory (made by the first write; others may read its files), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
             encryption=aws:kms&kms_key=ARN]`. Credentials come from the usual AWS chain (environment, profile,
             instance role), never from the URL. `pages=slash`: see `farm.index.layout.to_folder`. `encryption` and
             `kms_key` are sent with each upload (ServerSideEncryption, SSEKMSKeyId), which some policies demand.
-
-    Raises:
-        UsageError: Anything else.
     """
     if "://" not in url:
         return _directory(Path(url) if url else None, url)

@@ -26,19 +26,10 @@ FEWEST = 16
 whole, and so the bytes written grow with the number of wheels and not with its square."""
 
 
-BUILD_TYPE = "urn:torch-farm:adopted:v1"
-
-
 class Offer(NamedTuple):
-    """A wheel that may be published.
+    """A wheel that may be published: a file, or the name of one in another index, `source`.
 
-    Attributes:
-        path: The file, or its name alone where it is in another index.
-        group: Where to.
-        channel: The channel in whose root it is to be as well.
-        record: What the other index says of it.
-        source: The other index.
-        reports: The keys of its smoke tests there.
+    `record` is what the other index says of it, `reports` are the keys of its smoke tests there.
     """
 
     path: Path
@@ -57,11 +48,7 @@ class Batch(NamedTuple):
 
 
 def in_folders(places: Iterable[Path], group: str, channel: str | None = None) -> tuple[list[Offer], dict[str, str]]:
-    """The wheels in folders and below them, and wheels that are named themselves; and what is none, with the reason.
-
-    Raises:
-        UsageError: A place has nothing that is called a wheel, or is not there.
-    """
+    """The wheels in folders and below them, and wheels that are named themselves; and what is none, with the reason."""
     offers: dict[str, Offer] = {}
     left_out: dict[str, str] = {}
     for place in places:
@@ -103,14 +90,7 @@ def publish_all(
     policy: Admission = PYPI_RULES,
     progress: Callable[[str], None] = lambda _name: None,
 ) -> Batch:
-    """Publishes wheels, and leaves out those that may not be published here.
-
-    `progress` gets the name of each wheel that is listed now.
-
-    Raises:
-        PublishRefusedError: The store does not keep conditional writes.
-        InfrastructureError: A store failed; run it again.
-    """
+    """Publishes wheels, and leaves out those that may not be published here; `progress` gets the name of each."""
     offers = list(offers)
     for name in {each for offer in offers for each in (offer.group, offer.channel) if each is not None}:
         check_group(name)
@@ -181,7 +161,7 @@ class _Writer:
         )
         if before is not None:
             return ours
-        record = ours.record.model_copy(update={"provenance": made_from(BUILD_TYPE, ours.record)})
+        record = ours.record.model_copy(update={"provenance": {PREDICATE: _adopted(ours.record)}})
         return ours._replace(record=record)
 
     def _copy_reports(self, offer: Offer) -> None:
@@ -192,10 +172,12 @@ class _Writer:
     def flush(self) -> None:
         waiting, self.waiting = self.waiting, {}
         for group, projects in ((group, projects) for group, projects in waiting.items() if projects):
-            done = self.pages.write(group, projects)
-            self.left_out.update(done.refused)
-            take_back(self.store, done.refused)
-            names = [each.name for wheels in projects.values() for each in wheels if each.name not in done.refused]
+            self.pages.refused = {}
+            self.pages.write(group, projects)
+            self.left_out |= self.pages.refused
+            take_back(self.store, self.pages.refused)
+            names = [each.name for wheels in projects.values() for each in wheels]
+            names = [name for name in names if name not in self.pages.refused]
             self.listed += names
             for name in names:
                 self.progress(name)
@@ -220,15 +202,11 @@ def _fetched(source: Store, record: Record, folder: Path) -> Path:
     return path
 
 
-def made_from(build_type: str, record: Record) -> dict[str, Any]:
-    """The provenance of a wheel that was not built here: a SLSA predicate that says what it was taken from."""
-    return {
-        PREDICATE: {
-            "buildDefinition": {
-                "buildType": build_type,
-                "externalParameters": {"wheel": record.filename},
-                "resolvedDependencies": [{"uri": record.filename, "digest": {"sha256": record.sha256}}],
-            },
-            "runDetails": {"builder": {"id": "urn:torch-farm"}},
-        }
+def _adopted(record: Record) -> dict[str, Any]:
+    """The SLSA predicate of a wheel that was not built here: what it was taken from."""
+    definition = {
+        "buildType": "urn:torch-farm:adopted:v1",
+        "externalParameters": {"wheel": record.filename},
+        "resolvedDependencies": [{"uri": record.filename, "digest": {"sha256": record.sha256}}],
     }
+    return {"buildDefinition": definition, "runDetails": {"builder": {"id": "urn:torch-farm"}}}

@@ -112,11 +112,7 @@ def from_folder(key: str) -> str:
 
 @lru_cache(maxsize=2**16)
 def wheel_identity(filename: str) -> Identity:
-    """The parts of a wheel's file name.
-
-    Raises:
-        ValueError: It is not a wheel name, or has characters that do not belong into one.
-    """
+    """The parts of a wheel's file name; ValueError if it is none, or has characters that do not belong into one."""
     if not _WHEEL.fullmatch(filename):
         was = before_download(filename[:300])
         before = f"; it was {was} before its download" if was != filename and _WHEEL.fullmatch(was) else ""
@@ -141,11 +137,7 @@ WheelName = Annotated[str, AfterValidator(_wheel_name)]
 
 
 def check_group(group: str) -> str:
-    """Gives the name of a group or channel back, `sm35-avx` for one.
-
-    Raises:
-        UsageError: It is not lower-case letters, digits and `._-`, or the layout has it.
-    """
+    """Gives the name of a group or channel back; UsageError if it is not `a-z0-9._-`, or the layout has it."""
     if group in RESERVED:
         raise UsageError(f"{group!r} is a name of the index's own layout", hint="choose another: sm35-avx, for one")
     if not _GROUP.fullmatch(group):

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from farm.base.errors import UsageError
 from farm.index.layout import CATALOGUE, WheelName, json_key, parse_wheel_name, wheel_identity
-from farm.index.records import Model, Sha256, Wheel, compact, foreign, parse
+from farm.index.records import Model, Sha256, Wheel, foreign, parse
 from farm.index.stores import Store
 
 API_VERSION = "1.1"
@@ -52,6 +52,8 @@ class File(Model):
 
 
 class Meta(Model):
+    """`generation` grows with every change of the page."""
+
     api_version: str = Field(default=API_VERSION, alias="api-version")
     generation: int = Field(ge=1, alias="_generation")
 
@@ -67,7 +69,6 @@ class ProjectPage(Model):
 
     @property
     def generation(self) -> int:
-        """Grows with every change of the page."""
         return self.meta.generation
 
     @property
@@ -198,9 +199,6 @@ class ProjectNames(Model):
     def of(cls, names: Iterable[str]) -> "ProjectNames":
         return cls(projects=tuple(ProjectName(name=name) for name in sorted(names)))
 
-    def render(self) -> bytes:
-        return compact(self.model_dump(by_alias=True))
-
 
 class Catalogue(Model):
     """The catalogue, for programs; small, however many wheels there are, and read by every publisher first.
@@ -220,8 +218,7 @@ class Catalogue(Model):
     tried: Sha256 | None = Field(default=None, alias="_tried")
 
     def render(self) -> bytes:
-        document = self.model_copy(update={"projects": ProjectNames.of(self.names).projects})
-        return compact(document.model_dump(by_alias=True, exclude_none=True))
+        return Model.render(self.model_copy(update={"projects": ProjectNames.of(self.names).projects}))
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -274,13 +271,10 @@ def read_page(store: Store, group: str, project: str) -> ProjectPage | None:
 
 def check_there(store: Store) -> None:
     """UsageError where no index is at all: of nothing one could say that it is whole."""
-    if store.get(CATALOGUE) is None and not any(
-        True for top in ("records/", "events/", "whl/") for _key in store.list(top)
-    ):
-        raise UsageError(
-            f"there is no index at {store.url('')}",
-            hint="correct its name, mount its disk, or publish a wheel first",
-        )
+    keys = (key for top in ("records/", "events/", "whl/") for key in store.list(top))
+    if store.get(CATALOGUE) is None and next(keys, None) is None:
+        hint = "correct its name, mount its disk, or publish a wheel first"
+        raise UsageError(f"there is no index at {store.url('')}", hint=hint)
 
 
 # --- HTML ---
@@ -293,11 +287,7 @@ def project_html(page: ProjectPage) -> bytes:
 
 
 def generation_of(html: bytes, key: str) -> int:
-    """Which generation of the JSON page a project's HTML page shows.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
+    """Which generation of the JSON page a project's HTML page shows; ForeignObjectError if it is not one of ours."""
     found = re.search(rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE)
     if found is None:
         raise foreign(key, "no generation")
@@ -311,11 +301,7 @@ def list_html(title: str, names: Iterable[str], folder: str = "") -> bytes:
 
 
 def parse_list(html: bytes, key: str) -> set[str]:
-    """The names on a list, as `list_html` wrote it.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
+    """The names on a list, as `list_html` wrote it; ForeignObjectError if it is not one of ours."""
     projects = set()
     for line in _body(html, key):
         link = re.fullmatch(r'<a href="([a-z0-9._-]+)/(?:simple/)?">\1</a><br>', line)

@@ -24,7 +24,6 @@ import hashlib
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,9 +60,7 @@ from farm.index.records import (
 from farm.index.stores import SCRATCH, Prediction, Progress, Store, Stored, Swapped, swap
 
 HOME_PAGE = pages.document(
-    "Wheels",
-    [],
-    ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>'],
+    "Wheels", [], ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>']
 )
 """The root page of the index until `farm site build` writes its own."""
 
@@ -75,28 +72,11 @@ class NameTakenError(PublishRefusedError):
     """The name stands for other bytes already."""
 
 
-class Written(NamedTuple):
-    """The result of a change of pages.
-
-    Attributes:
-        keys: The pages that were written.
-        shown: The pages that were looked at.
-        refused: Wheels that could not be listed, each with the reason.
-    """
-
-    keys: list[str]
-    shown: list[str]
-    refused: dict[str, str]
-
-
 def check_store(store: Store) -> Prediction:
     """Makes sure that something may be published here; gives the catalogue as it is, which costs one request.
 
     At the first publish a page is created on a scratch key, created again and replaced by a stale tag: a store that
-    does either of the last two would lose wheels.
-
-    Raises:
-        PublishRefusedError: The store does not keep conditional writes. Nothing was changed.
+    does either of the last two would lose wheels, and is refused (PublishRefusedError).
     """
     found = store.get(CATALOGUE)
     name = hashlib.sha256(store.url("").encode()).hexdigest()
@@ -149,10 +129,16 @@ class Pages:
         catalogue: What is stored of the catalogue, where it was read already.
         exact: Every page is compared with what it must be and not by its generation alone, and one that is none of
             ours is written over. `farm.index.reconcile` then writes the lists of the whole index itself.
+
+    Attributes:
+        keys: The pages that were written.
+        shown: The pages that were looked at.
+        refused: Wheels that could not be listed, each with the reason.
     """
 
     def __init__(self, store: Store, catalogue: Prediction | None = None, *, exact: bool = False) -> None:
         self.store, self.exact = store, exact
+        self.keys, self.shown, self.refused = list[str](), list[str](), dict[str, str]()
         self.stored: Prediction | None = catalogue or Prediction(store.get(CATALOGUE))
         self.known: Catalogue = self.ours(parse_catalogue, self.stored.stored) or Catalogue()
 
@@ -163,8 +149,7 @@ class Pages:
         *,
         seen: Prediction | None = None,
         rest: Rest | None = None,
-        done: Written | None = None,
-    ) -> Written:
+    ) -> None:
         """Writes the pages of projects from their records: the one way in which a wheel gets onto a page or off it.
 
         Args:
@@ -172,41 +157,38 @@ class Pages:
             projects: Some or all wheels of each project.
             seen: The JSON page of the one project as it was read, which spares a read if it is still so.
             rest: What to do with further entries of these pages; None: they stay as they are.
-            done: What was written before.
         """
-        done, new = done or Written([], [], {}), set[str]()
-        made = {name: self._json(group, name, list(each), seen, rest, done, new) for name, each in projects.items()}
-        self.derive(group, made, done, new=new)
-        return done
+        new = set[str]()
+        made = {name: self._json(group, name, list(each), seen, rest, new) for name, each in projects.items()}
+        self.derive(group, made, new=new)
 
-    def derive(self, group: str, made: Mapping[str, ProjectPage], done: Written, *, new: Collection[str] = ()) -> None:
+    def derive(self, group: str, made: Mapping[str, ProjectPage], *, new: Collection[str] = ()) -> None:
         """Brings all that follows from JSON pages to at least their generation; nothing followed yet of `new` ones."""
         for name, page in made.items():
-            self._html(group, page, Prediction(None) if name in new else None, done)
+            self._html(group, page, Prediction(None) if name in new else None)
         after = self.known.having(group, made)
         if self.exact or after is not self.known:
-            for each in lists_of(group):
-                self._list(each, set(made), done)
+            for key in lists_of(group):
+                self._list(key, group, set(made))
         if self.exact:
             return
         if group not in self.known.groups:
-            self.add_groups({group}, done)
+            self.add_groups({group})
         if after is not self.known:
-            self._catalogue(group, made, done)
+            self._catalogue(group, made)
 
     def swap(
         self,
         key: str,
         change: Callable[[bytes | None], bytes | None],
         content_type: str,
-        done: Written,
         prediction: Prediction | None = None,
     ) -> Swapped:
-        """Compare and swap of a page, which is noted in `done`; None from `change` leaves it."""
+        """Compare and swap of a page, which is noted; None from `change` leaves it."""
         swapped = swap(self.store, key, change, content_type, prediction=prediction)
-        done.shown.append(key)
+        self.shown.append(key)
         if swapped.written:
-            done.keys.append(key)
+            self.keys.append(key)
         return swapped
 
     def ours(self, parser: Callable[[bytes, str], Any], found: Stored | bytes | None, key: str = CATALOGUE) -> Any:
@@ -226,14 +208,7 @@ class Pages:
         return found
 
     def _json(
-        self,
-        group: str,
-        project: str,
-        wheels: list[Wheel],
-        seen: Prediction | None,
-        rest: Rest | None,
-        done: Written,
-        new: set[str],
+        self, group: str, project: str, wheels: list[Wheel], seen: Prediction | None, rest: Rest | None, new: set[str]
     ) -> ProjectPage:
         key, known = json_key(group, project), {wheel.name for wheel in wheels}
 
@@ -246,10 +221,10 @@ class Pages:
             above = self._highest(group, project) if page is None and self.exact else 0
             more += [self._again(each, page) for each in wheels] if self.exact and page is not None else wheels
             made = pages.updated(page, project, more, drop=gone, above=above, force=self.exact)
-            done.refused.update(made.refused)
+            self.refused.update(made.refused)
             return None if old is not None and made.page is page and not self.exact else made.page.render()
 
-        swapped = self.swap(key, change, pages.JSON, done, seen)
+        swapped = self.swap(key, change, pages.JSON, seen)
         if swapped.before is None:
             new.add(project)
         return parse_page(swapped.data, key)
@@ -267,38 +242,36 @@ class Pages:
         key = html_key(group, project)
         return self.ours(pages.generation_of, self.store.get(key), key) or 0
 
-    def _newest(self, group: str, page: ProjectPage, shown: int) -> ProjectPage:
-        """The JSON page; read again where a derived page shows a later generation: a publisher was there since."""
-        return page if shown <= page.generation else self.page(group, page.name) or page
-
-    def _html(self, group: str, page: ProjectPage, prediction: Prediction | None, done: Written) -> None:
+    def _html(self, group: str, page: ProjectPage, prediction: Prediction | None) -> None:
         key = html_key(group, page.name)
 
         def change(old: bytes | None) -> bytes | None:
             shown = self.ours(pages.generation_of, old, key) or 0
-            if self.exact:
-                return pages.project_html(self._newest(group, page, shown))
-            return None if shown >= page.generation else pages.project_html(page)
+            if not self.exact:
+                return None if shown >= page.generation else pages.project_html(page)
+            # A later generation: a publisher was there since.
+            return pages.project_html(page if shown <= page.generation else self.page(group, page.name) or page)
 
-        self.swap(key, change, pages.HTML, done, None if self.exact else prediction)
+        self.swap(key, change, pages.HTML, None if self.exact else prediction)
 
-    def _list(self, each: "ProjectList", names: set[str], done: Written) -> None:
+    def _list(self, key: str, group: str, names: set[str]) -> None:
         def change(old: bytes | None) -> bytes | None:
-            shown = self.ours(each.parse, old, each.key) or set()
+            shown = self.ours(parse_names, old, key) or set()
             if self.exact:  # what a publisher added since stays
-                shown = {name for name in shown - names if self.store.get(html_key(each.group, name))}
-            return None if names <= shown else each.render(shown | names)
+                shown = {name for name in shown - names if self.store.get(html_key(group, name))}
+            return None if names <= shown else render_names(key, group, shown | names)
 
-        empty = each.group not in self.known.groups and not self.exact
-        self.swap(each.key, change, each.content_type, done, Prediction(None) if empty else None)
+        empty = group not in self.known.groups and not self.exact
+        content_type = pages.JSON if key.endswith(".json") else pages.HTML
+        self.swap(key, change, content_type, Prediction(None) if empty else None)
 
-    def add_groups(self, groups: set[str], done: Written) -> None:
+    def add_groups(self, groups: set[str]) -> None:
         """Puts groups on the list of groups. The first one brings the index's root page."""
         empty = not self.known.groups
         nothing = Prediction(None) if empty and not self.exact else None
         if empty or self.exact:
             home = swap(self.store, HOME, lambda old: None if old else HOME_PAGE, pages.HTML, prediction=nothing)
-            done.keys.extend([HOME] if home.written else [])
+            self.keys += [HOME] if home.written else []
 
         def change(old: bytes | None) -> bytes | None:
             shown = self.ours(pages.parse_list, old, GROUPS) or set()
@@ -307,15 +280,15 @@ class Pages:
             # No installer reads it: which group is right depends on the machine.
             return None if groups <= shown else pages.list_html("Groups of wheels", shown | groups, folder="simple/")
 
-        self.swap(GROUPS, change, pages.HTML, done, nothing)
+        self.swap(GROUPS, change, pages.HTML, nothing)
 
-    def _catalogue(self, group: str, names: Iterable[str], done: Written) -> None:
+    def _catalogue(self, group: str, names: Iterable[str]) -> None:
         def change(old: bytes | None) -> bytes | None:
             known: Catalogue = self.ours(parse_catalogue, old) or Catalogue()
             after = known.having(group, names)
             return None if after is known and old is not None else after.render()
 
-        swapped = self.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, done, self.stored)
+        swapped = self.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, self.stored)
         self.known, self.stored = parse_catalogue(swapped.data), None
 
 
@@ -327,34 +300,23 @@ def finish(store: Store, group: str, project: str) -> None:
     pages = Pages(store)
     page = pages.page(group, project)
     if page is not None and project not in pages.known.groups.get(group, ()):
-        pages.derive(group, {project: page}, Written([], [], {}))
+        pages.derive(group, {project: page})
 
 
-class ProjectList(NamedTuple):
-    """A list of a group's projects, as HTML or JSON."""
-
-    key: str
-    group: str
-
-    def render(self, names: Iterable[str]) -> bytes:
-        return ProjectNames.of(names).render() if self.key.endswith(".json") else pages.list_html(self.group, names)
-
-    def parse(self, data: bytes, key: str) -> set[str]:
-        """The names on it; ForeignObjectError if it is not one of ours."""
-        if key.endswith(".json"):
-            return {each.name for each in parse(ProjectNames, data, key).projects}
-        return pages.parse_list(data, key)
-
-    @property
-    def content_type(self) -> str:
-        return pages.JSON if self.key.endswith(".json") else pages.HTML
+def lists_of(group: str) -> list[str]:
+    """The keys of the lists of a group's projects, as HTML and JSON."""
+    return [f"{simple_root(group)}index.html", f"whl/{group}/v1-json/index.json"]
 
 
-def lists_of(group: str) -> list[ProjectList]:
-    return [
-        ProjectList(f"{simple_root(group)}index.html", group),
-        ProjectList(f"whl/{group}/v1-json/index.json", group),
-    ]
+def render_names(key: str, group: str, names: Iterable[str]) -> bytes:
+    return ProjectNames.of(names).render() if key.endswith(".json") else pages.list_html(group, names)
+
+
+def parse_names(data: bytes, key: str) -> set[str]:
+    """The projects on a list; ForeignObjectError if it is not one of ours."""
+    if key.endswith(".json"):
+        return {each.name for each in parse(ProjectNames, data, key).projects}
+    return pages.parse_list(data, key)
 
 
 class Claimed(NamedTuple):
@@ -365,23 +327,13 @@ class Claimed(NamedTuple):
     fresh: bool
 
 
-@dataclass(frozen=True)
-class PublishResult:
-    """The result.
-
-    Attributes:
-        record: What the index holds about the wheel.
-        changed: False when everything was in place before.
-        wheel_url: Where the wheel is.
-        index_url: What to give to `pip --index-url`; a server must answer a folder with its index.pages.
-        pages: The keys of the pages that show it.
-    """
+class PublishResult(NamedTuple):
+    """What the index holds about the wheel, and where; `changed` is False when everything was in place before."""
 
     record: Record
     changed: bool
     wheel_url: str
     index_url: str
-    pages: tuple[str, ...]
 
 
 def publish(
@@ -400,9 +352,8 @@ def publish(
     The first publish of a file decides about `upload_time` and `provenance`; `progress` gets the bytes that are stored.
 
     Raises:
-        PublishRefusedError: The name stands for other bytes, or for another group; or the wheel is not what
-            `farm.index.admission` asks for; or the project's name can be mistaken for another's; or the store does not
-            keep conditional writes. Nothing was changed.
+        PublishRefusedError: The name stands for other bytes, another group or nearly another project; the wheel is not
+            admitted; or the store does not keep conditional writes. Nothing was changed.
         UsageError: A bad group or channel, an unreadable wheel, no credentials.
         InfrastructureError: The store failed; run it again.
     """
@@ -422,17 +373,13 @@ def publish(
     page = None if seen.stored is None else parse_page(seen.stored.data, json_key(group, project))
     check_place(page, Wheel(ours.record))
     claimed = claim(store, ours, progress)
-    shown = pages_.write(group, {project: [claimed.wheel]}, seen=seen if claimed.fresh else None)
-    take_back(store, shown.refused)
-    if shown.refused:
-        raise PublishRefusedError(shown.refused[ours.record.filename], hint=REBUILD)
-    return PublishResult(
-        record=claimed.wheel.record,
-        changed=claimed.changed or bool(shown.keys),
-        wheel_url=store.url(wheel_key(ours.record.filename)),
-        index_url=store.url(simple_root(group)),
-        pages=tuple(sorted(shown.shown)),
-    )
+    pages_.write(group, {project: [claimed.wheel]}, seen=seen if claimed.fresh else None)
+    take_back(store, pages_.refused)
+    if pages_.refused:
+        raise PublishRefusedError(pages_.refused[ours.record.filename], hint=REBUILD)
+    changed = claimed.changed or bool(pages_.keys)
+    url = store.url(wheel_key(ours.record.filename))
+    return PublishResult(claimed.wheel.record, changed, url, store.url(simple_root(group)))
 
 
 REBUILD = "append .1 (.2 ...) to the local version: --rebuild 1"
@@ -445,11 +392,7 @@ def check_place(page: ProjectPage | None, wheel: Wheel) -> None:
 
 
 def claim(store: Store, ours: Checked, progress: Progress | None = None) -> Claimed:
-    """Claims the name and stores the files. All that could refuse the wheel was asked before.
-
-    Raises:
-        PublishRefusedError: The name stands for other bytes, for another group, or was removed.
-    """
+    """Claims the name and stores the files; PublishRefusedError if it is taken. What else could refuse was asked."""
     # The first write. From here on a kill leaves a publish that the same call completes.
     record, key = ours.record, record_key(ours.record.filename)
     wheel, fresh = Wheel(record), store.create(key, record.render(), content_type="application/json")
@@ -486,14 +429,7 @@ def _claimed_before(store: Store, record: Record, ours: Record) -> Wheel:
 
 
 def store_file(
-    store: Store,
-    key: str,
-    data: bytes | Path,
-    size: int,
-    sha256: str,
-    *,
-    fresh: bool,
-    progress: Progress | None = None,
+    store: Store, key: str, data: bytes | Path, size: int, sha256: str, *, fresh: bool, progress: Progress | None = None
 ) -> bool:
     """Stores a file of a claimed wheel; False when it was there. Looks first unless the claim is new."""
     # A new claim means that nobody stored the file yet: one request less in the usual case.
@@ -527,21 +463,12 @@ def delete_files(store: Store, filename: str) -> None:
 
 
 def record_event(
-    store: Store,
-    filenames: Iterable[str],
-    kind: Kind,
-    reason: str,
-    *,
-    group: str | None = None,
+    store: Store, filenames: Iterable[str], kind: Kind, reason: str, *, group: str | None = None
 ) -> tuple[list[str], list[str]]:
     """Adds an event to each wheel and shows it on all pages, or completes what an earlier call began.
 
     Saying again what is so already adds no event. A removal takes the wheels off all pages and deletes their bytes.
-
-    `group`: where to, of a promotion.
-
-    Returns:
-        The wheels, and the pages that show it, by key.
+    `group`: where to, of a promotion. Gives the wheels, and the keys of the pages that were written.
 
     Raises:
         UsageError: There is no such wheel, or it was removed, or the reason is not a short line of text.
@@ -557,23 +484,17 @@ def record_event(
             check_place(read_page(store, group, wheel.record.project), wheel)
         # The event first: it decides, and everything after it can be repeated by a second call.
         changed.append(Wheel(wheel.record, add_event(store, filename, kind, reason, group=group)))
-    pages, shown = Pages(store, catalogue), list[str]()
-    for place, projects in _by_place(changed).items():
-        shown += pages.write(place, projects).keys
+    pages, listed = Pages(store, catalogue), defaultdict[str, dict[str, list[Wheel]]](lambda: defaultdict(list))
+    for wheel in changed:
+        for place in wheel.groups:
+            listed[place][wheel.record.project].append(wheel)
+    for place, projects in listed.items():
+        pages.write(place, projects)
     for wheel in changed:
         if wheel.state.removed is not None:
             # After all pages: an installer that read a page a moment ago at worst gets a 404.
             delete_files(store, wheel.name)
-    return [wheel.name for wheel in changed], sorted(shown)
-
-
-def _by_place(wheels: Iterable[Wheel]) -> dict[str, dict[str, list[Wheel]]]:
-    """Group -> project -> wheels."""
-    found: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
-    for wheel in wheels:
-        for group in wheel.groups:
-            found[group][wheel.record.project].append(wheel)
-    return found
+    return [wheel.name for wheel in changed], sorted(pages.keys)
 
 
 def _listed(store: Store, filename: str) -> Wheel:

@@ -88,8 +88,7 @@ class _Http:
     def _chunks(self, key: str) -> Iterator[bytes] | None:
         """The object's bytes; None for 404. Where pages lie at keys that end in a slash, they are found there."""
         check_key(key)
-        # A web server answers the folder with its index.html; a bucket with `pages=slash` has the page at that very
-        # key.
+        # A web server answers the folder with its index.html; a bucket with `pages=slash` has the page at that key.
         places = [key, key.removesuffix("index.html")] if key.endswith("/index.html") else [key]
         for place in places:
             if (answer := _ask(f"{self.root}/{quote(place)}")) is not None:

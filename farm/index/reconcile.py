@@ -15,52 +15,26 @@ from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
-from farm.index.layout import (
-    CATALOGUE,
-    GROUPS,
-    event_key,
-    html_key,
-    json_page_of,
-    metadata_key,
-    record_key,
-    wheel_key,
-)
+from farm.index.layout import CATALOGUE, GROUPS, event_key, html_key, json_page_of, metadata_key, record_key, wheel_key
 from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue, parse_page
-from farm.index.publish import Pages, Written, check_store, delete_files, lists_of
-from farm.index.records import (
-    ForeignObjectError,
-    State,
-    Wheel,
-    fold,
-    parse_record,
-    read_all,
-    read_events,
-    read_state,
-)
+from farm.index.publish import Pages, check_store, delete_files, parse_names
+from farm.index.records import ForeignObjectError, State, Wheel, fold, parse_record, read_all, read_events, read_state
 from farm.index.signatures import expiring
 from farm.index.stores import Store, Stored
 
 
 class Reconciled(NamedTuple):
-    """The result: pages that were written, and wheels without their bytes, which are left out."""
+    """Pages that were written, and wheels without their bytes, which are left out."""
 
     written: tuple[str, ...]
     missing: tuple[str, ...]
 
 
 def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
-    """Makes every page what records and events say.
+    """Makes every page what records and events say; one that is none of ours is written over.
 
-    A page that is none of ours is written over: its content follows from the records.
-
-    Args:
-        store: The index.
-        take_back: Also take off pages what no record or event says (any more): a yank, a removal, a wheel.
-
-    Raises:
-        PublishRefusedError: There are such pages, and `take_back` is not set. Nothing was changed.
-        ForeignObjectError: A record or event is not ours: nothing follows from it.
-        InfrastructureError: The store failed; run it again.
+    `take_back`: also take off pages what no record or event says (any more): a yank, a removal, a wheel. Without it
+    such pages are a PublishRefusedError, and nothing is changed.
     """
     # One listing for all: what comes later is a publisher's, and each page is looked at again before it is written.
     present = frozenset(store.list(""))
@@ -106,7 +80,6 @@ class Rebuild:
                     yield f"event {file.event} of {file.filename}, by which it is {_state_of(file)}"
 
     def all(self) -> Reconciled:
-        done = Written([], [], {})
         listed: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
         for wheel in self.wheels.values():
             for group in wheel.groups:
@@ -119,16 +92,16 @@ class Rebuild:
                 listed[group].setdefault(project, [])
         known = {group: sorted(projects) for group, projects in sorted(listed.items()) if projects}
         for group in known:
-            self.pages.write(group, listed[group], rest=self._rest, done=done)
+            self.pages.write(group, listed[group], rest=self._rest)
         if known:
-            self.pages.add_groups(set(known), done)
+            self.pages.add_groups(set(known))
         if known or CATALOGUE in self.present:
-            self._catalogue(known, done)
+            self._catalogue(known)
         for name, wheel in self.wheels.items():
             # A removal that was killed before its bytes went is finished here.
             if wheel.state.removed is not None and self._files(name):
                 delete_files(self.store, name)
-        return Reconciled(tuple(dict.fromkeys(done.keys)), tuple(sorted(self.missing)))
+        return Reconciled(tuple(dict.fromkeys(self.pages.keys)), tuple(sorted(self.missing)))
 
     def _rest(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
         """The wheels of a page that were published since ours were read."""
@@ -139,7 +112,7 @@ class Rebuild:
             if found is not None and all(self.store.stat(key) for key in (wheel_key(name), metadata_key(name))):
                 yield Wheel(parse_record(found.data, record_key(name)), read_state(self.store, name))
 
-    def _catalogue(self, known: Mapping[str, Iterable[str]], done: Written) -> None:
+    def _catalogue(self, known: Mapping[str, Iterable[str]]) -> None:
         """The catalogue of what was written, and of what a publisher added meanwhile."""
 
         def change(old: bytes | None) -> bytes:
@@ -153,7 +126,7 @@ class Rebuild:
                 made = made.having(group, own | since) if own | since else made
             return made.render()
 
-        self.pages.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, done)
+        self.pages.swap(CATALOGUE, change, pages.CATALOGUE_TYPE)
 
 
 def _state_of(file: File) -> str:
@@ -162,13 +135,10 @@ def _state_of(file: File) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """A promise not kept.
+    """A promise not kept, and the object that makes it.
 
-    Attributes:
-        key: The object that makes the promise.
-        what: What is wrong.
-        broken: True when a client can trip over it. False when a publish did not finish: running it again
-            completes it, and until then clients see the state before.
+    `broken`: a client can trip over it. Else a publish did not finish: running it again completes it, and until then
+    clients see the state before.
     """
 
     key: str
@@ -181,14 +151,9 @@ def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
 
     Pages are read one after another: a publish that runs meanwhile may show up as a problem. Signatures are not
     verified here (`farm.index.signatures`), but those that expire soon are named; `now` is the clock's for None.
-
-    Raises:
-        InfrastructureError: The store failed, so there is no result.
     """
-    found = list(_Walk(store).problems())
-    for key, what, late in expiring(store, now or datetime.now(UTC)):
-        found.append(Problem(key, what, broken=late))
-    return found
+    ends = expiring(store, now or datetime.now(UTC))
+    return [*_Walk(store).problems(), *(Problem(key, what, broken=late) for key, what, late in ends)]
 
 
 class Trial:
@@ -287,10 +252,8 @@ class _Walk:
         self.pages[place] = page
         for file in page.files:
             metadata = file.core_metadata.sha256 if file.core_metadata else ""
-            for each, digest in (
-                (wheel_key(file.filename), file.hashes.sha256),
-                (metadata_key(file.filename), metadata),
-            ):
+            promised = {wheel_key(file.filename): file.hashes.sha256, metadata_key(file.filename): metadata}
+            for each, digest in promised.items():
                 if each in self.present and self._digest(each) not in {digest, None}:
                     yield Problem(key, f"{each} has other bytes than promised", broken=True)
 
@@ -312,7 +275,9 @@ class _Walk:
         group = parts[1] if len(parts) > 2 else ""
         place = json_page_of(key) or (group, parts[-2] if group else "")
         if key == CATALOGUE:
-            yield from self._of_catalogue(parse_catalogue(before), parse_catalogue(after))
+            shown, wanted = parse_catalogue(before).groups, parse_catalogue(after).groups
+            for each in sorted({*shown, *wanted}):
+                yield from _names(key, {*shown.get(each, ())}, {*wanted.get(each, ())}, where=f" in {each}")
         elif before is None:
             # The catalogue and the list of groups come last: what they promise was there.
             if len(parts) == 5:
@@ -320,29 +285,17 @@ class _Walk:
             else:
                 promised = group in self.groups if group else bool(self.groups)
             yield Problem(key, "is not there", broken=promised)
-        elif key == GROUPS:
-            yield from _names(key, pages.parse_list(before, key), pages.parse_list(after, key))
         elif json_page_of(key):
             yield from self._of_page(key, parse_page(before, key), parse_page(after, key))
         elif key == html_key(*place):
             page = self.pages.get(place)
             if page is None or before != pages.project_html(page):
-                wanted = page.generation if page else pages.generation_of(after, key)
-                shown = pages.generation_of(before, key)
-                what = (
-                    f"shows generation {shown} of {wanted}"
-                    if shown < wanted
-                    else "shows other files than its JSON page"
-                )
-                yield Problem(key, what, broken=shown >= wanted)
+                last = page.generation if page else pages.generation_of(after, key)
+                generation = pages.generation_of(before, key)
+                late, what = generation < last, f"shows generation {generation} of {last}"
+                yield Problem(key, what if late else "shows other files than its JSON page", broken=not late)
         else:
-            each = next(one for one in lists_of(group) if one.key == key)
-            yield from _names(key, each.parse(before, key), each.parse(after, key))
-
-    def _of_catalogue(self, before: Catalogue, after: Catalogue) -> Iterator[Problem]:
-        for group in sorted({*before.groups, *after.groups}):
-            shown, names = set(before.groups.get(group, ())), set(after.groups.get(group, ()))
-            yield from _names(CATALOGUE, shown, names, where=f" in {group}")
+            yield from _names(key, parse_names(before, key), parse_names(after, key))
 
     def _of_page(self, key: str, before: ProjectPage, after: ProjectPage) -> Iterator[Problem]:
         for name in sorted({*before.entries, *after.entries}):

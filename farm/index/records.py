@@ -40,13 +40,16 @@ class Model(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
+    def render(self) -> bytes:
+        return compact(self.model_dump(by_alias=True, exclude_none=True))
+
 
 class Record(Model):
     """The claim on a name.
 
     Attributes:
         groups: Where the wheel is listed, `sm35-avx` for one.
-        channel: The channel that built it; its own root lists the wheel too.
+        channel: The channel that built it.
         provenance: Where the wheel comes from: digests of its plan and reports, small.
     """
 
@@ -62,9 +65,6 @@ class Record(Model):
     channel: str | None = None
     upload_time: str = Field(alias="upload-time")
     provenance: dict[str, Any]
-
-    def render(self) -> bytes:
-        return rendered(self)
 
     @property
     def digest(self) -> str:
@@ -90,19 +90,16 @@ class Event(Model):
 
 
 class State(NamedTuple):
-    """After all events: how many there were, and what they come to.
+    """After all events: the number of the newest (0: none), and what they come to.
 
-    Attributes:
-        number: Of the newest event; 0 for none.
-        yanked: The reason, or False.
-        removed: The reason, or None; nothing comes after that.
-        groups: Those to which it was promoted.
+    `yanked` and `removed` are the reason, else False and None; nothing comes after a removal.
     """
 
     number: int = 0
     yanked: bool | str = False
     removed: str | None = None
     groups: tuple[str, ...] = ()
+    """Those to which it was promoted."""
 
 
 class Wheel(NamedTuple):
@@ -121,16 +118,11 @@ class Wheel(NamedTuple):
         return tuple(dict.fromkeys((*self.record.groups, *self.state.groups)))
 
 
-def rendered(model: Model) -> bytes:
-    return compact(model.model_dump(by_alias=True, exclude_none=True))
-
-
 def compact(document: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def foreign(key: str, why: str) -> ForeignObjectError:
-    """The error for an object that is not of our making."""
     return ForeignObjectError(
         f"{key} in the index is not of this farm ({why})",
         hint="nothing was written over it; if an older farm made it: farm index reconcile; else find out who did",
@@ -165,11 +157,7 @@ def read_record(store: Store, filename: str) -> Record:
 
 
 def read_events(store: Store, target: str) -> list[Event]:
-    """All events about a wheel, the oldest first.
-
-    Raises:
-        ForeignObjectError: One of them is not ours, or is not about the target.
-    """
+    """All events about a wheel, the oldest first; ForeignObjectError if one is not ours, or not about the target."""
     found: list[Event] = []
     # Numbers have no gaps, since each is created only if it is free: the first that is missing ends the list.
     while (stored := store.get(event_key(target, len(found) + 1))) is not None:
@@ -186,11 +174,7 @@ def read_wheel(store: Store, filename: str) -> Wheel:
 
 
 def read_all(store: Store, present: Iterable[str]) -> dict[str, Wheel]:
-    """Every wheel of which `present` has the record.
-
-    Raises:
-        ForeignObjectError: A record or event is not ours: nothing follows from it.
-    """
+    """Every wheel of which `present` has the record; ForeignObjectError if a record or event is not ours."""
     keys = sorted(key for key in present if key.startswith("records/"))
     targets = {key.split("/")[1] for key in present if key.startswith("events/")}
     with ThreadPoolExecutor(READERS) as pool:
@@ -231,19 +215,8 @@ def fold(events: Sequence[Event]) -> State:
     return state
 
 
-def add_event(
-    store: Store,
-    target: str,
-    kind: Kind,
-    reason: str,
-    *,
-    group: str | None = None,
-) -> State:
-    """The state with the new event; without one if that is the state already.
-
-    Raises:
-        UsageError: The reason is not a short line of text.
-    """
+def add_event(store: Store, target: str, kind: Kind, reason: str, *, group: str | None = None) -> State:
+    """The state with the new event; without one if that is the state already."""
     events = read_events(store, target)
     while len(events) < MAX_EVENTS:
         number, at = len(events) + 1, datetime.now(UTC).isoformat()
@@ -257,7 +230,7 @@ def add_event(
             return now
         key = event_key(target, number)
         # The number is a claim: of two writers one gets it, the other reads that event and decides anew.
-        if store.create(key, rendered(event), content_type="application/json"):
+        if store.create(key, event.render(), content_type="application/json"):
             return after
         events.append(_event(there(store, key), target, number))
     raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")

@@ -73,6 +73,13 @@ _MISTAKES = {
     ),
 }
 """Codes of mistakes in the configuration, and what to do."""
+_NO_CREDENTIALS = (
+    aws.NoCredentialsError,
+    aws.PartialCredentialsError,
+    aws.CredentialRetrievalError,
+    aws.SSOError,
+    aws.TokenRetrievalError,
+)
 _ADDRESS = (
     "is endpoint_url the address of the store's API (https:// in place of http://?), not of a console or web server?"
 )
@@ -92,15 +99,10 @@ _T = TypeVar("_T")
 
 
 class S3Store:
-    """Objects below `prefix` in `bucket`.
+    """Objects below `prefix` in `bucket`, which must exist.
 
-    Args:
-        bucket: The bucket; it must exist.
-        prefix: Where the index starts in the bucket; may be empty.
-        endpoint_url: The server; None for AWS.
-        region: None for the environment's, or us-east-1.
-        slash: Pages are at keys that end in a slash (`farm.index.layout.to_folder`).
-        encryption: Headers for encryption at rest that each upload carries.
+    `endpoint_url`: the server; None for AWS. `region`: None for the environment's, or us-east-1. `slash`: pages are at
+    keys that end in a slash (`farm.index.layout.to_folder`). `encryption`: headers that each upload carries.
     """
 
     def __init__(
@@ -136,29 +138,27 @@ class S3Store:
         return f"S3Store({self.url('')!r})"
 
     def get(self, key: str) -> Stored | None:
-        def once() -> Stored | None:
-            try:
-                answer = self.client.get_object(Bucket=self.bucket, Key=self.full(key))
-            except ClientError as error:
-                if _absent(error):
-                    return None
-                raise
+        def once() -> Stored:
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.full(key))
             with contextlib.closing(answer["Body"]) as body:
                 # Before reading: the object may be anything that somebody put into the bucket.
                 if answer["ContentLength"] > MAX_GET:
                     raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page or record")
                 return Stored(body.read(), answer["ETag"])
 
-        return self.again(key, once)
+        return self._if_there(key, once)
 
     def stat(self, key: str) -> Stat | None:
         answer = self._head(key)
         return None if answer is None else Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
 
     def _head(self, key: str) -> Mapping[str, Any] | None:
-        def once() -> Mapping[str, Any] | None:
+        return self._if_there(key, lambda: self.client.head_object(Bucket=self.bucket, Key=self.full(key)))
+
+    def _if_there(self, key: str, ask: Callable[[], _T]) -> _T | None:
+        def once() -> _T | None:
             try:
-                return self.client.head_object(Bucket=self.bucket, Key=self.full(key))
+                return ask()
             except ClientError as error:
                 if _absent(error):
                     return None
@@ -270,12 +270,7 @@ class S3Store:
         return True
 
     def _put(
-        self,
-        key: str,
-        data: bytes | Path,
-        what: Stat,
-        headers: dict[str, Any],
-        progress: Progress | None = None,
+        self, key: str, data: bytes | Path, what: Stat, headers: dict[str, Any], progress: Progress | None = None
     ) -> bool:
         digest, tries = what.sha256 or "", 0
 
@@ -345,13 +340,7 @@ class S3Store:
         where = self.url(key)
         try:
             yield
-        except (
-            aws.NoCredentialsError,
-            aws.PartialCredentialsError,
-            aws.CredentialRetrievalError,
-            aws.SSOError,
-            aws.TokenRetrievalError,
-        ) as error:
+        except _NO_CREDENTIALS as error:
             raise UsageError(f"no credentials for {where}: {type(error).__name__}", hint=_CREDENTIALS) from error
         except ClientError as error:
             raise _explained(where, error) from error
@@ -361,9 +350,8 @@ class S3Store:
                 hint="a private authority's certificate is named by AWS_CA_BUNDLE",
             ) from error
         except BotoCoreError as error:
-            raise InfrastructureError(
-                f"{where}: {type(error).__name__}", hint="is the endpoint right, and does it answer?"
-            ) from error
+            hint = "is the endpoint right, and does it answer?"
+            raise InfrastructureError(f"{where}: {type(error).__name__}", hint=hint) from error
 
 
 def _explained(where: str, error: ClientError) -> FarmError:
@@ -376,9 +364,8 @@ def _explained(where: str, error: ClientError) -> FarmError:
         region = headers.get("x-amz-bucket-region") or str(error.response["Error"].get("Region", "NAME"))
         return UsageError(what, hint=_MISTAKES[code].format(f"{region:.60}"))
     if code == "RequestTimeTooSkewed":
-        hint = (
-            f"this machine's clock is wrong (the store's: {headers.get('date', 'not said')}): timedatectl set-ntp true"
-        )
+        theirs = headers.get("date", "not said")
+        hint = f"this machine's clock is wrong (the store's: {theirs}): timedatectl set-ntp true"
         return InfrastructureError(what, hint=hint)
     right = _RIGHTS.get(error.operation_name, error.operation_name)
     return InfrastructureError(what, hint=_TODO.get(status, "the same command can be run again").format(right))

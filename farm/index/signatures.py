@@ -60,10 +60,8 @@ from farm.index.reader import Reader
 from farm.index.records import READERS, ForeignObjectError, foreign
 from farm.index.stores import SCRATCH, Store, Stored
 
-DAYS = 30
-"""How long a signature counts."""
-ROOT_DAYS = 365
-"""How long a root does."""
+DAYS, ROOT_DAYS = 30, 365
+"""How long a signature counts, and a root."""
 BEHIND, AHEAD = timedelta(hours=1), timedelta(days=1)
 """How far a clock may be behind and ahead of the store's, or of the newest signature where the store has none."""
 SIGNATURE_WARNING, ROOT_WARNING = timedelta(days=10), timedelta(days=60)
@@ -122,10 +120,6 @@ def set_keys(
     """Writes the first root, or the next: these keys may sign, and no others, for a year. Gives its number and bytes.
 
     `signer` is the root key, `successor` that from now on; no `online` keys: those of now.
-
-    Raises:
-        UsageError: The key is not the root key, or no key could sign.
-        PublishRefusedError: Somebody else changed the root at the same time.
     """
     check_store(store)
     before, owner = newest_root(store), successor or signer
@@ -157,11 +151,6 @@ def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> tu
     """Signs all pages and wheels as they are: how many of each, and until when that counts.
 
     `trust_clock`: although this machine's clock and the newest signature disagree.
-
-    Raises:
-        UsageError: The index has no root yet.
-        PublishRefusedError: The key may not sign this index, or the clock is wrong.
-        InfrastructureError: The store failed, or somebody else signed at the same time.
     """
     check_store(store)
     root = newest_root(store)
@@ -302,9 +291,7 @@ def verify_index(reader: Reader, root: bytes, *, state: Path | None = None, whee
     `wheels`: hash the wheels as well, their `.metadata` and their records.
 
     Raises:
-        VerificationFailedError: There are no signatures that lead back to this root: there is nothing to verify by.
-        InfrastructureError: The index cannot be read.
-        UsageError: The folder cannot be written.
+        VerificationFailedError: No signatures lead back to this root: there is nothing to verify by.
     """
     with temporary_folder("farm-verify-") if state is None else nullcontext(state) as folder:
         targets = _newest(reader, root, folder)

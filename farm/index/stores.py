@@ -73,9 +73,7 @@ class Store(Protocol):
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        """Stores what will never change.
-
-        A large file may go in pieces; what a killed call left of them is found and used by the next.
+        """Stores what will never change; False when there was an object already: nothing changed then.
 
         Args:
             key: Where.
@@ -83,17 +81,10 @@ class Store(Protocol):
             content_type: The media type that a client sees.
             sha256: What the bytes must hash to; computed here when not given.
             progress: Called while a file is stored, perhaps from other threads, one call at a time.
-
-        Returns:
-            False when there was an object already; nothing changed then.
         """
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
-        """Stores where nothing changed since `get` gave `etag`; None stands for "there was nothing".
-
-        Returns:
-            False when somebody else was faster; nothing changed then.
-        """
+        """Stores where nothing changed since `get` gave `etag` (None: nothing was there); False if somebody did."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
@@ -109,11 +100,9 @@ class Store(Protocol):
 
 
 def check_key(key: str) -> str:
-    """Gives the key back if it is safe on file systems and in URLs.
+    """Gives the key back if it is safe on file systems and in URLs, else UsageError.
 
-    Raises:
-        UsageError: An empty part, a part that starts with a dot, a character outside ASCII letters, digits
-            and `._+!~-`, a part over 255 or a key over 900 bytes (S3's limit is 1024; a prefix needs room).
+    Not an empty part, one that starts with a dot or is over 255 bytes; not over 900 in all (S3's limit is 1024).
     """
     parts = key.split("/")
     if len(key) > 900 or not all(len(part) <= 255 and _SEGMENT.fullmatch(part) for part in parts):
@@ -122,7 +111,6 @@ def check_key(key: str) -> str:
 
 
 def check_discardable(key: str) -> str:
-    """Gives the key back if it may be discarded; ValueError if not."""
     if not DISCARDABLE.fullmatch(check_key(key)):
         raise ValueError(f"never discarded: {key!r}")
     return key
@@ -149,8 +137,7 @@ class Swapped(NamedTuple):
     written: bool
 
 
-class _LostRaceError(InfrastructureError):
-    pass
+class _LostRaceError(InfrastructureError): ...
 
 
 def swap(

@@ -28,7 +28,7 @@ from farm.index import pages
 from farm.index.layout import WheelName, without_rebuild
 from farm.index.pages import HTML, File, Hashes
 from farm.index.publish import NameTakenError, check_store, store_file
-from farm.index.records import Model, Record, Sha256, parse, read_state, read_wheel, rendered, there
+from farm.index.records import Model, Record, Sha256, parse, read_state, read_wheel, there
 from farm.index.stores import Store, swap
 
 ROOT = "whl/variant/"
@@ -75,11 +75,7 @@ def _facts() -> _Facts:
 
 
 def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]:
-    """Label and properties of a wheel: `sm61_v3` for the words sm61 and avx2.
-
-    Raises:
-        UsageError: The drafts, or uv, have no words for it.
-    """
+    """Label and properties of a wheel: `sm61_v3` for sm61 and avx2; UsageError if the drafts or uv have none."""
     known = _facts()
     level = known.levels.get(cpu)
     real = [f"{sm}_real" for sm in sms if sm >= known.sm_min]
@@ -106,22 +102,15 @@ def variant_json(labels: Mapping[str, Properties]) -> dict[str, Any]:
 
 
 def published(store: Store, wheel: Path) -> Record:
-    """The record of a wheel that is to have a copy.
-
-    Raises:
-        UsageError: It is not in the index, or was removed: nothing could be said of its copy then. Or its file is not
-            there.
-        PublishRefusedError: The index has other bytes under its name.
-    """
+    """The record of a wheel that is to have a copy: it is in the index, not removed, and has this file's bytes."""
     found = read_wheel(store, wheel.name)
     if found.state.removed is not None:
         raise UsageError(f"{wheel.name} was removed: {found.state.removed}")
     try:
         digest = sha256_of(wheel)
     except OSError as error:
-        raise UsageError(
-            f"cannot read {wheel}: {error.strerror}", hint="give the path of the published wheel's file"
-        ) from error
+        hint = "give the path of the published wheel's file"
+        raise UsageError(f"cannot read {wheel}: {error.strerror}", hint=hint) from error
     if digest != found.record.sha256:
         raise PublishRefusedError(f"{wheel.name} is not the wheel that the index has under this name")
     return found.record
@@ -135,12 +124,7 @@ def build_of(source: Record) -> str:
 def publish_variant(
     store: Store, wheel: Path, source: Record, label: str, labelled: Properties, metadata: bytes
 ) -> list[str]:
-    """Publishes a labelled copy of a published wheel, or completes what an earlier call began; gives the pages.
-
-    Raises:
-        PublishRefusedError: The name stands for other bytes.
-        InfrastructureError: The store failed; run it again.
-    """
+    """Publishes a labelled copy of a published wheel, or completes what an earlier call began; gives the pages."""
     check_store(store)
     digest, size = sha256_and_size(wheel)
     metadata_sha256 = hashlib.sha256(metadata).hexdigest()
@@ -154,7 +138,7 @@ def publish_variant(
         requires_python=source.requires_python,
     )
     key = f"{ROOT}records/{wheel.name}.json"
-    fresh = store.create(key, rendered(copy), content_type="application/json")
+    fresh = store.create(key, copy.render(), content_type="application/json")
     if not fresh and parse(Copy, there(store, key).data, key) != copy:
         raise NameTakenError(f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes")
     place = f"{ROOT}files/{wheel.name}"
@@ -165,18 +149,18 @@ def publish_variant(
 
 def follow(store: Store, *projects: str) -> list[str]:
     """Brings the tree to what the events about the copied wheels say: all of it, or these projects; gives the pages."""
-    listed = store.get(LIST)
+    listed, written = store.get(LIST), list[str]()
     if listed is None and not projects:
         return []
-    written = []
-    for project in projects or sorted(pages.parse_list(listed.data, LIST) if listed else ()):
-        for key, content_type in _places(project, _copies(store, project)):
+    names = projects or sorted(pages.parse_list(listed.data, LIST) if listed else ())
+    for project in names:
+        for key in _expected(store, project):  # what the labels stand for first, since the page leads to it
 
             def change(_old: bytes | None, key: str = key, project: str = project) -> bytes:
                 # Read after the page: whoever writes later has seen more.
-                return _expected(store, project, _copies(store, project))[key]
+                return _expected(store, project)[key]
 
-            if swap(store, key, change, content_type).written:
+            if swap(store, key, change, HTML if key.endswith(".html") else "application/json").written:
                 written.append(key)
 
     def add(old: bytes | None) -> bytes | None:
@@ -185,7 +169,7 @@ def follow(store: Store, *projects: str) -> list[str]:
 
     if swap(store, LIST, add, HTML).written:
         written.append(LIST)
-    for project in projects or sorted(pages.parse_list(listed.data, LIST) if listed else ()):
+    for project in names:
         for copy in _copies(store, project):
             if read_state(store, copy.source).removed is not None:
                 store.discard(f"{ROOT}files/{copy.filename}")
@@ -199,22 +183,15 @@ def _copies(store: Store, project: str) -> list[Copy]:
     return [copy for copy in copies if copy.project == project]
 
 
-def _places(project: str, copies: list[Copy]) -> list[tuple[str, str]]:
-    """The pages of a project: what the labels stand for first, since the page leads to it."""
-    versions = sorted({copy.version for copy in copies})
-    labels = [(f"{ROOT}simple/{project}/{_labels_name(project, each)}", "application/json") for each in versions]
-    return [*labels, (f"{ROOT}simple/{project}/index.html", HTML)]
-
-
 def _labels_name(project: str, version: str) -> str:
     return f"{project.replace('-', '_')}-{version}-variants.json"
 
 
-def _expected(store: Store, project: str, copies: list[Copy]) -> dict[str, bytes]:
+def _expected(store: Store, project: str) -> dict[str, bytes]:
     """The pages of a project, by key."""
     labels: dict[str, dict[str, Properties]] = defaultdict(dict)
     anchors, offered = [], set()
-    for copy in copies:
+    for copy in _copies(store, project):
         labels[copy.version][copy.label] = copy.properties
         state = read_state(store, copy.source)
         if state.removed is None:

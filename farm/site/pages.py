@@ -8,9 +8,9 @@ import base64
 import hashlib
 import json
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +30,7 @@ from farm.index.stores import Store
 from farm.plan.compat import official
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.matrix import Channel, load_matrix
-from farm.plan.recommend import machine_of, own_builds
+from farm.plan.recommend import Own, machine_of, own_builds
 from farm.site.wheels import REQUESTS, STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,11 +47,8 @@ Source = Callable[[str], tuple[str, ...]]
 def files(there: Sequence[Wheel], *, project: Path | None, source: Source, root: str) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
-    Args:
-        there: The index's wheels, newest first (`farm.site.wheels.with_tests`).
-        project: The project whose channels could be built; None: none.
-        source: Group -> pip's options for it.
-        root: The address of the index's root, ending in a slash.
+    `there`: the index's wheels, newest first. `project`: that whose channels could be built. `root`: the address of the
+    index's root, ending in a slash.
     """
     made: dict[str, bytes] = {}
     channels, evidence = _offered(project)
@@ -65,11 +62,9 @@ def files(there: Sequence[Wheel], *, project: Path | None, source: Source, root:
 
 
 def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
-    try:
+    with suppress(FarmError):  # what is in the index is shown whatever the matrix says
         if project is not None:
             return list(load_matrix(project).channels.values()), load_evidence(project)
-    except FarmError:  # what is in the index is shown whatever the matrix says
-        pass
     return [], Evidence([])
 
 
@@ -110,7 +105,7 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"megabytes": megabytes, "quoted": quote}
+    made.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
     made.globals |= {"css": _inline("site.css"), "states": STATES}
     return made
 
@@ -130,10 +125,6 @@ def embedded(data: Mapping[str, Any]) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 escaped above
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 def project_key(project: str) -> str:
@@ -164,25 +155,21 @@ def index_page(
         }
         for name, found in of_project(there).items()
     ]
-    counted = Counter(group for wheel in there for group in wheel.groups)
-    named: dict[str, set[str]] = {}
+    named: dict[str, list[str]] = {}
     for wheel in there:
         for group in wheel.groups:
-            named.setdefault(group, set()).add(wheel.project)
-    groups = [(group, _meaning(group), counted[group], sorted(named[group])) for group in sorted(counted)]
+            named.setdefault(group, []).append(wheel.project)
+    groups = [(group, _meaning(group), len(names), sorted({*names})) for group, names in sorted(named.items())]
     offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
-    return (
-        _environment()
-        .get_template("index.html")
-        .render(
-            data=embedded(data),
-            js=_inline("answers.js", "page.js"),
-            projects=projects,
-            groups=groups,
-            wheels=len(there),
-            channels=sorted(offered, key=lambda pair: not pair[1]),
-            root=root,
-        )
+    template = _environment().get_template("index.html")
+    return template.render(
+        data=embedded(data),
+        js=_inline("answers.js", "page.js"),
+        projects=projects,
+        groups=groups,
+        wheels=len(there),
+        channels=sorted(offered, key=lambda pair: not pair[1]),
+        root=root,
     )
 
 
@@ -207,11 +194,8 @@ def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[
         groups = sorted({group for wheel in listed for group in wheel.groups if wheel.withdrawn is None})
         lines = [(group, shlex.join(["pip", "install", f"{name}=={version}", *sources[group]])) for group in groups]
         versions.append((version, listed, lines))
-    return (
-        _environment()
-        .get_template("project.html")
-        .render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key)
-    )
+    template = _environment().get_template("project.html")
+    return template.render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key)
 
 
 def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
@@ -249,15 +233,10 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
             except FarmError:  # a matrix that cannot be read: the rest of the page stands without it
                 return {}
             if builds:
-                found.setdefault(place, {})[str(sm)] = [
-                    [
-                        each.torch,
-                        str(each.cuda),
-                        f"{each.standing}; {each.cost}",
-                        each.words,
-                        each.driver or "0",
-                        each.without,
-                    ]
-                    for each in builds
-                ]
+                found.setdefault(place, {})[str(sm)] = [_row(each) for each in builds]
     return found
+
+
+def _row(own: Own) -> list[str]:
+    cost = f"{own.standing}; {own.cost}"
+    return [own.torch, str(own.cuda), cost, own.words, own.driver or "0", own.without]

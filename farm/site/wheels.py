@@ -46,10 +46,7 @@ class Smoke:
         where: The CPU, emulated or not, and the card where the GPU part ran.
         time: When, ISO 8601; empty where the report does not say.
         outcome: What ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`.
-        passed: Nothing failed, and something passed.
-        gpu: The GPU part ran, and passed.
-        failed: A part failed.
-        gpu_ran: The GPU part ran, however it ended.
+        passed: Nothing failed, and something passed; `gpu`: the GPU part too; `gpu_ran`: however it ended.
         python: The Python that imported it, `3.11.2`; empty where the report does not say.
     """
 
@@ -75,11 +72,7 @@ Tests = Mapping[str, Sequence[Smoke]]
 
 
 def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]]:
-    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report.
-
-    Raises:
-        InfrastructureError: The store failed.
-    """
+    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report."""
     keys: dict[str, list[str]] = {}
     for key in store.list(SMOKE):
         name = key.removeprefix(SMOKE).partition("/")[0]
@@ -176,8 +169,6 @@ class Wheel:
     """A wheel in the index.
 
     Attributes:
-        groups: Where it is listed.
-        channel: The channel that built it; None: nobody says.
         report: What its record has of verify's report; None: it was adopted, and not verified.
         without: What the official wheel has beside it, by its record; empty: nothing, or nobody says.
         withdrawn: Why installers do not get it; None: they do.
@@ -201,14 +192,9 @@ class Wheel:
     def tags(self) -> tuple[str, str]:
         """Pythons and platforms, as the file name says: `cp311`, `manylinux_2_28_x86_64`."""
         tags = parse_wheel_filename(self.filename)[3]
-        pythons = {
-            f"{tag.interpreter}-{tag.abi}"
-            if tag.abi == "abi3"
-            else tag.interpreter
-            if tag.abi == "none"
-            else python_of(tag.interpreter, tag.abi)
-            for tag in tags
-        }
+        pythons = {python_of(tag.interpreter, tag.abi) for tag in tags if tag.abi not in ("abi3", "none")}
+        pythons |= {tag.interpreter for tag in tags if tag.abi == "none"}
+        pythons |= {f"{tag.interpreter}-abi3" for tag in tags if tag.abi == "abi3"}
         return ", ".join(sorted(pythons)), ", ".join(sorted({tag.platform for tag in tags}))
 
     @property
@@ -236,7 +222,6 @@ class Wheel:
 
     @property
     def checked(self) -> str:
-        """Verified properties, and the report that says so."""
         if self.report:
             return f"verified: report {self.report.sha256[:12]}"
         return "published without a report: not verified" if self.channel else "adopted and not verified"
@@ -250,11 +235,7 @@ def _report(document: Any) -> Report | None:
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
-    """Every wheel of the index, once: a request for each project of each group, and one for each record.
-
-    Raises:
-        InfrastructureError: The store failed, or holds a page that is not one of ours.
-    """
+    """Every wheel of the index, once: a request for each project of each group, and one for each record."""
     found = store.get(CATALOGUE)
     catalogue = parse_catalogue(found.data if found else None)
     places = [(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
