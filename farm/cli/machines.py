@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from farm.engines.github import GithubApi
     from farm.engines.slurm import SlurmEngine
-    from farm.run.backends import Reported
 
 MAX_BYTES = 256 << 20
 MOST = 10
