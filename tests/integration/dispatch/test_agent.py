@@ -49,7 +49,7 @@ def agent(exchange, tmp_path):
         shipped.write_bytes(pack(AGENT))
         code = (
             "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-            "from farm_agent import main\n"
+            "import farm_agent as main\n"
             "main.MANIFEST = Path(sys.argv[2]); main.RETRY_S = 3; main.CHUNK = 1000; main.SPOOL = 5000\n"
             "sys.exit(main.main())"
         )
