@@ -98,8 +98,7 @@ _SPECIFIC = "[0-9]{1,4}[af]"
 
 def _checked(value: int | str) -> int | str:
     if isinstance(value, str) and not re.fullmatch(_SPECIFIC, value, re.ASCII):
-        msg = f"{value!r} is not an architecture: write 90, '90a' or '100f'"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not an architecture: write 90, '90a' or '100f'")
     return value
 
 
@@ -193,8 +192,7 @@ class Policy(Rules):
         if value is None:
             return value
         if value not in level_names() and not value.startswith("arm"):
-            msg = f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}"
-            raise ValueError(msg)
+            raise ValueError(f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}")
         return value
 
     @field_validator("numpy")
@@ -223,16 +221,14 @@ class Waiver(Frozen):
     @classmethod
     def _not_of_damage(cls, value: CheckId) -> CheckId:
         if value == "archive":  # where that fails the others are not run
-            msg = "a damaged wheel cannot be waived"
-            raise ValueError(msg)
+            raise ValueError("a damaged wheel cannot be waived")
         return value
 
     @field_validator("reason")
     @classmethod
     def _given(cls, value: str) -> str:
         if not value.strip():
-            msg = "a waiver needs a reason"
-            raise ValueError(msg)
+            raise ValueError("a waiver needs a reason")
         return value.strip()
 
 
@@ -290,8 +286,7 @@ class Finding(Frozen):
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         if self.waived is not None and not self.waivable:
-            msg = "this finding cannot be waived"
-            raise ValueError(msg)
+            raise ValueError("this finding cannot be waived")
         return self
 
 
@@ -316,8 +311,7 @@ class Check(Frozen):
         open_ = any(finding.waived is None for finding in self.findings)
         right = "failed" if open_ else "waived" if self.findings else self.status
         if self.status != right or (self.status in ("failed", "waived") and not self.findings):
-            msg = f"check {self.id}: status {self.status} with {len(self.findings)} findings"
-            raise ValueError(msg)
+            raise ValueError(f"check {self.id}: status {self.status} with {len(self.findings)} findings")
         return self
 
 
