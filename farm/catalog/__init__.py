@@ -42,10 +42,7 @@ def cuda_majors_source() -> str:
 
 @cache
 def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
-    """The first driver with every feature of a toolkit, and why it is in doubt.
-
-    Where none is known, the highest that is known of this and older toolkits: a newer one may need more, never less.
-    """
+    """The first driver with every feature of a toolkit, or the highest known of older ones and why that is in doubt."""
     known = toolkits()
     if (own := known[cuda].driver(platform)) is not None:
         return own, None
@@ -122,10 +119,7 @@ def wheel_toolkits() -> dict[str, models.WheelToolkit]:
 
 
 def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
-    """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN; empty where the catalogue names none.
-
-    Of cuDNN alone there is no use: both or none.
-    """
+    """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN, both or none; empty: none are known."""
     toolkit = wheel_toolkits().get(cuda)
     # Where a toolkit can be made of wheels, those that a build links are those that it then needs.
     known = _read("library_wheels", models.LibraryWheels)
@@ -167,10 +161,7 @@ def standalone_pythons() -> dict[str, models.StandalonePython]:
 def standalone_wheel(
     package: str, python: str, machine: str, major_max: int | None = None
 ) -> models.PinnedWheel | None:
-    """The newest pinned wheel that a build with a standalone Python imports; None: none is pinned.
-
-    `major_max` is the highest major version that it may have.
-    """
+    """The newest pinned wheel, up to a major version, that a build with a standalone Python imports; None: none is."""
     interpreter = "cp" + python.removeprefix("py")
     # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
     own = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")

@@ -203,36 +203,11 @@ def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @cache
 def _indices() -> tuple[dict[str, tuple[Card, ...]], ...]:
-    indices: list[dict[str, tuple[Card, ...]]] = []
-    for key in KEYS:
-        index: dict[str, tuple[Card, ...]] = {}
+    indices: tuple[dict[str, tuple[Card, ...]], ...] = tuple({} for _ in KEYS)
+    for key, index in zip(KEYS, indices, strict=True):
         for card in cards():
             index[key(card.name)] = (*index.get(key(card.name), ()), card)
-        indices.append(index)
-    return tuple(indices)
-
-
-def name_facts() -> dict[str, Any]:
-    """Everything that `find` and `maker` read, as JSON: expressions, the index of each key, chips, other makers."""
-    words, inside = _noise()
-    strip = [each.pattern for each in (_LISTED, _SLICE, _MEMORY, _FORM, words)]
-    return {
-        "marks": _MARKS.pattern,
-        "brackets": _PCI.pattern,
-        "strip": strip,
-        "inside": inside.pattern,
-        "loose": [_FAMILY, _SERIES],
-        "index": [
-            {key: sorted({(card.name, card.sm) for card in found}) for key, found in each.items()}
-            for each in _indices()
-        ],
-        "chip": _CHIP,
-        "chips": gpus().chips,
-        "renamed": gpus().renamed,
-        "others": gpus().others,
-        "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
-        "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
-    }
+    return indices
 
 
 MAJOR = 10
@@ -337,5 +312,23 @@ def _csv(lines: list[str]) -> tuple[list[str], str | None]:
 
 
 def page_facts() -> dict[str, Any]:
-    """The grammar, and how names find cards, as JSON."""
-    return {"paste": grammar().model_dump(), "names": name_facts()}
+    """Everything that `read_paste`, `find` and `maker` read, as JSON."""
+    words, inside = _noise()
+    names = {
+        "marks": _MARKS.pattern,
+        "brackets": _PCI.pattern,
+        "strip": [each.pattern for each in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
+        "inside": inside.pattern,
+        "loose": [_FAMILY, _SERIES],
+        "index": [
+            {key: sorted({(card.name, card.sm) for card in found}) for key, found in each.items()}
+            for each in _indices()
+        ],
+        "chip": _CHIP,
+        "chips": gpus().chips,
+        "renamed": gpus().renamed,
+        "others": gpus().others,
+        "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
+        "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
+    }
+    return {"paste": grammar().model_dump(), "names": names}

@@ -29,10 +29,7 @@ class Facts(Model):
 
 
 class Table(Model):
-    """A file of records. Its own `sources` hold for every record that names no source of its own.
-
-    That every fact has a source, and every source a fact, is checked by tests/unit/catalog.
-    """
+    """A file of records; its own `sources` hold for every record without one. tests/unit/catalog checks each source."""
 
     RECORDS: ClassVar[tuple[str, ...]]
     """The fields that hold records."""
@@ -103,10 +100,7 @@ class Drivers(Model):
 
 
 class Toolkit(Facts, Drivers):
-    """A CUDA toolkit: its release, the SMs of its nvcc, the host compilers it accepts, its first full drivers.
-
-    `gcc_max` is a major version; `msvc_min` and `msvc_max` are values of _MSC_VER, both accepted.
-    """
+    """A CUDA toolkit; `gcc_max` is a major version, `msvc_min` and `msvc_max` are values of _MSC_VER, both accepted."""
 
     release: str = Field(pattern=VERSION)
     sm: list[int]
@@ -137,10 +131,7 @@ class PinnedWheel(Model):
 
 
 class LibraryWheel(PinnedWheel):
-    """One of NVIDIA's wheels of libraries for Linux: `libraries` (patterns of file names) are in `folder`.
-
-    `requires`: further wheels of libraries that it needs, by package.
-    """
+    """One of NVIDIA's wheels for Linux: `libraries` (patterns) are in `folder`; `requires`: further packages."""
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}/lib$")
     libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
@@ -224,10 +215,7 @@ class WheelToolkits(Model):
 
 
 class CudnnRelease(Facts):
-    """A cuDNN release: lowest and highest SM in its binaries (`sm_max` None: not read), CUDA majors.
-
-    `wheels`: NVIDIA's wheels with headers and libraries for Linux on x86-64, by CUDA major; those that a channel uses.
-    """
+    """A cuDNN release: lowest and highest SM (None: not read), NVIDIA's wheels for Linux on x86-64 by CUDA major."""
 
     version: str = Field(pattern=VERSION)
     sm_min: int
@@ -312,10 +300,7 @@ class Official(Model):
 
 
 class TorchRelease(Facts):
-    """A PyTorch release: what it can be built with. `gcc_min` is a major version, `msvc_min` an _MSC_VER.
-
-    `vision` and `audio` are the companions' versions; without their commits they cannot be built.
-    """
+    """A PyTorch release. `gcc_min` is a major version, `msvc_min` an _MSC_VER; `vision`, `audio`: its companions."""
 
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
     cuda_min: str = Field(pattern=VERSION)
@@ -389,10 +374,7 @@ class OfficialWheels(Model):
 
 
 class ArchListGrammar(Model):
-    """The grammar of TORCH_CUDA_ARCH_LIST: regular expressions and names, by the first release that takes them.
-
-    `depends_on` has the names that stand for something else on every machine or with every CUDA.
-    """
+    """TORCH_CUDA_ARCH_LIST by the first release that takes a form; `depends_on`: names whose meaning changes."""
 
     numbers: dict[str, str]
     names: dict[str, dict[str, list[str]]]

@@ -5,13 +5,12 @@ installs here: the pip line is resolved against the index before it is shown.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.utils import parse_wheel_filename
-from packaging.version import Version
 
 from farm import catalog
 from farm.base.errors import FarmError
@@ -44,10 +43,7 @@ def levels() -> Levels:
 
 
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:
-    """The levels of `farm/catalog/cpus.yaml` that the CPU has, best first, those for one kind of work left out.
-
-    macOS has `arm64` only, Windows x86_64 only: other wheels are not built.
-    """
+    """The levels of `farm/catalog/cpus.yaml` that the CPU has and that are built on this system, best first."""
     platform = PLATFORMS.get(system)
     if platform is None or cpu.machine not in platform.built_on:
         return []
@@ -56,12 +52,8 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
     return [level for level, needs in known.items() if has.issuperset(needs)]
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One GPU with its SM; `sm` is None where no wheel is for it, and `warnings` then say why.
-
-    `source` says where the SM comes from.
-    """
+class Judged(NamedTuple):
+    """One GPU with its SM, and where that comes from; None: no wheel is for it, and `warnings` say why."""
 
     name: str
     sm: str | None
@@ -75,8 +67,7 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
     if gpu.capability:
         sm = f"sm{gpu.capability.replace('.', '')}"
         source = f"compute capability {gpu.capability}, from {gpu.source}"
-        sm = cards.gpus().renamed.get(sm, sm)
-        return Judged(gpu.name, *_usable(gpu.name, sm, source, [], driver))
+        return _usable(gpu.name, cards.gpus().renamed.get(sm, sm), source, [], driver)
     found = cards.find(gpu.name)
     if not found:
         near = cards.nearest_names(gpu.name)
@@ -92,17 +83,15 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
             f"taken for {dotted(buildable[0])}"
         )
         sms = buildable
-    return Judged(gpu.name, *_usable(gpu.name, sms[0], "by its name, from the catalogue", notes, driver))
+    return _usable(gpu.name, sms[0], "by its name, from the catalogue", notes, driver)
 
 
-def _usable(
-    name: str, sm: str, source: str, notes: list[str], driver: str | None
-) -> tuple[str | None, str, tuple[str, ...]]:
+def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | None) -> Judged:
     known, old = catalog.architectures().architectures, cards.gpus().too_old
     branch, last = driver_branch(driver), last_driver(sm)
     if sm in old:
         note = f"{name} is {dotted(sm)} ({old[sm].name}), too old for every variant: {old[sm].why}"
-        return None, source, (*notes, note)
+        return Judged(name, None, source, (*notes, note))
     if branch and last and branch > last:
         notes.append(f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): install {last}")
     first = known[sm].first_driver if sm in known else None
@@ -111,21 +100,17 @@ def _usable(
             f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or no wheel sees the card"
         )
     if sm in known:
-        return sm, source, tuple(notes)
-    lower = compatible(sm)
-    if not lower:
-        return None, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for and no variant's code runs on")
-    note = f"{name} is {dotted(sm)}, which no variant is for; it runs {dotted(lower[0])} code"
-    return lower[0], source, (*notes, note)
+        return Judged(name, sm, source, tuple(notes))
+    lower = [*compatible(sm), None][0]
+    code = f"; it runs {dotted(lower)} code" if lower else " and no variant's code runs on"
+    return Judged(name, lower, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for{code}"))
 
 
 def compatible(sm: str) -> list[str]:
     """Other SMs whose code runs on this one, nearest first."""
     card = sm_number(sm)
-    lower = [
-        other for other in catalog.architectures().architectures if other != sm and sass_runs(sm_number(other), card)
-    ]
-    return sorted(lower, key=sm_number, reverse=True)
+    known = (other for other in catalog.architectures().architectures if other != sm)
+    return sorted((other for other in known if sass_runs(sm_number(other), card)), key=sm_number, reverse=True)
 
 
 def sets_with(sms: list[str]) -> list[str]:
@@ -141,9 +126,7 @@ def dotted(sm: str) -> str:
 
 def last_driver(sm: str) -> int | None:
     known, old = catalog.architectures().architectures, cards.gpus().too_old
-    if sm in old:
-        return old[sm].last_driver
-    return known[sm].last_driver if sm in known else None
+    return old[sm].last_driver if sm in old else known[sm].last_driver if sm in known else None
 
 
 def driver_branch(driver: str | None) -> int | None:
@@ -221,18 +204,13 @@ class Recommendation(Model):
 
 
 def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
-    """The best variant for the machine.
-
-    Args:
-        readings: What is known of the machine.
-        own: The builds for the machine, best first (`own_builds`); without one the hardware alone decides.
-    """
+    """The best variant for the machine; `own` are its builds, best first: without one the hardware alone decides."""
     warnings = list(machine_warnings(readings))
     gpus, cpus = _gpus(readings, warnings), list(_cpus(readings, warnings))
     if not cpus:
         return Recommendation(variant=None, warnings=(_why_nothing(readings), *warnings))
     found = {python.name: python.path for python in readings.pythons}
-    pythons = _newest_first(found) or [readings.running_python]
+    pythons = _pythons(readings)
     runs = [Variant(gpu.word, cpu.word, python) for gpu in gpus for python in pythons for cpu in cpus]
     if gpus[0].word not in ("cpu", "mps"):
         runs += [Variant("cpu", cpu.word, python) for python in pythons for cpu in cpus]
@@ -274,22 +252,17 @@ def machine_of(readings: Readings) -> Machine:
     judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
     sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
     known = cpu_levels(readings.cpu, readings.os.system)
-    pythons = _newest_first({python.name for python in readings.pythons}) or [readings.running_python]
-    return Machine(tuple(sms), tuple(known), readings.os.system, tuple(pythons), _version(readings.driver))
+    driver = readings.driver if NUMBERS.fullmatch(readings.driver or "") else None
+    return Machine(tuple(sms), tuple(known), readings.os.system, tuple(_pythons(readings)), driver)
 
 
-def _version(driver: str | None) -> str | None:
-    """A driver's version, where what was read is one."""
-    return driver if driver and NUMBERS.fullmatch(driver) else None
+def _pythons(readings: Readings) -> list[str]:
+    """The newest first, but free-threaded ones last: few packages have wheels for them."""
+    found = [python.name for python in readings.pythons] or [readings.running_python]
+    return sorted(found, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
 
 
-def _newest_first(pythons: Collection[str]) -> list[str]:
-    """Free-threaded ones last: few packages have wheels for them."""
-    return sorted(pythons, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
-
-
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(NamedTuple):
     """One axis value that would do, and why."""
 
     word: str
@@ -315,11 +288,9 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
     low, names = sms[0], ", ".join(dict.fromkeys(gpu.name for gpu in usable))
     if len(sms) == 1:
         many = f"{len(usable)} x " if len(usable) > 1 else ""
-        exact = _Fit(low, f"{many}{names}: {dotted(low)} ({usable[0].source})")
-        sets = [_Fit(name, f"{names}: {dotted(low)}, which the set {name} holds") for name in sets_with(sms)]
         return [
-            exact,
-            *sets,
+            _Fit(low, f"{many}{names}: {dotted(low)} ({usable[0].source})"),
+            *(_Fit(name, f"{names}: {dotted(low)}, which the set {name} holds") for name in sets_with(sms)),
             *(_Fit(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code") for sm in compatible(low)),
         ]
     listed = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
@@ -354,18 +325,13 @@ def _why_nothing(readings: Readings) -> str:
 
 PACKAGE = "torch"
 UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
-_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
 _CUDA = re.compile(r"cu(\d+)(\d)(?:\.|$)")
-_NO_GLIBC = (99, 0)
-# The names of the first three policies (PEPs 513, 571, 599).
-_OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17), "musllinux": (99, 0)}
+"""The names of the first three policies (PEPs 513, 571, 599), and what no glibc serves."""
 
 
 def with_published(found: Recommendation, readings: Readings, index: str, root: str) -> Recommendation:
-    """The recommendation with a pip line for a wheel that is there, or with the reason why there is none.
-
-    `index`: the index as `farm.index.reader.open_reader` takes it; `root`: the same as pip sees it.
-    """
+    """The recommendation with a pip line, or with the reason why there is none; `root`: the index as pip sees it."""
     if found.variant is None:
         return found
     reasons, build = list(found.reasons), f"; it is built by: {found.submit}" if found.submit else ""
@@ -377,13 +343,11 @@ def with_published(found: Recommendation, readings: Readings, index: str, root: 
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
         return found.model_copy(update={"reasons": tuple(reasons)})
-    chosen = next(((name, wheel) for name, (wheel, _) in there if wheel is not None), None)
-    (_, why) = there[0][1]
-    if chosen is None or chosen[0] != found.variant:
-        reasons.append(why or f"no wheel for {found.variant} is published{build}")
-    if chosen is None:
+    name, wheel = next(((name, wheel) for name, (wheel, _) in there if wheel), (None, None))
+    if name != found.variant:
+        reasons.append(there[0][1][1] or f"no wheel for {found.variant} is published{build}")
+    if wheel is None or name is None:
         return found.model_copy(update={"reasons": tuple(reasons)})
-    name, wheel = chosen
     if name != found.variant:
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
@@ -396,20 +360,12 @@ def with_published(found: Recommendation, readings: Readings, index: str, root: 
 
 
 def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | None) -> tuple[File | None, str | None]:
-    """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
-
-    `submit`: the command that builds one.
-    """
-    os = readings.os
-    key = json_key(variant.group, PACKAGE)
+    """The newest wheel of the variant that this system and driver take, else why not; `submit` builds one."""
+    os, key = readings.os, json_key(variant.group, PACKAGE)
     data = reader.get(key)
-    if data is None:
-        return None, None
-    page = parse_page(data, key)
-    rising = sorted(
-        (file for file in page.entries.values() if _for_python(file, variant)),
-        key=lambda file: parse_wheel_filename(file.filename)[1],
-    )
+    files = parse_page(data, key).entries.values() if data else ()
+    served = [file for file in files if _for_python(file, variant)]
+    rising = sorted(served, key=lambda file: parse_wheel_filename(file.filename)[1])
     offered = [file for file in rising if withdrawn(file) is None]
     fitting = [file for file in offered if _installs(file, os)]
     running = [file for file in fitting if _driver_refuses(file, readings) is None]
@@ -421,25 +377,20 @@ def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | N
         return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
     if gone := [file for file in rising if _installs(file, os)]:
         why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1])}"
-        successor = f"; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}" if submit else ""
-        return None, why + successor
+        version = str(parse_wheel_filename(gone[-1].filename)[1])
+        rebuild = int(version.removeprefix(without_rebuild(version)).removeprefix(".") or 0) + 1
+        return None, why + (f"; its successor is built by: {submit} --rebuild {rebuild}" if submit else "")
     return None, None
+
+
+def _for_python(file: File, variant: Variant) -> bool:
+    return any(serves(tag.interpreter, tag.abi, variant.python) for tag in parse_wheel_filename(file.filename)[3])
 
 
 def _driver_refuses(file: File, readings: Readings) -> str | None:
     """Why the driver does not run the wheel; its version says for which CUDA it was built: `2.10.0+cu130.sm75.avx2`."""
     label = _CUDA.match(parse_wheel_filename(file.filename)[1].local or "")
     return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system) if label else None
-
-
-def _next_rebuild(file: File) -> int:
-    version = str(parse_wheel_filename(file.filename)[1])
-    number = version.removeprefix(without_rebuild(version)).removeprefix(".")
-    return int(number or 0) + 1
-
-
-def _for_python(file: File, variant: Variant) -> bool:
-    return any(serves(tag.interpreter, tag.abi, variant.python) for tag in parse_wheel_filename(file.filename)[3])
 
 
 def _installs(file: File, os: Os) -> bool:
@@ -450,17 +401,12 @@ def _installs(file: File, os: Os) -> bool:
 
 def glibc(os: Os) -> tuple[int, int]:
     """`(2, 17)`; `(0, 0)` for another C library."""
-    if not os.libc or not os.libc.startswith("glibc "):
-        return 0, 0
-    release = Version(os.libc.split()[1]).release
-    return release[0], release[1] if len(release) > 1 else 0
+    match = re.match(r"glibc (\d+)(?:\.(\d+))?", os.libc or "")
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
 
 
 def _floor(platform: str) -> tuple[int, int]:
     """The oldest glibc of a platform tag; one that names none takes any, and a wheel for musl takes no glibc."""
-    if platform.startswith("musllinux"):
-        return _NO_GLIBC
-    match = _GLIBC.match(platform)
-    if match:
+    if match := re.match(r"manylinux_(\d+)_(\d+)_", platform):
         return int(match[1]), int(match[2])
-    return next((version for name, version in _OLD_NAMES.items() if platform.startswith(name)), (0, 0))
+    return next((version for name, version in _GLIBC.items() if platform.startswith(name)), (0, 0))

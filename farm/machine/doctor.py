@@ -3,16 +3,18 @@
 Visual Studio, the Windows SDK and the archives are checked by build.cmd itself, before it downloads anything.
 """
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from farm.base.errors import NoRunnerError, UsageError
 from farm.base.outputs import runs_nothing, unwritable
@@ -31,15 +33,9 @@ class _MemoryStatus(ctypes.Structure):
     """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes. psutil asks performance counters, which can be off."""
 
     _fields_ = (
-        ("length", ctypes.c_uint32),
-        ("load", ctypes.c_uint32),
-        ("total", ctypes.c_uint64),
-        ("free", ctypes.c_uint64),
-        ("commit_total", ctypes.c_uint64),
-        ("commit_free", ctypes.c_uint64),
-        ("virtual", ctypes.c_uint64),
-        ("virtual_free", ctypes.c_uint64),
-        ("extended", ctypes.c_uint64),
+        *((name, ctypes.c_uint32) for name in ("length", "load")),
+        *((name, ctypes.c_uint64) for name in ("total", "free", "commit_total", "commit_free")),
+        *((name, ctypes.c_uint64) for name in ("virtual", "virtual_free", "extended")),
     )
 
 
@@ -61,16 +57,9 @@ class Site(Machine):
                 raise NoReadingError("GlobalMemoryStatusEx failed")
             return int(status.total), int(status.commit_total)
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return total, total + self._swap()
-
-    def _swap(self) -> int:
-        try:
-            lines = self.read("/proc/meminfo").splitlines()
-        except NoReadingError:
-            return 0  # macOS makes swap files as it needs them
-        sizes = [int(line.split()[1]) for line in lines if line.startswith("SwapTotal:")]
-        # The kB of /proc/meminfo are 1024 bytes.
-        return sizes[0] << 10 if sizes else 0
+        # macOS makes swap files as it needs them. The kB of /proc/meminfo are 1024 bytes.
+        swap = re.search(r"SwapTotal:\s+(\d+)", self.read("/proc/meminfo")) if sys.platform == "linux" else None
+        return total, total + (int(swap[1]) << 10 if swap else 0)
 
     def free(self, path: str) -> int:
         """Free bytes on the disk of a path, or of what will hold it."""
@@ -96,17 +85,12 @@ class Site(Machine):
             return None
 
     def engine(self) -> tuple[str, str, str]:
-        """The Docker engine's system, version and machine.
-
-        Raises:
-            NoRunnerError: None answers.
-        """
+        """The Docker engine's system, version and machine. Raises NoRunnerError: none answers."""
         from farm.engines.docker import describe  # noqa: PLC0415 (docker-py takes long to import)
 
         return describe()
 
 
-State = Literal["ok", "warning", "missing", "not read"]
 GB = 10**9
 
 
@@ -114,7 +98,7 @@ class Finding(Model):
     """One finding: what was looked at, how it is, what was seen, and what to do; `todo` is empty where all is well."""
 
     check: str
-    state: State
+    state: Literal["ok", "warning", "missing", "not read"]
     seen: str
     todo: str = ""
 
@@ -153,21 +137,6 @@ class Patient:
     def platform(self) -> Facts:
         """The machine's platform; Linux where the farm does not build for this one."""
         return self.readings.os.platform or PLATFORMS[DEFAULT]
-
-
-Check = Callable[[Patient], Iterator[Finding]]
-
-
-def run_checks(patient: Patient, checks: Iterable[tuple[str, Check]]) -> list[Finding]:
-    """Every finding; a check that cannot read says so."""
-    found: list[Finding] = []
-    for name, check in checks:
-        try:
-            found += check(patient)
-        except NoReadingError as error:
-            # One reading that fails must not hide what the other checks find.
-            found.append(Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself"))
-    return found
 
 
 def ok(check: str, seen: str) -> Finding:
@@ -364,47 +333,41 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 
 
-USE = (("Python", python), ("GPU", gpu))
-BUILD = (("memory", memory), ("disk", disk), ("Git", git))
-
-
 def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = True) -> list[Finding]:
-    """Every finding about the machine; `plan` is the build that it shall be fit for, if one is known.
-
-    Without `build`, only what installing and using wheels needs is looked at.
-    """
+    """Every finding about the machine, for a plan if one is known; without `build`, for installing and using wheels."""
     patient = Patient(site, readings, plan)
-    checks = [*(BUILD if build else ()), *USE]
-    checks += [("Docker", engine)] if build and patient.platform.in_images else []
-    own = {"msvc": torch_compile, "gcc": compiler}.get(patient.platform.compiler)
-    return run_checks(patient, [*checks, ("torch.compile", own)] if own else checks)
-
-
-_T = TypeVar("_T")
+    checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [("Python", python), ("GPU", gpu)]
+    if build:
+        checks = [("memory", memory), ("disk", disk), ("Git", git), *checks]
+        checks += [("Docker", engine)] if patient.platform.in_images else []
+    if own := {"msvc": torch_compile, "gcc": compiler}.get(patient.platform.compiler):
+        checks.append(("torch.compile", own))
+    found: list[Finding] = []
+    for name, check in checks:
+        try:
+            found += check(patient)
+        except NoReadingError as error:
+            # One reading that fails must not hide what the other checks find.
+            found.append(Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself"))
+    return found
 
 
 def examine_project(project: Path) -> list[Finding]:
     """Every finding about the project's own files and folders."""
     wrong: list[Finding] = []
-    settings = _read(load_settings, project, wrong)
-    _read(load_runners, project, wrong)
-    _read(_matrix, project, wrong)
+    readers: tuple[Callable[[Path], object], ...] = (load_settings, load_runners, _read_matrix)
+    for read in readers:
+        try:
+            read(project)
+        except UsageError as error:
+            wrong.append(missing("configuration", str(error), error.hint or "correct it, then run this again"))
     found = wrong or [ok("configuration", str(project))]
-    if settings is not None:
-        found += list(_folders(project, settings)) or [ok("folders", "they can be written")]
+    with contextlib.suppress(UsageError):  # which is among the wrong ones
+        found += list(_folders(project, load_settings(project))) or [ok("folders", "they can be written")]
     return found
 
 
-def _read(read: Callable[[Path], _T], project: Path, wrong: list[Finding]) -> _T | None:
-    """The result of `read` on a project's files; None where it fails, and `wrong` gets the reason."""
-    try:
-        return read(project)
-    except UsageError as error:
-        wrong.append(missing("configuration", str(error), error.hint or "correct it, then run this again"))
-        return None
-
-
-def _matrix(project: Path) -> None:
+def _read_matrix(project: Path) -> None:
     """The channels, and the recipes of the project's own."""
     matrix = load_matrix(project)
     for name in matrix.own():

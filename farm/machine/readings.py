@@ -3,7 +3,6 @@
 `Machine` gives raw, bounded text, and tests have recorded ones in its place; `take` makes sense of it.
 """
 
-import ctypes
 import os
 import platform
 import re
@@ -116,8 +115,7 @@ class Machine:
             return Answer(done.returncode, output.read(MAX_TEXT).decode("utf-8", "replace"))
 
     def nvml(self) -> Nvml:
-        _require_driver()
-        import pynvml  # noqa: PLC0415  loads nothing of the driver before nvmlInit
+        import pynvml  # noqa: PLC0415  slow to import; loads nothing of the driver before nvmlInit
 
         try:
             pynvml.nvmlInit()
@@ -125,7 +123,7 @@ class Machine:
             raise NoReadingError(str(error)) from error
         try:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            return Nvml(_text(pynvml.nvmlSystemGetDriverVersion()), tuple(map(_device, handles)))
+            return Nvml(pynvml.nvmlSystemGetDriverVersion(), tuple(map(_device, handles)))
         except pynvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
         finally:
@@ -168,20 +166,9 @@ class Machine:
         return tuple(found)
 
 
-def _require_driver() -> None:
-    """A check for NVML without pynvml: importing that takes long, and most machines without a GPU have no driver."""
-    if os.name != "posix":
-        return
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        raise NoReadingError("NVML Shared Library Not Found") from error
-
-
 def _device(handle: object) -> NvmlDevice:
     import pynvml  # noqa: PLC0415  (only where there is a GPU)
 
-    text = _text(pynvml.nvmlDeviceGetName(handle))
     try:
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         capability = f"{int(major)}.{int(minor)}"
@@ -191,12 +178,7 @@ def _device(handle: object) -> NvmlDevice:
         memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20
     except pynvml.NVMLError:  # GPUs that share the machine's memory have none to tell of
         memory = None
-    return NvmlDevice(text, capability, memory)
-
-
-def _text(data: bytes | str) -> str:
-    """Bytes until nvidia-ml-py 12, text from then on."""
-    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data
+    return NvmlDevice(pynvml.nvmlDeviceGetName(handle), capability, memory)
 
 
 MAX_LENGTH = 300
@@ -290,30 +272,24 @@ class _Taker:
         self.machine = machine
         self.uname: Uname = machine.uname()
         self.platform = named(self.uname.system)
+        self.source = self.platform.hardware_from if self.platform else None
         self.missing: list[Missing] = []
 
     def take(self) -> Readings:
-        source = self._source
+        source = self.source
         gpus, driver = self._gpus()
-        cpu = self._cpu()
-        pythons = self._pythons()
         return Readings(
-            os=self._os(),
-            cpu=cpu,
+            cpu=self._cpu(),
             gpus=gpus,
             driver=driver,
+            pythons=self._pythons(),
+            os=self._os(),
             unclaimed_gpus=self._unclaimed() if source == "proc" and not gpus else 0,
-            pythons=pythons,
             running_python=self.machine.running_python(),
             translated=source == "sysctl" and self._sysctl("sysctl.proc_translated") == "1",
             inside=self._inside() if source == "proc" else None,
             missing=tuple(self.missing),
         )
-
-    @property
-    def _source(self) -> str | None:
-        """Where this system tells what the machine is; None: no one knows."""
-        return self.platform.hardware_from if self.platform else None
 
     def _try(self, what: str, read: Callable[[], T]) -> T | None:
         try:
@@ -321,6 +297,14 @@ class _Taker:
         except NoReadingError as error:
             self._miss(what, str(error))
             return None
+
+    def _run(self, what: str, *command: str) -> str:
+        """The output of a program; empty where it fails, as sysctl does for a name that is not there."""
+        answer = self._try(what, lambda: self.machine.run(*command))
+        return answer.text.strip() if answer and answer.code == 0 else ""
+
+    def _sysctl(self, name: str) -> str:
+        return self._run(name, "sysctl", "-n", name)
 
     def _miss(self, what: str, why: str) -> None:
         self.missing.append(Missing(what=what, why=clean(why)))
@@ -342,14 +326,12 @@ class _Taker:
         return found, clean(nvml.driver)
 
     def _jetson(self) -> tuple[Gpu, ...]:
-        if self.uname.machine != "aarch64":
-            return ()
         # A Jetson's GPU is not on the PCI bus, and older boards have no NVML.
-        model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
+        on_arm = self.uname.machine == "aarch64"
+        model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model")) if on_arm else None
         name = clean((model or "").replace("\0", ""))
-        if not re.search(r"nvidia|jetson", name, re.IGNORECASE):
-            return ()
-        return (Gpu(name=name, capability=None, memory_mb=None, source="device tree"),)
+        found = Gpu(name=name, capability=None, memory_mb=None, source="device tree")
+        return (found,) if re.search(r"nvidia|jetson", name, re.IGNORECASE) else ()
 
     def _unclaimed(self) -> int:
         # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
@@ -372,21 +354,25 @@ class _Taker:
     def _cpu(self) -> Cpu:
         known = self._try("microarchitecture", self.machine.cpuid)
         machine = (self.platform or PLATFORMS[DEFAULT]).machine(self.uname.machine)
-        name: str | None
-        if self._source == "proc":
+        features = known.features if known else ()
+        if self.source == "proc":
             text = self._try("CPU", lambda: self.machine.read("/proc/cpuinfo"))
-            name, features = parse_cpuinfo(text or "")
-            if text is not None and not features:
+            name, own = parse_cpuinfo(text or "")
+            if text is not None and not own:
                 self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
             # The kernel's word first: it leaves out what it does not let programs use, which CPUID still shows.
-            features = features or (known.features if known else ())
-        elif self._source == "sysctl":
+            features = own or features
+        elif self.source == "sysctl":
             name = self._sysctl("machdep.cpu.brand_string")
             # To a process under Rosetta 2 the machine looks like x86_64.
             machine = "arm64" if self._sysctl("hw.optional.arm64") == "1" else machine
-            features = known.features if known else ()
         else:
-            name, features = self._windows_cpu(known)
+            if known is not None and not features:
+                self._miss("CPU features", "archspec reads them on x86-64 only")
+            key = r"HKLM\HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+            text = self._run("CPU name", "reg", "query", key, "/v", "ProcessorNameString")
+            match = re.search(r"ProcessorNameString\s+REG_SZ\s+(.+)", text)
+            name = match[1].strip() if match else None
         return Cpu(
             machine=clean(machine),
             name=clean(name) if name else None,
@@ -394,34 +380,17 @@ class _Taker:
             features=tuple(clean(word) for word in features[:2000]),
         )
 
-    def _windows_cpu(self, known: CpuId | None) -> tuple[str | None, tuple[str, ...]]:
-        if known is not None and not known.features:
-            self._miss("CPU features", "archspec reads them on x86-64 only")
-        key = r"HKLM\HARDWARE\DESCRIPTION\System\CentralProcessor\0"
-        answer = self._try("CPU name", lambda: self.machine.run("reg", "query", key, "/v", "ProcessorNameString"))
-        match = re.search(r"ProcessorNameString\s+REG_SZ\s+(.+)", answer.text) if answer else None
-        return (match[1].strip() if match else None), (known.features if known else ())
-
-    def _sysctl(self, name: str) -> str | None:
-        try:
-            answer = self.machine.run("sysctl", "-n", name)
-        except NoReadingError as error:
-            self._miss(name, str(error))
-            return None
-        return answer.text.strip() if answer.code == 0 else None  # an unknown name is an answer: not there
-
     # --- operating system, Pythons --------------------------------------------------------------------------------
 
     def _os(self) -> Os:
         name, version, libc = self.uname.system, self.uname.release, None
-        if self._source == "proc":
+        if self.source == "proc":
             release = parse_os_release(self._try("distribution", lambda: self.machine.read("/etc/os-release")) or "")
             name, version = release.get("NAME", name), release.get("VERSION_ID", "")
             libc = self._try("C library", self.machine.libc)
-        elif self.platform and self._source == "sysctl":
-            answer = self._try("macOS version", lambda: self.machine.run("sw_vers", "-productVersion"))
-            name, version = self.platform.title, answer.text if answer and answer.code == 0 else ""
-        elif self._source == "registry":
+        elif self.platform and self.source == "sysctl":
+            name, version = self.platform.title, self._run("macOS version", "sw_vers", "-productVersion")
+        elif self.source == "registry":
             version = f"{self.uname.release} ({self.uname.version})"
         system = self.platform.name if self.platform else OTHER
         return Os(system=system, name=clean(name), version=clean(version), libc=clean(libc) if libc else None)
@@ -434,9 +403,8 @@ class _Taker:
                 found[name] = self.machine.python(name)
             except NoReadingError as error:
                 reasons.append(str(error))
-        if self._source == "registry":
-            answer = self._try("Pythons of the launcher", lambda: self.machine.run("py", "-0p"))
-            launched = parse_launcher(answer.text) if answer and answer.code == 0 else {}
+        if self.source == "registry":
+            launched = parse_launcher(self._run("Pythons of the launcher", "py", "-0p"))
             # In the order of PYTHONS again; what is on the PATH comes before what the launcher knows.
             found = {name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))}
         if not found:
@@ -446,44 +414,24 @@ class _Taker:
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:
     """Name and features from /proc/cpuinfo; where CPUs differ (big and little), what all of them have."""
-    name: str | None = None
-    features: list[str] | None = None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = name or clean(value)
-        elif key.strip() in ("flags", "Features"):
-            words = value.split()
-            if features is None:
-                features = words
-            # Only what every core has: a thread may move from one to another at any moment.
-            elif words != features:
-                has = set(words)
-                features = [word for word in features if word in has]
-    return name, tuple(features or ())
+    rows = [(key.strip(), value) for key, _, value in (line.partition(":") for line in text.splitlines())]
+    names = [clean(value) for key, value in rows if key == "model name"]
+    # Only what every core has: a thread may move from one to another at any moment.
+    cores = [value.split() for value in dict.fromkeys(value for key, value in rows if key in ("flags", "Features"))]
+    common = set.intersection(*map(set, cores)) if cores else set()
+    return next(filter(None, names), None), tuple(word for core in cores[:1] for word in core if word in common)
 
 
 def parse_os_release(text: str) -> dict[str, str]:
     """The assignments of an os-release file (freedesktop.org), without their quotes."""
-    found = {}
-    for line in text.splitlines()[:200]:
-        match = re.fullmatch(r"([A-Z0-9_]+)=(.*)", line.strip())
-        if match:
-            found[match[1]] = match[2].strip("\"'")
-    return found
+    return {key: value.strip("\"'") for key, value in re.findall(r"^\s*([A-Z0-9_]+)=(.*?)\s*$", text, re.MULTILINE)}
 
 
 def parse_launcher(text: str) -> dict[str, str]:
-    """64-bit interpreters by name from the launcher's `py -0p`.
-
-    Lines are ` -V:3.11 *  <path>`, or ` -3.11-64  <path>` of launchers before Python 3.11.
-    """
-    found: dict[str, str] = {}
-    for line in text.splitlines()[:200]:
-        match = re.fullmatch(r"\s*-(?:V:)?3\.(\d{1,2})(?:-64)?\s+(?:\*\s+)?(\S.*?)\s*\*?", line)
-        if match:
-            found.setdefault(f"py3{match[1]}", match[2])
-    return found
+    """64-bit interpreters by name from `py -0p`: ` -V:3.11 *  PATH`, or ` -3.11-64  PATH` of older launchers."""
+    pattern = r"\s*-(?:V:)?3\.(\d{1,2})(?:-64)?\s+(?:\*\s+)?(\S.*?)\s*\*?"
+    matches = [re.fullmatch(pattern, line) for line in text.splitlines()[:200]]
+    return {f"py3{match[1]}": match[2] for match in reversed(matches) if match}  # of two with one name the first
 
 
 def _capability(text: str | None) -> str | None:

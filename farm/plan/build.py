@@ -25,9 +25,8 @@ from farm.wheel.policy import Policy
 def resolve(project: Path, selectors: Selectors) -> Plan:
     """Resolve selectors into a plan; `project` is the folder that holds `ci/`.
 
-    Raises:
-        UsageError: A name is unknown or a configuration file is wrong.
-        NotBuildableError: The combination cannot be built; every reason is in the message.
+    Raises UsageError: a name is unknown or a configuration file is wrong; NotBuildableError: the combination cannot be
+    built; every reason is in the message.
     """
     wanted, judged = _best(project, selectors, None)
     judged.require_buildable()
@@ -42,11 +41,7 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
 
 
 def judge(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None) -> Judgement:
-    """The reasons against building the selectors; `fields` are further fields of the stack, such as a driver.
-
-    Raises:
-        UsageError: A name is unknown or a configuration file is wrong.
-    """
+    """The reasons against building the selectors; `fields` are further fields of the stack, such as a driver."""
     return _best(project, selectors, fields)[1]
 
 
@@ -136,11 +131,7 @@ def _plan(wanted: Candidate) -> Plan:
 
 
 def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
-    """The requirements of METADATA.
-
-    Raises:
-        UsageError: One is no requirement.
-    """
+    """The requirements of METADATA. Raises UsageError: one is no requirement."""
     file = recipe_folder(wanted.pins.recipe) / "recipe.yaml"
     found = [filled(text, values, file, "requires", index) for index, text in enumerate(wanted.recipe.requires)]
     if not found or is_own(file):  # golden plans hold what ours say; what others write is checked each time

@@ -31,11 +31,7 @@ class Setting(NamedTuple):
 
 
 def feature_settings(wanted: Candidate) -> dict[str, Setting]:
-    """Of each feature that the recipe names, whether it is in the wheel; in the order of the catalogue.
-
-    Raises:
-        UsageError: `--without` names something else.
-    """
+    """State of each feature that the recipe names. Raises UsageError: `--without` names something else."""
     recipe, left_out = wanted.recipe, str(wanted.value("without") or "").split(",")
     named = [*recipe.features, *recipe.without]
     for name in filter(None, left_out):
@@ -202,11 +198,7 @@ def _numpy_end(candidate: Candidate) -> str:
 
 
 def needs(candidate: Candidate) -> list[str]:
-    """The requirements `name==version` of the farm's own wheels that the build imports: of the same variant and CUDA.
-
-    Raises:
-        UsageError: One has no recipe, or is what is built.
-    """
+    """The farm's own wheels that the build imports. Raises UsageError: one has no recipe, or needs itself."""
     stack, found = candidate.stack, []
     for name in candidate.recipe.needs:
         if name not in names() or name in (candidate.package, candidate.pins.recipe):
@@ -250,11 +242,7 @@ def _recipe_of(candidate: Candidate, name: str) -> str:
 
 
 def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) -> str:
-    """`text` with its placeholders filled.
-
-    Raises:
-        UsageError: It holds an unknown one; the line of `key` in the YAML `file` is named.
-    """
+    """`text` with its placeholders filled. Raises UsageError: one is unknown; the line of `key` in `file` is named."""
     if "{" not in text:
         return text
     for name, value in values.items():
@@ -273,10 +261,7 @@ def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Ch
     """The variables of the build, with `values` for their placeholders; where two sources set one, the later one wins.
 
     The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options. The origin
-    of an option's variable says what it replaces.
-
-    Raises:
-        UsageError: A recipe holds an unknown placeholder.
+    of an option's variable says what it replaces. Raises UsageError: a recipe holds an unknown placeholder.
     """
     found: dict[str, Choice] = {}
     file = folder(candidate.pins.recipe) / "recipe.yaml"

@@ -4,7 +4,8 @@ An entry counts for one build alone, and only while the build is what the entry 
 other variants of the channel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,10 +35,7 @@ class Built(Model):
 
 
 class Ran(Model):
-    """One run. `card`: the GPU part ran, with the wheel's machine code or by JIT of its PTX; None: no GPU part ran.
-
-    `part`: it was stopped before its end, as by a time limit.
-    """
+    """One run; `card`: how the GPU part ran, None: none did; `part`: it was stopped before its end."""
 
     date: Date
     where: Line
@@ -71,11 +69,6 @@ class ProvedWheel(Model):
     page: Annotated[str, Field(pattern=r"^(https://[!-~]{1,300}|[A-Za-z0-9._/-]{1,200})$")]
 
     @property
-    def line(self) -> str:
-        """The proof in one line: when it was built and how far it was run."""
-        return f"{self.built.date}: {self.state}"
-
-    @property
     def state(self) -> str:
         """How far the proof goes, in a few words."""
         if self.built.emulated:
@@ -93,9 +86,8 @@ class ProvedWheel(Model):
 
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
-        mine = (self.channel, self.package, self.platform, self.variant, self.version)
-        same = mine == (plan.channel, plan.package, plan.platform, plan.variant, plan.version)
-        return same and not self.differs(plan)
+        names = ("channel", "package", "platform", "variant", "version")
+        return all(getattr(self, name) == getattr(plan, name) for name in names) and not self.differs(plan)
 
     def differs(self, plan: Plan) -> list[str]:
         """The options of the proof that are not the plan's: `ptx=True`."""
@@ -106,11 +98,11 @@ class _File(Model):
     wheels: list[ProvedWheel]
 
 
+@dataclass(frozen=True)
 class Evidence:
     """The proofs that hold in a project."""
 
-    def __init__(self, wheels: Sequence[ProvedWheel]) -> None:
-        self.wheels = tuple(wheels)
+    wheels: tuple[ProvedWheel, ...]
 
     def of(self, plan: Plan) -> list[ProvedWheel]:
         """The proofs of exactly this build."""
@@ -125,35 +117,29 @@ class Evidence:
         if own := self.of(plan):
             never = set[str].intersection(*(set(wheel.not_run) for wheel in own))
             text = ", ".join(name for name in own[0].not_run if name in never) or "nothing known"
-            return [*(("tested", wheel.line, wheel.page) for wheel in own), ("not tested", text, own[0].page)]
+            tested = [("tested", f"{wheel.built.date}: {wheel.state}", wheel.page) for wheel in own]
+            return [*tested, ("not tested", text, own[0].page)]
         named = list(dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package)))
         text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
         if named:
             text = f"this build; of its channel were tested: {', '.join(named)}"
         return [("not tested", text, FILE)]
 
-    def details(self, plan: Plan) -> list[tuple[str, str, str]]:
+    def details(self, plan: Plan) -> Iterator[tuple[str, str, str]]:
         """Every run of the build's wheels, as `rows`."""
-        return [row for wheel in self.of(plan) for row in _rows(wheel)]
+        for wheel in self.of(plan):
+            sha256 = f", sha256 {wheel.sha256[:12]}" if wheel.sha256 else ""
+            yield "built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page
+            yield from (("run", run.text, wheel.page) for run in wheel.runs)
+            yield "not run", ", ".join(wheel.not_run) or "nothing known", wheel.page
 
     def line(self, plan: Plan) -> str:
         """`rows` in one line; empty where nothing of this build was tested."""
         return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""
 
 
-def _rows(wheel: ProvedWheel) -> list[tuple[str, str, str]]:
-    sha256 = f", sha256 {wheel.sha256[:12]}" if wheel.sha256 else ""
-    rows = [("built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page)]
-    rows += [("run", run.text, wheel.page) for run in wheel.runs]
-    return [*rows, ("not run", ", ".join(wheel.not_run) or "nothing known", wheel.page)]
-
-
 def load_evidence(project: Path) -> Evidence:
-    """The proofs of a project's channels: its own file, and the farm's for those channels that come with the farm.
-
-    Raises:
-        UsageError: A file is wrong.
-    """
+    """The proofs of a project's channels, its own and the farm's. Raises UsageError: a file is wrong."""
     own, matrix = project / FILE, project / _MATRIX
     theirs = shipped.ROOT / FILE
     wheels = load(own, _File).wheels if own.is_file() else []
@@ -162,4 +148,4 @@ def load_evidence(project: Path) -> Evidence:
         written = load(matrix, MatrixText).channels if matrix.is_file() else {}
         # A channel that the project writes itself is another stack: the farm's proofs are not of it.
         wheels = [*wheels, *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written)]
-    return Evidence(wheels)
+    return Evidence(tuple(wheels))

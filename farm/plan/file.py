@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -25,8 +24,6 @@ MAX_PLAN_BYTES = 1 << 20
 
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4000)]
 """One line: what goes into a script or a Dockerfile."""
-
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FEATURE = r"^[a-z0-9-]{1,30}$"
 _STEP = "[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,99}"
@@ -66,10 +63,7 @@ class SourcePlan(Model):
 
 
 class ToolkitPlan(Model):
-    """Where CUDA comes from: `archives` with the `nvidia` provider; `wheels` for what `debian` has no package of.
-
-    With the `wheels` provider all of it is in `wheels`.
-    """
+    """Where CUDA comes from: archives (`nvidia`), Debian's packages and wheels for what it lacks, or `wheels` alone."""
 
     provider: Literal["debian", "nvidia", "wheels"]
     cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
@@ -141,15 +135,8 @@ _LEFT_OUT = frozenset(
     {"build_requires", "cmake", "features", "library_wheels", "opens", "python", "subdirectory", "without", WINDOWS}
 )
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
-
-
 _NOT_BUILT = frozenset({"features", "origins", "library_wheels", "requires", "verify", "without"})
 """Fields that no build reads: a new rule of verify must not orphan what was built, here or on another machine."""
-
-
-@lru_cache(maxsize=256)
-def _parse(name: str) -> Variant:
-    return Variant.parse(name)
 
 
 class Plan(Model):
@@ -216,7 +203,7 @@ class Plan(Model):
     @property
     def parsed_variant(self) -> Variant:
         """The hardware and Python of `variant`."""
-        return _parse(self.variant)
+        return Variant.parse(self.variant)
 
     @property
     def installs(self) -> list[str]:
@@ -234,9 +221,7 @@ class Plan(Model):
     @property
     def cuda_libraries(self) -> str | None:
         """Where CUDA's libraries are: in NVIDIA's `wheels`, or `vendored`; None: the wheel is for the CPU alone."""
-        if self.library_wheels:
-            return "wheels"
-        return "vendored" if self.toolkit else None
+        return "wheels" if self.library_wheels else "vendored" if self.toolkit else None
 
     @property
     def digest(self) -> str:
@@ -261,22 +246,14 @@ class Plan(Model):
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> str:
-        return self.digest_and_text()[1]
-
-    def digest_and_text(self) -> tuple[str, str]:
-        """The digest, and the text of the plan file that ends with it."""
+        """The text of the plan file, which ends with the digest."""
         whole = self._whole()
-        digest = self._digest(whole)
-        return digest, json_lines({**whole, "digest": digest})
+        return json_lines({**whole, "digest": self._digest(whole)})
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
-        """Read a plan file and check it against its own digest.
-
-        Raises:
-            UsageError: The file is absent, is not a plan of this schema, or was changed by hand.
-        """
-        hint = "make one with `farm plan --json`"
+        """Read a plan file. Raises UsageError: it is absent, no plan of this schema, or was changed by hand."""
+        hint = "make it again with `farm plan --json`, by this version of the farm"
         try:
             with path.open("rb") as stream:
                 # One byte more than allowed shows that there is more, however large the file.
@@ -284,24 +261,18 @@ class Plan(Model):
             if len(raw) > MAX_PLAN_BYTES:
                 raise UsageError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB", hint=hint)
             data = json.loads(raw)
-            if not isinstance(data, dict):
-                raise UsageError(f"{path}: not a plan: no JSON object", hint=hint)
             # It is of the rest: a file cannot hold the digest of itself.
-            digest = data.pop("digest", None)
+            digest = data.pop("digest", None) if isinstance(data, dict) else None
             plan = cls.model_validate(data)
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            if first["type"] in ("missing", "extra_forbidden"):
-                hint = "another version of the farm wrote it: make it again with `farm plan --json`"
-            raise UsageError(f"{path}: not a plan: {where}: {first['msg']}", hint=hint) from error
+            place = ".".join(map(str, first["loc"])) or "whole"
+            raise UsageError(f"{path}: not a plan: {place}: {first['msg']}", hint=hint) from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
         # After the shape: the digest of the parsed plan is asked for, so the file may be indented in any way.
         if digest != plan.digest:
-            raise UsageError(
-                f"{path}: its content and its digest differ", hint="create it again with `farm plan --json`"
-            )
+            raise UsageError(f"{path}: its content and its digest differ", hint=hint)
         return plan

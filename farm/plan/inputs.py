@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Literal, cast
 
 from farm import catalog
 from farm.base.errors import UsageError
@@ -10,7 +11,7 @@ from farm.base.hashes import tree_digest
 from farm.base.tags import serves
 from farm.base.yamlfile import where
 from farm.catalog import redist
-from farm.catalog.models import TorchRelease
+from farm.catalog.models import PinnedWheel, TorchRelease
 from farm.plan.compat import official
 from farm.plan.compat.rules import platform_of, redist_platform, standalone_wheel
 from farm.plan.compat.stack import Stack
@@ -51,11 +52,8 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
     if isinstance(origin, GitSource):
         # The tag is for people and for the fetch; the commit is what is built.
         tag = origin.tag.replace("{version}", source_version(recipe_, torch))
-        # The recipe's own commit; without one that of the catalogue's release.
-        commit = origin.commit
-        if commit is None:
-            assert torch  # the rules refuse a package that needs a release and has none
-            commit = commit_of(origin, catalog.torch_releases()[torch])
+        # The rules refuse a package that needs a release and has none.
+        commit = origin.commit or commit_of(origin, catalog.torch_releases()[str(torch)])
         return SourcePlan(kind="git", url=origin.url, tag=tag, commit=commit)
     if isinstance(origin, PathSource):
         return SourcePlan(kind="path", digest=tree_digest(folder(name) / origin.path))
@@ -76,15 +74,11 @@ def _part_source(part: Part, stack: Stack) -> SourcePlan:
         return _fixed(part.source)
     wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
     assert wheel  # the rules refuse NCCL where the catalogue names no wheel
-    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
+    return _pinned(wheel)
 
 
 def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
-    """Refuse what changes the source where only the builds in images do it: the wheel would be of other source.
-
-    Raises:
-        UsageError: The recipe `name` has patch files, a `prepare.sh` or parts, and `system` is none with images.
-    """
+    """Raise a UsageError where a recipe changes its source on a platform whose builds do not: only images do."""
     if facts(system).in_images:
         return
     found = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
@@ -99,8 +93,7 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
 def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:
     """The wheels that the build imports. A machine that is not an image has what `wheels` names.
 
-    Raises:
-        UsageError: The recipe `name` has some, and says nothing of such a machine; or one is for another Python.
+    Raises UsageError: the recipe `name` has some, and says nothing of such a machine; or one is for another Python.
     """
     if not recipe_.build_requires:
         return []
@@ -172,6 +165,10 @@ def _of_build(wheel: BuildWheel) -> SourcePlan:
     return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256, url=wheel.index)
 
 
+def _pinned(wheel: PinnedWheel) -> SourcePlan:
+    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
+
+
 def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
     return SourcePlan.model_validate(origin.model_dump())
 
@@ -191,27 +188,24 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
     """Where CUDA comes from; None for a build without it."""
     if stack.cuda is None:
         return None
-    if stack.toolkit == "debian":
-        wheels = []
-        if stack.cudnn:
-            pinned = catalog.cudnn_wheel(stack.cudnn, stack.cuda)
-            assert pinned  # the rules refuse a cuDNN without a wheel
-            wheels.append(SourcePlan(kind="wheel", **pinned.model_dump()))
-        return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components, wheels=wheels)
+    archives: list[redist.Archive] = []
+    cudnn = catalog.cudnn_wheel(stack.cudnn, stack.cuda) if stack.cudnn else None
+    wheels = [cudnn] if cudnn else []
     if stack.toolkit == "wheels":
-        found = catalog.wheel_toolkits()[stack.cuda].pinned(recipe_.components, stack.cudnn, platform_of(stack))
-        pins = [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in found]
-        return ToolkitPlan(provider="wheels", cuda=stack.cuda, components=recipe_.components, wheels=pins)
-    nvidias_name = redist_platform(stack)
-    assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
-    major = int(stack.cuda.partition(".")[0])
-    # NVIDIA's archive of a cuDNN where one is pinned for this CUDA, else its wheel.
-    archived = stack.cudnn and redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major)
-    archives = _archives(nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components))
-    pinned = catalog.cudnn_wheel(stack.cudnn, stack.cuda) if stack.cudnn and not archived else None
-    wheels = [SourcePlan(kind="wheel", **pinned.model_dump())] if pinned else []
+        wheels = catalog.wheel_toolkits()[stack.cuda].pinned(recipe_.components, stack.cudnn, platform_of(stack))
+    elif stack.toolkit == "nvidia":
+        nvidias_name, major = redist_platform(stack), int(stack.cuda.partition(".")[0])
+        assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
+        # NVIDIA's archive of a cuDNN where one is pinned for this CUDA, else its wheel.
+        archived = stack.cudnn and redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major)
+        archives = _archives(nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components))
+        wheels = [] if archived else wheels
     return ToolkitPlan(
-        provider="nvidia", cuda=stack.cuda, components=recipe_.components, archives=archives, wheels=wheels
+        provider=cast("Literal['debian', 'nvidia', 'wheels']", stack.toolkit),
+        cuda=stack.cuda,
+        components=recipe_.components,
+        archives=archives,
+        wheels=[_pinned(wheel) for wheel in wheels],
     )
 
 
@@ -229,11 +223,7 @@ def _archives(
 
 
 def source_folder(plan: Plan) -> Path:
-    """Where the source of a plan with a `path` source stands.
-
-    Raises:
-        UsageError: The package has no such source, or the folder is not what the plan was made from.
-    """
+    """The folder of a `path` source. Raises UsageError: there is none, or it changed since the plan was made."""
     origin = recipe(plan.recipe).source
     if not isinstance(origin, PathSource):
         raise UsageError(
@@ -270,7 +260,7 @@ def python_plan(stack: Stack) -> PythonPlan | None:
 def standalone_wheels(stack: Stack) -> list[SourcePlan]:
     """Wheels that are installed for a standalone Python before the build."""
     found = [standalone_wheel(stack, name) for name in stack.standalone or ()]
-    return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in found if wheel]
+    return [_pinned(wheel) for wheel in found if wheel]
 
 
 def debian_packages(apt: list[str], stack: Stack) -> list[str]:

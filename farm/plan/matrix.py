@@ -228,37 +228,17 @@ class Build:
         return "-".join(parts)
 
 
-@dataclass(frozen=True)
 class Channel:
     """A pinned stack and what it offers: (the product of its axes + its includes) - its excludes."""
 
-    name: str
-    text: ChannelText
-
-    def __post_init__(self) -> None:
+    def __init__(self, name: str, text: ChannelText) -> None:
+        self.name, self.text = name, text
+        self.packages, self.platforms, self.gpus, self.cpus, _, self.cuda = (self._words(axis) for axis in AXES)
+        self._blocks = (Axes(), *text.include)
+        self._excludes = [_named(rule) for rule in text.exclude]
         self._check_words()
         self._check_rules()
         self._check_possible()
-
-    @cached_property
-    def packages(self) -> tuple[str, ...]:
-        return self._words("packages")
-
-    @cached_property
-    def platforms(self) -> tuple[str, ...]:
-        return self._words("platforms")
-
-    @cached_property
-    def gpus(self) -> tuple[str, ...]:
-        return self._words("gpus")
-
-    @cached_property
-    def cpus(self) -> tuple[str, ...]:
-        return self._words("cpus")
-
-    @cached_property
-    def cuda(self) -> tuple[str, ...]:
-        return self._words("cuda")
 
     @cached_property
     def builds(self) -> tuple[Build, ...]:
@@ -270,7 +250,6 @@ class Channel:
 
     @cached_property
     def _offered(self) -> tuple[Key, ...]:
-        """The builds as keys."""
         return tuple(key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
 
     def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
@@ -285,14 +264,7 @@ class Channel:
         return tuple(found)
 
     def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
-        """The options of a build; also of one that the channel does not offer, for the rules to judge.
-
-        Args:
-            package: What is built.
-            variant: What it is built for.
-            platform: The operating system that it is built for.
-            cuda: The version that was asked for; None: the channel's default for the build.
-        """
+        """The options of a build, also of one that is not offered, by default with the first CUDA."""
         # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
         cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
@@ -305,14 +277,10 @@ class Channel:
             base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
             options=options,
             switches=self.text.switches,
-            recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
+            recipe=self.text.recipes.get(package, package),
             verify=self.text.verify,
             official=self.text.official,
         )
-
-    @cached_property
-    def _blocks(self) -> tuple[Axes, ...]:
-        return (Axes(), *self.text.include)
 
     def _words(self, axis: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(word for part in (self.text, *self.text.include) for word in getattr(part, axis)))
@@ -320,16 +288,8 @@ class Channel:
     def _excluded(self, key: Key) -> bool:
         return any(_names(rule, key) for rule in self._excludes)
 
-    @cached_property
-    def _excludes(self) -> tuple[Named, ...]:
-        return tuple(map(_named, self.text.exclude))
-
     def _check_words(self) -> None:
-        """No word twice in a list, and none in a rule that can never match.
-
-        Raises:
-            RuleError: There is one.
-        """
+        """No word twice in a list, and none in a rule that can never match. Raises RuleError: there is one."""
         lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
         for key in ("include", "exclude", "exceptions"):
             rules: list[Rule] = getattr(self.text, key)
@@ -345,11 +305,7 @@ class Channel:
                         raise RuleError(text, *loc, axis, index)
 
     def _check_rules(self) -> None:
-        """Each include adds something new, each exclude and each exception takes hold of something.
-
-        Raises:
-            RuleError: One does not.
-        """
+        """Raise a RuleError where an include adds nothing new, or an exclude or exception takes hold of nothing."""
         before: set[Key] = set()
         offered: set[Key] = set()
         # From -1: block -1 is the channel's own axes, so that an include has its number in the file.
@@ -365,15 +321,18 @@ class Channel:
             before |= keys
             offered |= new
         # An exclude must hit what the axes make, an exception what is left after the excludes.
-        self._check_hold("exclude", self.text.exclude, before, "excludes nothing")
-        self._check_hold("exceptions", self.text.exceptions, offered, "matches no build")
+        held: list[tuple[str, Sequence[Rule], set[Key], str]] = [
+            ("exclude", self.text.exclude, before, "excludes nothing"),
+            ("exceptions", self.text.exceptions, offered, "matches no build"),
+        ]
+        for name, rules, hit, fault in held:
+            for index, rule in enumerate(rules):
+                named = _named(rule)
+                if not any(_names(named, key) for key in hit):
+                    raise RuleError(f"the rule {fault}", name, index)
 
     def _check_possible(self) -> None:
-        """Nothing that is offered is impossible by the catalogue.
-
-        Raises:
-            RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
-        """
+        """Raise a RuleError where something that is offered is impossible by the catalogue."""
         names = {
             package: self.text.recipes.get(package, package) for package in dict.fromkeys(k[0] for k in self._offered)
         }
@@ -419,12 +378,6 @@ class Channel:
             # A recipe that names the wheels that its build imports can have a Python that no base image has.
             standalone=() if built.wheels else None,
         )
-
-    def _check_hold(self, name: str, rules: list[Rule] | list[Deviation], keys: set[Key], fault: str) -> None:
-        for index, rule in enumerate(rules):
-            named = _named(rule)
-            if not any(_names(named, key) for key in keys):
-                raise RuleError(f"the rule {fault}", name, index)
 
 
 def _covering(keys: Iterable[Key]) -> Iterator[Key]:
@@ -473,11 +426,7 @@ class Matrix:
     channels: dict[str, Channel]
 
     def channel(self, name: str) -> Channel:
-        """The channel called `name`.
-
-        Raises:
-            UsageError: There is none; the nearest names are given.
-        """
+        """The channel called `name`. Raises UsageError: there is none; the nearest names are given."""
         if name not in self.channels:
             near = nearest(name, list(self.channels))
             hint = f"nearest: {', '.join(near)}" if near else f"channels: {', '.join(self.channels)}"
@@ -491,10 +440,7 @@ class Matrix:
 
         When none has both, the first with the PyTorch, then with the CUDA, then any. When none offers the variant, the
         first that offers the same GPU and CPU, then the first with the GPU, then the first with the package: its rules
-        then say why not.
-
-        Raises:
-            UsageError: No channel builds the package for the platform.
+        then say why not. Raises UsageError: no channel builds the package for the platform.
         """
         fitting = [c for c in self.channels.values() if package in c.packages and platform in c.platforms]
         if not fitting:
@@ -517,10 +463,8 @@ class Matrix:
     def by_alias(self, name: str, channel: str | None = None) -> Build:
         """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
 
-        Without a channel in the name or in `channel`, the first channel that has the alias is taken.
-
-        Raises:
-            UsageError: There is none; the nearest are given.
+        Without a channel in the name or in `channel`, the first channel that has the alias is taken. Raises UsageError:
+        there is none; the nearest are given.
         """
         head, slash, alias = name.rpartition("/")
         wanted = self.channel(head).name if slash else channel
@@ -533,21 +477,13 @@ class Matrix:
         return builds[alias]
 
     def builds(self, channel: str | None = None) -> Iterator[Build]:
-        """Every build of one channel or of all, in the order of the file.
-
-        Raises:
-            UsageError: There is no such channel.
-        """
+        """The builds of one channel or of all, in the order of the file. Raises UsageError: there is none."""
         for one in self.channels.values() if channel is None else [self.channel(channel)]:
             yield from one.builds
 
 
 def load_matrix(project: Path) -> Matrix:
-    """Read `ci/matrix.yaml`; a file whose content is unchanged is not read again.
-
-    Raises:
-        UsageError: It is wrong; file, line and the likely intended key or word are given.
-    """
+    """Read `ci/matrix.yaml`, again if it changed. Raises UsageError: it is wrong; file and line are given."""
     recipe.use_project(project)
     path = shipped.path(project, "ci/matrix.yaml")
     return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())
@@ -563,47 +499,28 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
         written = written | {
             name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written
         }
-    merged: dict[str, ChannelText] = {}
-    owners: dict[str, dict[str, str]] = {}
-    for name in written:
-        _merge(path, written, name, (), merged, owners)
     channels = {}
     for name in written:
+        merged = _merged(path, written, name)
         try:
-            _check_complete(merged[name])
-            channels[name] = Channel(name, merged[name])
+            _check_complete(merged)
+            channels[name] = Channel(name, merged)
         except RuleError as error:
-            owner = owners[name].get(str(error.loc[0]), name) if error.loc else name
+            owner = name
+            # The key is written in the nearest channel of the chain that has it.
+            while error.loc and error.loc[0] not in written[owner].model_fields_set and written[owner].extends:
+                owner = str(written[owner].extends)
             heir = f", inherited by {name}" if owner != name else ""
             loc = ("channels", owner, *error.loc)
-            dotted = ".".join(map(str, loc))
-            raise UsageError(f"{where(path, *loc)}: {dotted}{heir}: {error}") from error
+            raise UsageError(f"{where(path, *loc)}: {'.'.join(map(str, loc))}{heir}: {error}") from error
     return Matrix(channels)
 
 
-def _merge(
-    path: Path,
-    written: dict[str, ChannelText],
-    name: str,
-    heirs: tuple[str, ...],
-    merged: dict[str, ChannelText],
-    owners: dict[str, dict[str, str]],
-) -> None:
-    """Fill `merged[name]`, its parents first, and `owners[name]`: which channel each key was taken from.
-
-    Raises:
-        UsageError: A parent does not exist, or a channel extends itself through others.
-    """
-    if name in merged:
-        return
-    own = written[name]
-    # What is written, not what differs from a default: a channel may set a key back to null.
-    given = own.model_fields_set
-    owners[name] = dict.fromkeys(given, name)
+def _merged(path: Path, written: dict[str, ChannelText], name: str, heirs: tuple[str, ...] = ()) -> ChannelText:
+    """The channel with the keys of those that it extends. Raises UsageError: one does not exist, or extends itself."""
+    own, chain = written[name], (*heirs, name)
     if own.extends is None:
-        merged[name] = own
-        return
-    chain = (*heirs, name)
+        return own
     fault = None
     if own.extends in chain:
         fault = f"a cycle of inheritance: {' -> '.join((*chain, own.extends))}"
@@ -613,9 +530,9 @@ def _merge(
         fault = f"unknown channel {own.extends!r}; {hint}"
     if fault:  # only now, since `where` reads the file again
         raise UsageError(f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends: {fault}")
-    _merge(path, written, own.extends, chain, merged, owners)
-    merged[name] = merged[own.extends].model_copy(update={key: getattr(own, key) for key in given})
-    owners[name] = owners[own.extends] | owners[name]
+    # What is written, not what differs from a default: a channel may set a key back to null.
+    given = {key: getattr(own, key) for key in own.model_fields_set}
+    return _merged(path, written, own.extends, chain).model_copy(update=given)
 
 
 def _check_complete(text: ChannelText) -> None:
@@ -651,10 +568,10 @@ def _check_complete(text: ChannelText) -> None:
 CHUNK = 256
 """Jobs that one matrix may have: GitHub Actions, "Usage limits, billing, and administration"."""
 
-RunsOn = Callable[[Literal["build", "smoke"], Build], list[str]]
 
-
-def workflow_matrix(matrix: Matrix, builds: Iterable[Build], runs_on: RunsOn) -> dict[str, list[list[dict[str, Any]]]]:
+def workflow_matrix(
+    matrix: Matrix, builds: Iterable[Build], runs_on: Callable[[Literal["build", "smoke"], Build], list[str]]
+) -> dict[str, list[list[dict[str, Any]]]]:
     """`{"build": chunks, "smoke": chunks}`: each a list of chunks of at most 256 entries, in the order of the builds.
 
     Chunk n of `smoke` tests what chunk n of `build` makes, so that a workflow can carry out a chunk alone; a chunk
@@ -665,7 +582,7 @@ def workflow_matrix(matrix: Matrix, builds: Iterable[Build], runs_on: RunsOn) ->
     for build in builds:
         default = matrix.channel(build.channel).cudas(build.package, build.variant, build.platform)[0]
         entry = {
-            "name": " ".join([build.channel, build.alias]),
+            "name": f"{build.channel} {build.alias}",
             "channel": build.channel,
             "package": build.package,
             "variant": str(build.variant),

@@ -104,11 +104,7 @@ class Option:
         return "|".join(self.choices) or self.metavar
 
     def parse(self, text: str, where: str) -> Value:
-        """The value that `text` stands for, as in a variable of the environment.
-
-        Raises:
-            UsageError: It is none; `where` is named.
-        """
+        """The value of `text`, as in a variable of the environment. Raises UsageError: it is none; `where` is named."""
         if self.kind is bool:
             if text not in ("0", "1"):
                 raise UsageError(f"{where}={text!r}: expected 0 or 1")
@@ -120,11 +116,7 @@ class Option:
         return text
 
     def check(self, choice: Choice) -> None:
-        """Refuse a value of another type, out of range, or of no known word.
-
-        Raises:
-            UsageError: The origin and the nearest words are given.
-        """
+        """Raise a UsageError for a value of another type, out of range, or of no known word; the nearest are given."""
         value, origin = choice
         if value is None:
             return
@@ -218,22 +210,14 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in _TABLE}
 
 
 def option(name: str) -> Option:
-    """The option called `name`.
-
-    Raises:
-        UsageError: There is none; the known ones are given.
-    """
+    """The option called `name`. Raises UsageError: there is none; the known ones are given."""
     if name not in OPTIONS:
         raise UsageError(f"unknown option {name!r}", hint=f"known: {', '.join(OPTIONS)}")
     return OPTIONS[name]
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
-    """Choices from FARM_<OPTION> variables; an empty one counts as not set.
-
-    Raises:
-        UsageError: A variable holds no value of its option.
-    """
+    """Choices from FARM_<OPTION> variables that are not empty. Raises UsageError: one holds no value of its option."""
     return {
         name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")
         for name, one in OPTIONS.items()

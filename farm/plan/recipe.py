@@ -5,7 +5,6 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 """
 
 import contextlib
-import os
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,6 @@ from farm.wheel.policy import Rules
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 _folders = [FOLDER]
-
 
 _HASH = "64 digits of sha256 in lower case, as `python3 -m pip hash FILE` prints them"
 _COMMIT = "the 40 characters of a commit, as `git rev-list -n 1 TAG` prints them in a clone"
@@ -138,8 +136,6 @@ class BuildWheel(Model):
 
 
 AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
-
-
 Repair = Literal["beside", "tools"]
 
 
@@ -291,22 +287,7 @@ def use_project(project: Path) -> None:
 
 
 def names() -> tuple[str, ...]:
-    own = {name for root in _folders[:-1] for name in _found(root)}
-    return tuple(sorted(own | _shipped()))
-
-
-@cache
-def _shipped() -> frozenset[str]:
-    """The farm's own recipes, which are part of the program: only a project's are looked for again."""
-    return frozenset(_found(FOLDER))
-
-
-def _found(root: Path) -> list[str]:
-    return [name for name in os.listdir(root) if _holds(root, name)] if root.is_dir() else []  # noqa: PTH208 as _holds
-
-
-def _holds(root: Path, name: str) -> bool:
-    return os.path.isfile(f"{root}/{name}/recipe.yaml")  # noqa: PTH113 every plan asks of every recipe
+    return tuple(sorted({path.parent.name for root in _folders for path in root.glob("*/recipe.yaml")}))
 
 
 def near(name: str) -> list[str]:
@@ -323,11 +304,7 @@ def near(name: str) -> list[str]:
 
 @cache
 def recipe(package: str) -> Recipe:
-    """The recipe in the folder `package`; a channel may name another one than the package's own.
-
-    Raises:
-        UsageError: There is none; the nearest names are given.
-    """
+    """The recipe in a folder, which may not be the package's own. Raises UsageError: there is none."""
     if package not in names():
         raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}")
     path = folder(package) / "recipe.yaml"
@@ -358,20 +335,19 @@ def _check_files(path: Path, found: Recipe) -> None:
 
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
-    return next((root / package for root in _folders[:-1] if _holds(root, package)), FOLDER / package)
+    return next((root / package for root in _folders if (root / package / "recipe.yaml").is_file()), FOLDER / package)
 
 
 def is_replaced(package: str) -> bool:
     """True if the project has a recipe of its own in place of the farm's: channels were not written for that one."""
-    return package in _shipped() and folder(package) != FOLDER / package
+    return (FOLDER / package / "recipe.yaml").is_file() and folder(package) != FOLDER / package
 
 
 def job_files(name: str) -> dict[str, bytes]:
     """A recipe's files for the build: `patches/…`, `prepare.sh`, by relative path."""
     root = folder(name) / "job"
-    if not root.is_dir():
-        return {}
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in tree_files(root)}
+    files = tree_files(root) if root.is_dir() else []
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 
 def job_digest(files: Mapping[str, bytes]) -> str | None:

@@ -1,7 +1,7 @@
 """Which build of one's own is for a machine: detect, `farm why`, `farm plan` and the site ask this one function."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm import catalog
@@ -10,7 +10,6 @@ from farm.catalog.gpus import sass_runs
 from farm.plan.build import judge, resolve
 from farm.plan.environment import absent_features
 from farm.plan.evidence import Evidence, ProvedWheel, load_evidence
-from farm.plan.file import Plan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.options import OPTIONS, Choice
 from farm.plan.recipe import recipe
@@ -23,14 +22,7 @@ MAX_TRIED = 12  # candidates whose plan is made before the search gives up
 
 @dataclass(frozen=True)
 class Machine:
-    """The target of a build.
-
-    Args:
-        sms: The cards, the one that computes most first; empty: for the CPU alone.
-        cpus: The CPU levels that it has, best first.
-        pythons: The Pythons that it has, best first.
-        driver: None: not known.
-    """
+    """The target of a build: its cards, the one that computes most first, its CPU levels and Pythons, best first."""
 
     sms: tuple[int, ...]
     cpus: tuple[str, ...]
@@ -99,47 +91,40 @@ def own_builds(project: Path, machine: Machine, torch: str | None = None, limit:
     found: list[Own] = []
     tried = sorted(_candidates(matrix, evidence, machine, torch), key=lambda each: each[0])[:MAX_TRIED]
     for _, channel, variant, proof in tried:
-        if len(found) == limit:
-            break
-        if any(own.channel == channel for own in found):
-            continue  # another GPU word, CPU level or Python of what is there
-        if own := _planned(project, matrix, machine, channel, variant, proof):
-            found.append(own)
+        # Of a channel that is there already this is another GPU word, CPU level or Python.
+        if len(found) < limit and not any(own.channel == channel for own in found):
+            own = _planned(project, matrix, machine, channel, variant, proof)
+            found += [own] if own else []
     return sorted(found, key=lambda own: (not own.proved, len(own.lost)))
 
 
-Rank = tuple[object, ...]
-Candidate = tuple[Rank, str, Variant, ProvedWheel | None]
+Candidate = tuple[tuple[object, ...], str, Variant, ProvedWheel | None]
+"""Rank, channel, variant and its proof."""
 
 
 def _candidates(matrix: Matrix, evidence: Evidence, machine: Machine, torch: str | None) -> Iterator[Candidate]:
     """Builds of the matrix that some card runs, and how good each is; the smallest rank is the best."""
-    proofs: dict[tuple[str, str], ProvedWheel] = {}
-    for wheel in evidence.wheels:
-        # Of several proofs the one that went furthest counts.
-        if wheel.package == "torch" and wheel.platform == machine.platform:
-            other = proofs.get((wheel.channel, wheel.variant))
-            if other is None or wheel.level >= other.level:
-                proofs[wheel.channel, wheel.variant] = wheel
-    seen: set[tuple[str, Variant]] = set()
-    for build in matrix.builds():
-        key, variant = (build.channel, build.variant), build.variant
-        if build.package != "torch" or build.platform != machine.platform or key in seen:
-            continue
-        seen.add(key)
-        release = _torch(matrix, build.channel)
+    # Of several proofs the one that went furthest counts.
+    proofs = {
+        (wheel.channel, wheel.variant): wheel
+        for wheel in sorted(evidence.wheels, key=lambda wheel: wheel.level)
+        if wheel.package == "torch" and wheel.platform == machine.platform
+    }
+    builds = (b for b in matrix.builds() if b.package == "torch" and b.platform == machine.platform)
+    for channel, variant in dict.fromkeys((build.channel, build.variant) for build in builds):
+        release = _torch(matrix, channel)
         if torch not in (None, release) or variant.cpu not in machine.cpus or variant.python not in machine.pythons:
             continue
         lost = _lost(variant, machine.sms)
         if (machine.sms and len(lost) == len(machine.sms)) or bool(machine.sms) != bool(variant.sms):
             continue
-        proof = proofs.get((build.channel, str(variant)))
+        proof = proofs.get((channel, str(variant)))
         first = not machine.sms or machine.sms[0] not in lost
         inexact = sum(sm not in variant.sms for sm in machine.sms)
         place = machine.cpus.index(variant.cpu), machine.pythons.index(variant.python)
         newest = tuple(-int(part) for part in release.split("."))
         rank = -proof.level if proof else 0, not first, len(lost), inexact, newest, len(variant.sms), *place
-        yield rank, build.channel, variant, proof
+        yield rank, channel, variant, proof
 
 
 def _lost(variant: Variant, sms: Sequence[int]) -> tuple[int, ...]:
@@ -162,11 +147,13 @@ def _planned(
             if sm not in lost and not judge(project, selectors, fields).complete:
                 return None
         plan = resolve(project, selectors)
-        extra = _options_of(proof, plan) if proof else {}
-        if extra:
-            # What was proved may have other options than a plan of today has by default: then they are in the words.
-            selectors = Selectors(variant, platform=machine.platform, channel=channel, options=extra)
-            plan = resolve(project, selectors)
+        # What was proved may have other options than a plan of today has by default: then they are in the words.
+        extra = {
+            name: Choice(value, OPTIONS[name].flag)
+            for name, value in (proof.options.items() if proof else ())
+            if value is not None and plan.options.get(name) != value
+        }
+        plan = resolve(project, replace(selectors, options=extra)) if extra else plan
     except FarmError:
         return None
     words = [f"--variant {variant} --channel {channel}"]
@@ -179,14 +166,6 @@ def _planned(
     release = _torch(matrix, channel), str(cuda) if cuda else None
     lacks = absent_features(plan.without)
     return Own(variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform)
-
-
-def _options_of(proof: ProvedWheel, plan: Plan) -> dict[str, Choice]:
-    return {
-        name: Choice(value, OPTIONS[name].flag)
-        for name, value in proof.options.items()
-        if value is not None and plan.options.get(name) != value
-    }
 
 
 def _spelled(name: str, choice: Choice) -> str:

@@ -9,11 +9,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PureWindowsPath
 
 import jinja2
 
-from farm import catalog
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
@@ -41,12 +41,7 @@ class Rendered:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, dest: Path) -> list[Path]:
-        """Write `image/` and `job/` under `dest`; returns the files. Where one cannot be written, `dest` is as it was.
-
-        Raises:
-            UsageError: `dest` cannot be a folder.
-            InfrastructureError: The machine has no room.
-        """
+        """Write `image/` and `job/`, all or nothing; returns the files. Raises UsageError: `dest` is no folder."""
         files = {
             Path(folder, name): text
             for folder, texts in (("image", self.image), ("job", self.job))
@@ -58,28 +53,30 @@ class Rendered:
 
 
 def render(project: Path, plan: Plan) -> Rendered:
-    """Render a plan with the farm's templates; a folder of the project's own `dockerfiles/` stands before the farm's.
-
-    Raises:
-        UsageError: There is no template for the plan's platform, or a template is wrong.
-    """
-    if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
-        raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="create the plan again")
+    """Render with the farm's templates, or the project's own `dockerfiles/`. Raises UsageError: one is wrong."""
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
-    templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
-    digest, text = plan.digest_and_text()
+    templates = _templates(folder, shipped.path(project, "dockerfiles/scripts"))
     files = job_files(plan.recipe)
-    values = _values(plan) | {"digest": digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
+    values = _values(plan) | {"digest": plan.digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
     try:
         image, job = platform(plan.platform).render(templates, plan, values)
+    except KeyError as error:
+        # A plan file of another version of the farm may ask for what the catalogue of this one has not.
+        raise UsageError(f"the catalogue has no {error}", hint="create the plan again") from error
     except jinja2.TemplateError as error:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
-    job |= {"plan.json": text} | _recipe_files(plan, files)
+    job |= {"plan.json": plan.to_json()} | _recipe_files(plan, files)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
+
+
+@lru_cache(maxsize=8)
+def _templates(folder: Path, scripts: Path) -> Templates:
+    """Templates stay compiled from one plan to the next; one that changes on disk is read again."""
+    return Templates(folder, scripts)
 
 
 def _values(plan: Plan) -> dict[str, object]:
@@ -104,11 +101,7 @@ def _archives(project: Path) -> str:
 
 
 def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
-    """The recipe's files for the build, as text.
-
-    Raises:
-        UsageError: It is not what the plan was made from.
-    """
+    """The recipe's files for the build, as text. Raises UsageError: it is not what the plan was made from."""
     # The plan holds their digest, not the files: they are read from the recipe as it is now.
     if job_digest(files) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")

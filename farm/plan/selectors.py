@@ -64,12 +64,9 @@ def candidate(
 ) -> Candidate:
     """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
 
-    The base image and the cuDNN that no one asked for give way where they alone stand against the build.
-    `channel_name` is a channel to try in the place of the default one.
-
-    Raises:
-        UsageError: A package, platform, channel, option or value is unknown, with the nearest; or an option of the
-            command line means nothing to the build.
+    The base image and the cuDNN that no one asked for give way where they alone stand against the build. `channel_name`
+    is a channel to try in the place of the default one. Raises UsageError: a package, platform, channel, option or
+    value is unknown, with the nearest; or an option of the command line means nothing to the build.
     """
     variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
     for name, choice in options.items():
@@ -109,9 +106,8 @@ def candidate(
     settled = settle(stack, free)
     settled = _with_python(stack, settled, recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
-        chosen["cudnn"] = Choice(
-            settled.cudnn, f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
-        )
+        why = f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
+        chosen["cudnn"] = Choice(settled.cudnn, why)
     return Candidate(
         selectors=selectors,
         package=package,
@@ -173,11 +169,7 @@ def _choose(
 
 
 def _completed(one: Option, choice: Choice) -> Choice:
-    """`--torch 2.7` means the newest 2.7 of the catalogue.
-
-    Raises:
-        UsageError: The catalogue has no such version, which does not say that it is impossible.
-    """
+    """`--torch 2.7` means the newest 2.7. Raises UsageError: the catalogue has none, which forbids nothing."""
     if one.catalogue is None or not isinstance(choice.value, str):
         return choice
     known = getattr(catalog, one.catalogue)()
@@ -197,16 +189,13 @@ def _text(choice: Choice | None) -> str | None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reasons against a build: `offer` are the channel's, `rules` those of the rules.
-
-    `options` are the fields of the stack that someone asked for, in that order.
-    """
+    """The reasons against a build: of the channel (`offer`), of the rules; `options`: what was asked for."""
 
     what: str
     stack: Stack
     offer: list[Reason]
     rules: list[Reason]
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
 
     @property
     def buildable(self) -> bool:
@@ -233,11 +222,7 @@ class Judgement:
         return difference(self.stack, found) or None if found else None
 
     def require_buildable(self) -> None:
-        """Refuse what cannot be built.
-
-        Raises:
-            NotBuildableError: Every reason is in the message, the nearest that can be built in the hint.
-        """
+        """Raise a NotBuildableError with every reason and the nearest that can be built, where it cannot be built."""
         if self.complete:
             return
         reasons = [reason for reason in self.advised() if reason.severity != "warning"]
@@ -254,38 +239,29 @@ class Judgement:
 
 def judgement(candidate: Candidate) -> Judgement:
     """Every reason against the candidate."""
-    selectors = candidate.selectors
-    return Judgement(
-        what=f"{selectors.package} for {selectors.variant}",
-        stack=candidate.stack,
-        offer=[
-            *_not_offered(candidate),
-            *_no_source(candidate.recipe, candidate.stack.torch),
-            *_turned_off(candidate),
-        ],
-        rules=check(candidate.stack),
-        options=tuple(candidate.selectors.options),
-    )
+    selectors, stack = candidate.selectors, candidate.stack
+    offer = [*_not_offered(candidate), *_no_source(candidate.recipe, stack.torch), *_turned_off(candidate)]
+    what = f"{selectors.package} for {selectors.variant}"
+    return Judgement(what, stack, offer, check(stack), tuple(selectors.options))
 
 
-def _not_offered(candidate: Candidate) -> list[Reason]:
+def _not_offered(candidate: Candidate) -> Iterator[Reason]:
     """Parts that the channel does not offer, apart from those that the rules explain better."""
     channel, recipe, variant = candidate.channel, candidate.recipe, candidate.selectors.variant
     name, package, platform = channel.name, candidate.package, candidate.selectors.platform
-    source, found = "ci/matrix.yaml", []
+    source = "ci/matrix.yaml"
     if package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
-        found.append(Reason("channel", f"channel {name} does not build {package}", fact, source))
+        yield Reason("channel", f"channel {name} does not build {package}", fact, source)
     if platform not in channel.platforms or platform not in recipe.platforms:
         both = [p for p in channel.platforms if p in recipe.platforms]
         fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
         nearest = f"--platform {both[0]}" if both else None
-        found.append(Reason("channel", f"{package} in {name} is not built for {platform}", fact, source, nearest))
+        yield Reason("channel", f"{package} in {name} is not built for {platform}", fact, source, nearest)
     # GPUs with an SM are the rules' matter: they say which CUDA would do, this could only say no.
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
-        found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))
-    return found
+        yield Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source)
 
 
 def _turned_off(candidate: Candidate) -> Iterator[Reason]:

@@ -107,10 +107,7 @@ class Settings(Model):
         return self.index if "://" in self.index else str(project / self.index)
 
     def with_index(self, index: str) -> "Settings":
-        """With the index that a command line names: a path from the current folder, a file:// or an s3:// URL.
-
-        Without the public address, which is that of the index of the file.
-        """
+        """With the index of a command line (a path, file:// or s3://), and without the public address of the file's."""
         place = _without_scheme(index)
         place = place if "://" in place else str(Path(place).absolute())
         return self.model_copy(update={"index": place, "index_public_url": None})
@@ -225,11 +222,7 @@ class Github(Model):
         return self
 
     def runs_on(self, job: JobKind, variant: Variant, platform: str) -> list[str]:
-        """The labels that a runner must carry to get the job.
-
-        Raises:
-            UsageError: `ci/runners.yaml` names none for the platform and the variant's machine.
-        """
+        """The labels that a job asks a runner for. Raises UsageError: none are named for the platform and machine."""
         labels: dict[str, list[str]] = dict(getattr(self, job))
         kind = f"{platform}-{variant.machine}"
         if kind not in labels:
@@ -262,20 +255,12 @@ def _settings(path: Path, content: bytes) -> Settings:  # noqa: ARG001 the cache
 
 
 def load_runners(project: Path) -> dict[str, Runner]:
-    """The machines by name.
-
-    Raises:
-        UsageError: The file is wrong.
-    """
+    """The machines by name. Raises UsageError: the file is wrong."""
     return load(shipped.default(project, "ci/runners.yaml"), Runners).runners
 
 
 def load_github(project: Path) -> Github:
-    """Which repository's workflows run, and the labels that their jobs ask for.
-
-    Raises:
-        UsageError: `ci/runners.yaml` is wrong or has none.
-    """
+    """The labels that jobs on GitHub ask for. Raises UsageError: `ci/runners.yaml` is wrong or has none."""
     github = github_if_any(project)
     if github is None:
         raise UsageError(

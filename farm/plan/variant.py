@@ -33,12 +33,7 @@ class Variant:
 
     @classmethod
     def parse(cls, name: str) -> "Variant":
-        """Read a variant name.
-
-        Raises:
-            UsageError: The name is not `<gpu>-<cpu>-<python>` of known words; the nearest names are given.
-            NotBuildableError: PyTorch has wheels for the Python, but the farm builds none.
-        """
+        """Read a variant name. Raises UsageError: it is none; NotBuildableError: a Python without builds."""
         parts = name.rsplit("-", 2)  # a card's name may hold dashes: A100-SXM4-40GB-avx2-py312
         axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
         card = None if parts[0] in gpus() else _card(parts[0])
@@ -125,11 +120,7 @@ def python_word(word: str) -> str:
 
 
 def _refuse_python(word: str) -> None:
-    """Say why a Python that PyTorch is made for is not one of a variant.
-
-    Raises:
-        NotBuildableError: Releases of the catalogue have wheels for it.
-    """
+    """Raise a NotBuildableError for a Python that PyTorch is made for and that is not one of a variant."""
     releases = [name for name, release in catalog.torch_releases().items() if word in release.pythons.linux]
     if not releases:
         return

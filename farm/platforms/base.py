@@ -4,14 +4,12 @@ The stages of a build ask in this order: `completed` and `environment` while a p
 the toolchain image and of the job, the rest where a job runs on the machine itself.
 """
 
-import os
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from farm import catalog
 from farm.base.errors import FarmError
@@ -20,9 +18,6 @@ from farm.plan.file import Plan, WindowsPlan
 from farm.plan.recipe import Recipe
 from farm.platforms.facts import Facts, facts
 
-if TYPE_CHECKING:
-    import jinja2
-
 Variables = dict[str, dict[str, str]]
 """Variables of the build, by where they come from."""
 Files = dict[str, str]
@@ -30,60 +25,33 @@ Files = dict[str, str]
 DOCKERFILE = "Dockerfile.j2"
 
 
-@dataclass(frozen=True)
 class Templates:
-    """`folder` holds one platform's templates, `scripts` what is copied as it is."""
+    """The templates of one platform's `folder`, and the `scripts` that are copied as they are."""
 
-    folder: Path
-    scripts: Path
+    def __init__(self, folder: Path, scripts: Path) -> None:
+        import jinja2  # noqa: PLC0415 only what renders waits for it
+
+        self.scripts = scripts
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(folder),
+            # A value that a template names and no one gives is an error, not an empty word in a script.
+            undefined=jinja2.StrictUndefined,
+            keep_trailing_newline=True,
+            autoescape=False,  # noqa: S701 - Dockerfiles and shell, quoted by the filter `quote`
+        )
+        self.filters = self._environment.filters
+        self.filters["quote"] = shlex.quote
 
     def names(self) -> list[str]:
-        return self._environment().list_templates()
+        return self._environment.list_templates()
 
     def fill(self, name: str, values: Mapping[str, Any]) -> str:
-        """The template `name` with its values.
-
-        Raises:
-            jinja2.TemplateError: It is wrong, or a value is missing.
-            OSError: It cannot be read.
-        """
-        return self._environment().get_template(name).render(values)
+        """The template `name` with its values. Raises jinja2.TemplateError: it is wrong, or a value is missing."""
+        return self._environment.get_template(name).render(values)
 
     def script(self, name: str) -> str:
         """The text of a script that is copied as it is."""
-        return read(f"{self.scripts}/{name}")
-
-    def add_filter(self, name: str, function: Callable[[str], str]) -> None:
-        self._environment().filters[name] = function
-
-    def _environment(self) -> "jinja2.Environment":
-        return _environment(self.folder)
-
-
-@lru_cache(maxsize=8)
-def _environment(folder: Path) -> "jinja2.Environment":
-    """The templates of a folder; one that changes on disk is read again."""
-    import jinja2  # noqa: PLC0415 only what renders waits for it
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        # A value that a template names and no one gives is an error, not an empty word in a script.
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Dockerfiles and shell, quoted by the filter `quote`
-    )
-    environment.filters["quote"] = shlex.quote
-    return environment
-
-
-def read(path: str) -> str:
-    """A file's text; it is read again only when it changed."""
-    return _read(path, os.stat(path).st_mtime_ns)  # noqa: PTH116 every job asks for each script
-
-
-@lru_cache(maxsize=64)
-def _read(path: str, modified_ns: int) -> str:  # noqa: ARG001 a file that changes is read again
-    return Path(path).read_text(encoding="utf-8")
+        return (self.scripts / name).read_text(encoding="utf-8")
 
 
 class Platform:
@@ -115,11 +83,7 @@ class Platform:
         return []
 
     def details(self, _recipe: Recipe, _stack: Stack) -> WindowsPlan | None:
-        """The part of a plan that this platform alone has.
-
-        Raises:
-            UsageError: Something is not pinned for the variant's Python.
-        """
+        """The part of a plan that this platform alone has. Raises UsageError: something is not pinned."""
         return None
 
     def floating(self, _plan: Plan) -> list[str]:
@@ -129,11 +93,7 @@ class Platform:
     # --- rendering
 
     def render(self, templates: Templates, _plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        """The files of the toolchain image's context (none where there is no image), and of the job.
-
-        Raises:
-            UsageError: The plan cannot be rendered with the catalogue of today.
-        """
+        """The files of the image's context (none without an image), and of the job. Raises UsageError or KeyError."""
         names = (name for name in templates.names() if name != DOCKERFILE)
         return {}, {name.removesuffix(".j2"): templates.fill(name, values) for name in names}
 
@@ -179,10 +139,6 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
 @cache
 def platform(name: str) -> Platform:
-    """The platform called `name`: the object PLATFORM of the module `farm.platforms.<name>`.
-
-    Raises:
-        UsageError: There is none; the nearest names are given.
-    """
+    """The PLATFORM of the module `farm.platforms.<name>`. Raises UsageError: there is none; with the nearest names."""
     module = import_module(f"farm.platforms.{facts(name).name}")  # late: a command needs one of them, or none
     return cast("Platform", module.PLATFORM)

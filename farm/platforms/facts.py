@@ -144,11 +144,7 @@ MACHINES = tuple(dict.fromkeys(machine for each in _TABLE for machine in each.bu
 
 
 def facts(name: str) -> Facts:
-    """The platform called `name`.
-
-    Raises:
-        UsageError: There is none; the nearest names are given.
-    """
+    """The platform called `name`. Raises UsageError: there is none; the nearest names are given."""
     if name not in PLATFORMS:
         near = nearest(name, tuple(PLATFORMS)) or list(PLATFORMS)
         raise UsageError(f"unknown platform {name!r}", hint=f"nearest: {', '.join(near)}")
@@ -175,11 +171,7 @@ def unread(tags: Iterable[str]) -> str | None:
 
 
 def split_platform(word: str) -> tuple[Facts, str]:
-    """The platform and the machine of `windows_x86_64`.
-
-    Raises:
-        UsageError: There is no such platform.
-    """
+    """The platform and the machine of `windows_x86_64`. Raises UsageError: there is no such platform."""
     name, _, machine = word.partition("_")
     return facts(name), machine
 

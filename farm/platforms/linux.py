@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm import catalog
-from farm.base.errors import UsageError
 from farm.base.text import json_lines
 from farm.catalog import redist
+from farm.catalog.models import DebianRelease
 from farm.plan.compat.rules import host_gcc, newest_gcc
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan, ToolkitPlan
@@ -62,10 +62,7 @@ def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
 
 
 def _image(templates: Templates, plan: Plan) -> Files:
-    if plan.base is None or plan.base not in catalog.debian_releases():
-        raise UsageError(f"the catalogue has no base {plan.base!r}", hint="create the plan again")
-    toolkit = plan.toolkit
-    base = catalog.debian_releases()[plan.base]
+    toolkit, base = plan.toolkit, catalog.debian_releases()[str(plan.base)]
     cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
     provider = catalog.nvidia_provider()
     scripts = list(COMMON_SCRIPTS)
@@ -81,7 +78,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
         # The image's digest follows from these files: two plans with the same toolkit share an image.
-        files["scripts/toolkit.json"] = json_lines(_manifest(plan, toolkit, plan.base))
+        files["scripts/toolkit.json"] = json_lines(_manifest(plan, toolkit, base))
     values = {
         "base": plan.base,
         "toolkit": toolkit,
@@ -101,25 +98,17 @@ def _image(templates: Templates, plan: Plan) -> Files:
     return files | {f"scripts/{name}": templates.script(name) for name in dict.fromkeys(scripts)}
 
 
-def _manifest(plan: Plan, toolkit: ToolkitPlan, base: str) -> dict[str, object]:
-    provider, release = catalog.nvidia_provider(), catalog.debian_releases()[base]
+def _manifest(plan: Plan, toolkit: ToolkitPlan, release: DebianRelease) -> dict[str, object]:
+    provider = catalog.nvidia_provider()
     wheels = [{"wheel": wheel.file, "sha256": wheel.sha256} for wheel in toolkit.wheels]
     if toolkit.provider == "nvidia":
         manifest = redist.install_manifest(toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
         return manifest | ({"parts": [wheel | dict(provider.cudnn) for wheel in wheels]} if wheels else {})
-    # A plan file of another version of the farm may ask for what the catalogue of this one has not.
-    hint = "create the plan again"
     if toolkit.provider == "wheels":
-        known = catalog.wheel_toolkits().get(toolkit.cuda)
-        if known is None:
-            raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint=hint)
+        known = catalog.wheel_toolkits()[toolkit.cuda]
         # All of each wheel's folder goes below the toolkit's prefix, as it is there.
         folders = [f"{known.folder_in(str(wheel.package))}/**" for wheel in toolkit.wheels]
         prefix = provider.prefix.strip("/")
         return {"schema": 1, "parts": [w | {"members": {f: prefix}} for w, f in zip(wheels, folders, strict=True)]}
-    missing = [name for name in toolkit.components if name not in release.components]
-    missing += ["cuDNN"] if wheels and release.cudnn is None else []
-    if missing:
-        raise UsageError(f"the debian toolkit of {base} has no {', '.join(missing)}", hint=hint)
     parts = [part.model_dump() for name in toolkit.components for part in release.components[name]]
     return {"schema": 1, "parts": parts + [wheel | dict(release.cudnn or {}) for wheel in wheels]}

@@ -47,10 +47,7 @@ class Download(Model):
 
 
 class Tool(Download):
-    """An archive of which some members are unpacked: pattern (fnmatch) to a place; one that ends in / is a folder.
-
-    `mirrors`: other addresses of the same file.
-    """
+    """An archive of which some members are unpacked: pattern (fnmatch) to a place; one that ends in / is a folder."""
 
     max_mb: int = Field(gt=0, le=1024)
     members: dict[str, Place]
@@ -105,11 +102,7 @@ def windows_tools() -> WindowsTools:
 
 
 def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
-    """Version and sha256 of the newest pinned `name` for `python` (`py311`), of a version before `below`.
-
-    Raises:
-        NotBuildableError: None is pinned.
-    """
+    """Version and sha256 of the newest `name` for a Python, before `below`. Raises NotBuildableError: none is."""
     found = [
         (entry.version, digest)
         for entry in windows_tools().wheels
@@ -135,10 +128,7 @@ NVTX_BELOW = (12, 0)
 
 
 def visual_studio(stack: Stack) -> tuple[str, BuildTools]:
-    """The newest product whose pinned toolset CUDA and the release take; where none does, the oldest.
-
-    Without CUDA, the oldest that the release takes.
-    """
+    """The newest product that CUDA and the release take, the oldest without CUDA, or where none is taken."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
     release = catalog.torch_releases().get(stack.torch or "")
     products = windows_tools().visual_studio
@@ -161,11 +151,7 @@ JOB_SCRIPTS = ("check_machine.py", "count_jobs.py", "long_paths.py", "report.py"
 
 
 def cmd_text(value: str) -> str:
-    """A value between quotes in a batch file, delayed expansion off: only the percent sign needs care.
-
-    Raises:
-        UsageError: It holds what no batch file can: a quote, or a character that is not ASCII.
-    """
+    """A value between quotes in a batch file. Raises UsageError: it holds a quote, or a character beyond ASCII."""
     # A batch file has no escape for a quote inside quotes, and is read in the machine's own code page.
     if '"' in value or not value.isascii() or not value.isprintable():
         raise UsageError(f"{value!r} cannot be in a batch file", hint="quotes and letters beyond ASCII cannot")
@@ -173,11 +159,7 @@ def cmd_text(value: str) -> str:
 
 
 def _source(plan: Plan) -> Files:
-    """The files of a source that is beside the recipe: no network is needed for them.
-
-    Raises:
-        UsageError: The source is not what the plan was made from, or holds a file that is not text, or a link.
-    """
+    """The files of a source beside the recipe. Raises UsageError: it changed, or holds a link or what is no text."""
     if plan.source.kind != "path":
         return {}
     folder = source_folder(plan)
@@ -215,19 +197,10 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
 
 
 def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
-    """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them.
-
-    Raises:
-        UsageError: The catalogue has no such toolkit.
-    """
+    """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them."""
     if toolkit is None or not toolkit.wheels:
         return []
-    known = catalog.wheel_toolkits().get(toolkit.cuda)
-    if known is None:
-        raise UsageError(
-            f"the catalogue has no wheels of CUDA {toolkit.cuda} for Windows",
-            hint="choose a cuDNN that NVIDIA has archives of, or create the plan again",
-        )
+    known = catalog.wheel_toolkits()[toolkit.cuda]
     folders = (known.folder_in(str(wheel.package)) for wheel in toolkit.wheels)
     return [folder.replace("/", "\\") for folder in dict.fromkeys(folders)]
 
@@ -318,11 +291,7 @@ class Windows(Platform):
         return parts | {word.windows.origin: word.windows.env for word in effects(stack).values() if word.windows.env}
 
     def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan:
-        """Compiler, tools and Python packages.
-
-        Raises:
-            UsageError: A package is not pinned for the variant's Python.
-        """
+        """Compiler, tools and Python packages. Raises UsageError: a package is not pinned for the variant's Python."""
         known, python = windows_tools(), stack.variant.python
         name, product = visual_studio(stack)
         words = [word.windows for word in effects(stack).values()]
@@ -358,15 +327,10 @@ class Windows(Platform):
         return [*found, "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them"]
 
     def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        """The files of the image's context and of the job.
-
-        Raises:
-            UsageError: The plan's source is neither a git repository nor beside the recipe, or a value cannot be in a
-                batch file.
-        """
+        """The files of the image and of the job. Raises UsageError: the source or a value cannot be in a batch file."""
         if plan.windows is None or plan.source.kind not in ("git", "path"):
             raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")
-        templates.add_filter("cmd", cmd_text)
+        templates.filters["cmd"] = cmd_text
         common = _common(templates, plan, plan.windows)
         filled = {**values, **_values(plan, plan.windows, common)}
 

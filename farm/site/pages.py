@@ -65,7 +65,7 @@ def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
     with suppress(FarmError):  # what is in the index is shown whatever the matrix says
         if project is not None:
             return list(load_matrix(project).channels.values()), load_evidence(project)
-    return [], Evidence([])
+    return [], Evidence(())
 
 
 def _standing(wheel: Wheel) -> Standing:

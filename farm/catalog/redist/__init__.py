@@ -119,8 +119,7 @@ def archives(
         names: NVIDIA's names: `cuda_nvcc`, `cudnn`.
         cuda_major: For which CUDA; needed where an archive exists once per CUDA major (cuDNN), else unused.
 
-    Raises:
-        UsageError: There is no archive of one for this platform or CUDA major.
+    Raises UsageError: there is no archive of one for this platform or CUDA major.
     """
     redist, chosen = load(product, version), []
     for name in dict.fromkeys(names):
@@ -141,10 +140,8 @@ def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, An
 
     `{schema, layout, target (Linux only), archives}`, an archive being `{component, version, url, sha256, size, kind,
     place}`. `kind` is `tar.xz` or `zip`; `place` says where in the prefix the files go: `toolkit` (its root), `nvtx`
-    (below NvToolsExt) or `visual-studio` (below extras/visual_studio_integration).
-
-    Raises:
-        UsageError: Two archives of one component would be unpacked into the same place.
+    (below NvToolsExt) or `visual-studio` (below extras/visual_studio_integration). Raises UsageError: two archives of
+    one component would be unpacked into the same place.
     """
     names = [archive.component for archive in archives]
     if len(names) > len(set(names)):

@@ -120,12 +120,8 @@ def nearest(
 ) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three changes.
 
-    Args:
-        stack: What was asked for.
-        reason: One of `before`. A warning is only worth one change, and no new warning.
-        before: What the rules hold against `stack`.
-        only: The fields that may be changed; None: every field of the stack.
-        keep: The fields that were asked for, in that order: the last is kept longest.
+    A warning is only worth one change, and no new warning. `before`: what the rules hold against `stack`. `only`: the
+    fields that may be changed. `keep`: the fields that were asked for, in that order: the last is kept longest.
     """
     errors, warnings = _rules(before, warnings=False), _rules(before, warnings=True)
     level = [(stack, reason.change)]
@@ -223,8 +219,5 @@ def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
 
 
 def settle(stack: Stack, free: Collection[str]) -> Stack:
-    """The stack with other values of the `free` fields, which are defaults, where that does away with errors.
-
-    Defaults yield to explicit choices: a default must not be the reason why a build is refused.
-    """
+    """The stack with other values of the `free` fields, which are defaults: these yield to explicit choices."""
     return _better(stack, free, ())[0]

@@ -149,16 +149,10 @@ def rows(torch: str) -> list[OfficialWheel]:
     return [row for row in catalog.official_wheels() if row.torch in (torch, torch.rpartition(".")[0])]
 
 
-def row_of(wheel: Wheel) -> OfficialWheel:
-    """The row that a wheel's facts are from."""
-    return next(
-        r for r in rows(wheel.torch) if (r.platform, r.cuda, r.index) == (wheel.platform, wheel.cuda, wheel.index)
-    )
-
-
 def source(wheel: Wheel) -> str:
     """Where a wheel's facts are from."""
-    row = row_of(wheel)
+    place = (wheel.platform, wheel.cuda, wheel.index)
+    row = next(row for row in rows(wheel.torch) if (row.platform, row.cuda, row.index) == place)
     text = catalog.official().sources[row.source]
     return f"{text} ({row.file})" if row.file else text
 
@@ -218,22 +212,16 @@ def best(question: Question) -> Answer:
     One that runs on all cards before one that has a problem with the driver or the Python, and that before one that
     some card has no code in; then the newest release, from the Python index, with the newest CUDA.
     """
-    found: tuple[tuple[int, int], Answer] | None = None
-    for wheel in wheels():
-        if wheel.platform != question.platform or question.torch not in (None, wheel.torch):
-            continue
-        if question.cuda not in (None, wheel.cuda):
-            continue
-        answer = judge(wheel, question)
-        if len(answer.lost) == len(question.sms):
-            continue
-        rank = len(answer.lost), int(answer.problem is not None)
-        if rank == (0, 0):
-            return answer
-        # The order of the wheels decides between equals: the first one stays.
-        if found is None or rank < found[0]:
-            found = rank, answer
-    return found[1] if found else Answer(None)
+    answers = [
+        judge(wheel, question)
+        for wheel in wheels()
+        if wheel.platform == question.platform
+        and question.torch in (None, wheel.torch)
+        and question.cuda in (None, wheel.cuda)
+    ]
+    usable = (answer for answer in answers if len(answer.lost) < len(question.sms))
+    # The order of the wheels decides between equals: the first one stays.
+    return min(usable, key=lambda answer: (len(answer.lost), answer.problem is not None), default=Answer(None))
 
 
 def judge(wheel: Wheel, question: Question) -> Answer:
@@ -275,7 +263,7 @@ def driver_branch(driver: str) -> int:
     return catalog.driver_branch(number(driver)[0])
 
 
-def has_code(wheel: Wheel, sm: int) -> bool:
+def has_code(wheel: Wheel | Maker | OfficialWheel, sm: int) -> bool:
     """True if a wheel has machine code that runs on a card, or PTX that its driver compiles."""
     return any(sass_runs(code, sm) for code in wheel.sm) or any(ptx_compiles(code, sm) for code in wheel.ptx)
 
@@ -292,7 +280,7 @@ def others(question: Question) -> list[Maker]:
     found: dict[tuple[str, str], Maker] = {}
     system, cards = question.platform.split("-")[0], catalog.architectures().architectures
     for row in makers().makers:
-        if question.platform not in row.platforms or not all(_has(row, sm) for sm in question.sms):
+        if question.platform not in row.platforms or not all(has_code(row, sm) for sm in question.sms):
             continue
         if question.torch and not number(row.since) <= number(question.torch) <= number(row.torch):
             continue
@@ -307,10 +295,6 @@ def others(question: Question) -> list[Maker]:
         if question.driver is None or reaches(question.driver, needed):
             found.setdefault((row.maker, row.cuda.split(".")[0]), row)
     return list(found.values())
-
-
-def _has(row: Maker, sm: int) -> bool:
-    return any(sass_runs(code, sm) for code in row.sm) or any(ptx_compiles(code, sm) for code in row.ptx)
 
 
 def install(row: Maker, question: Question) -> str:

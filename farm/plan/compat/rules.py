@@ -208,11 +208,7 @@ def compiler(msc_ver_: int) -> str:
 
 
 def parse_msvc(text: str) -> int:
-    """`_MSC_VER` of a compiler as people name it: `2022` (its newest toolset), `14.29`, `19.29.30148`, `1929`.
-
-    Raises:
-        UsageError: No compiler of the catalogue is called so.
-    """
+    """`_MSC_VER` of a compiler: `2022` (its newest toolset), `14.29`, `19.29.30148`, `1929`; else a UsageError."""
     products = catalog.msvc().products
     short = text.lower().removeprefix("vs").strip()
     if short in products:

@@ -68,8 +68,7 @@ class Stack:
     def __post_init__(self) -> None:
         # Of these two every version may be asked about, whether the catalogue has it or not.
         for name in ("driver", "numpy"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 _require_version(name, value)
         if self.arch_list is not None and len(self.arch_list) > MAX_ARCH_LIST:
             raise UsageError(f"the arch list is longer than {MAX_ARCH_LIST} characters")
@@ -78,31 +77,21 @@ class Stack:
             raise UsageError(f"unknown switch {min(unknown)!r}", hint=f"known: {', '.join(catalog.switches())}")
 
 
-_EXAMPLES = {"driver": "470.82.01", "numpy": "1.26.4"}
-
-
 def _require_version(name: str, value: str) -> None:
     if not NUMBERS.fullmatch(value):
-        raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {_EXAMPLES[name]}")
+        example = {"driver": "470.82.01", "numpy": "1.26.4"}[name]
+        raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {example}")
 
 
 def parse_driver(text: str) -> str:
-    """The version of a driver as people name it: `470.82.01`, or a branch: `470`, `R470`.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """A driver's version: `470.82.01`, or a branch: `470`, `R470`; else a UsageError."""
     version = text.strip().lower().removeprefix("r")
     _require_version("driver", version if NUMBERS.fullmatch(version) else text)
     return version
 
 
 def parse_gcc(text: str) -> int:
-    """The major version of a gcc as people name it: `13`, `13.2.0`, `gcc-13`, `g++-13`.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """The major version of a gcc: `13`, `13.2.0`, `gcc-13`, `g++-13`; else a UsageError."""
     match = re.fullmatch(r"(?:(?:gcc|g\+\+)[- ]?)?([1-9]\d?)(?:\.\d{1,6}){0,3}", text.strip().lower(), re.ASCII)
     if match is None:
         raise UsageError(f"{text!r} is no version of gcc", hint="an example: --gcc 13")
@@ -146,14 +135,8 @@ class Reason:
         return self.text + (f"; nearest that can: {self.nearest}" if self.nearest else "")
 
     def to_json(self) -> dict[str, str | None]:
-        return {
-            "rule": self.rule,
-            "severity": self.severity,
-            "text": self.text,
-            "fact": self.fact,
-            "source": self.source,
-            "nearest": self.nearest,
-        }
+        names = ("rule", "severity", "text", "fact", "source", "nearest")
+        return {name: getattr(self, name) for name in names}
 
 
 Rule = Callable[[Stack], Iterator[Reason]]
@@ -168,25 +151,17 @@ class _Row(Model):
     key: str | None = None
 
 
-class _Rows(RootModel[dict[str, _Row]]):
-    """`reasons.yaml`."""
-
-
 @cache
 def rows() -> dict[str, _Row]:
     """Texts of the rules (`reasons.yaml`)."""
-    return load(Path(__file__).with_name("reasons.yaml"), _Rows).root
+    return load(Path(__file__).with_name("reasons.yaml"), RootModel[dict[str, _Row]]).root
 
 
 def because(name: str, stack: Stack, of: Any = None, /, **values: Any) -> Reason:
-    """The reason `name` of `reasons.yaml` against a stack.
+    """The reason `name` of `reasons.yaml`; what is before a slash is the name of the rule.
 
-    Args:
-        name: Its key there; what is before a slash is the name of the rule.
-        stack: What the rule objects to.
-        of: The record of the catalogue that the reason rests on; where its fact is in doubt, the reason only warns.
-        values: What the texts name besides; `rule`, `source`, `doubt`, `severity` and `change` replace what follows
-            from the row and the record.
+    `of` is the record of the catalogue that it rests on; where its fact is in doubt, the reason only warns. `values`
+    are what the texts name besides; `rule`, `source`, `doubt`, `severity` and `change` replace those of row and record.
     """
     row, sources = rows()[name], getattr(of, "sources", {})
     named = {"stack": stack, "of": of, **values}

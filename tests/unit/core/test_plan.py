@@ -290,7 +290,7 @@ def test_a_plan_of_another_version_of_the_farm_says_what_to_do(root, tmp_path):
     path.write_text(json.dumps(older))
     with pytest.raises(UsageError, match=r"windows\.openmp: Field required") as caught:
         Plan.read(path)
-    assert "another version of the farm wrote it: make it again" in caught.value.hint
+    assert "make it again" in caught.value.hint
 
 
 LINE = "x\nRUN touch /owned"
@@ -334,7 +334,7 @@ def test_a_hostile_plan_is_refused_by_its_shape(plan, tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"base": "windows-95"}, "no base 'windows-95'"),
+        ({"base": "windows-95"}, "the catalogue has no 'windows-95'"),
         ({"platform": "windows"}, "no repository to build from on Windows"),
     ],
 )
@@ -342,7 +342,7 @@ def test_a_plan_of_another_farm_is_refused_when_it_is_rendered(root, plan, chang
     with pytest.raises(UsageError, match=message):
         render(root, plan.model_copy(update=change))
     unknown = plan.toolkit.model_copy(update={"cuda": "77.7"})
-    with pytest.raises(UsageError, match=r"no CUDA 77\.7"):
+    with pytest.raises(UsageError, match=r"the catalogue has no '77\.7'"):
         render(root, plan.model_copy(update={"toolkit": unknown}))
 
 

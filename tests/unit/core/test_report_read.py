@@ -33,7 +33,7 @@ def report(tmp_path, capsys):
 
     def run(**changes):
         files = {
-            "plan.json": plan.digest_and_text()[1],
+            "plan.json": plan.to_json(),
             "farm-report.txt": MACHINE,
             "build.log": LOG,
             "CMakeCache.txt": CACHE,
