@@ -40,7 +40,7 @@ def pieces(libraries: list[Path]) -> list[Piece]:
     found = []
     for path in libraries:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found += [Piece(str(path), each.offset, each.end) for each in find_fatbins(data) if each.container.ptx]
+            found += [Piece(str(path), each.offset, each.offset + each.size) for each in find_fatbins(data) if each.ptx]
     return sorted(found, key=lambda piece: piece.start - piece.end)
 
 

@@ -58,8 +58,7 @@ class Failure:
 def read(log: Sequence[str], *, build: bool = False) -> Failure:
     """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed is not looked at.
 
-    Ninja prints a step's output below that line, but for steps in its console pool (CMake's install): they write
-    themselves, above it and below their own `[n/m]` line. `build`: of a build, which has no network on purpose.
+    Its console pool (CMake's install) prints above that line and below its own `[n/m]`. `build`: without network.
     """
     lines = [log_line(line).rstrip() for line in log]
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)

@@ -28,12 +28,10 @@ _LISTED = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standar
 
 @dataclass(frozen=True)
 class Tree:
-    """The files of a source tree, in a stable order.
+    """The files of a source tree in a stable order, among them links to files, which stand for what is in them.
 
-    Attributes:
-        files: Links to files among them: they stand for what is in the file.
-        links: To folders of the tree, and to what is not there: where each leads from its own folder.
-        leading_out: To folders elsewhere. They are no part of the source: those may hold anything.
+    `links`: to folders of the tree, and to what is not there: where each leads from its own folder; `leading_out`: to
+    folders elsewhere, which are no part of the source and may hold anything.
     """
 
     files: list[Path]
@@ -42,10 +40,7 @@ class Tree:
 
 
 def read_tree(root: Path) -> Tree:
-    """The files of a source tree, without Python's caches; of a git checkout what git tracks or would add.
-
-    What builds leave there is ignored, or else is source. UsageError: git does not list the files of the checkout.
-    """
+    """The files of a source tree, without Python's caches; of a git checkout those that git tracks or would add."""
     found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
     tree, top = Tree([], {}, []), Path(os.path.realpath(root))
     # By parts: paths of Windows compare without case.

@@ -59,10 +59,7 @@ _T = TypeVar("_T")
 
 
 def retry_while_open(call: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
-    """On Windows a file cannot be replaced while it is read, nor opened while it is replaced: tried again for RETRY_S.
-
-    Who reads may be another thread, another program of ours, a virus scanner or the search index.
-    """
+    """On Windows a file cannot be replaced while it is read, nor opened while it is replaced: tried again a while."""
     if sys.platform != "win32":
         return call(*arguments, **named)
     end = time.monotonic() + RETRY_S

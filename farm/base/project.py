@@ -1,5 +1,6 @@
 """Where a project is, and the names of what is in it."""
 
+import os
 from pathlib import Path
 
 from farm.base.errors import UsageError
@@ -16,11 +17,6 @@ def find_project(start: Path) -> Path:
     if not start.is_dir():
         raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):
-        if any(_is_there(folder / name) for name in PROJECT_FILES):
+        if any(os.path.lexists(folder / name) for name in PROJECT_FILES):
             return folder
     return start.resolve()
-
-
-def _is_there(file: Path) -> bool:
-    """True if there is such a file; of a link that leads nowhere `farm.base.yamlfile` says so."""
-    return file.is_file() or file.is_symlink()

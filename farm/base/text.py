@@ -17,10 +17,7 @@ MAX_SHORT = 400
 
 
 def plain(text: str, limit: int = MAX_LINE) -> str:
-    """One line of printable text, at most `limit` characters: how all text from outside is shown.
-
-    Without escape sequences, control and format characters; line breaks inside become a space, tabs stay.
-    """
+    """One line of printable text, at most `limit` characters, and nothing that steers a terminal: for outside text."""
     line = text.rstrip("\r\n")
     if not line.isprintable():  # most are, and this takes a tenth of the time
         line = _BREAKS.sub(" ", _ESCAPES.sub("", line))

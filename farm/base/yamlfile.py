@@ -41,10 +41,7 @@ def pattern(expression: str, meaning: str) -> Any:
 def word_of(
     kind: str, known: Callable[[], Sequence[str]], meant: Callable[[str], Sequence[str]] = lambda _: ()
 ) -> WrapValidator:
-    """Refuses a word that is none of `known`; the nearest are named, first those that `meant` gives for another name.
-
-    An unquoted 3.5 is a word, too: of `sm35`.
-    """
+    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`."""
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -267,10 +264,7 @@ def _said(problem: ErrorDetails) -> str:
 
 
 def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
-    """The line and node of a pydantic location, and the location without the tags of unions, which name no key.
-
-    The last part may name a key that is missing.
-    """
+    """The line and node of a pydantic location, which may end in a missing key, and it without the tags of unions."""
     line, found = node.start_mark.line + 1, []
     for part in loc:
         inner = _inside(node, part)

@@ -2,9 +2,8 @@
 
     python -m farm.base.zipapps farm.smoke.probe.main:main -o probe.pyz
 
-The file is a zip application (PEP 441, https://docs.python.org/3/library/zipapp.html). The package must need the
-standard library only and import its own modules relatively, since it has another name inside. The same sources give
-the same bytes. Members are not compressed: a Python without zlib reads them as well. This module itself runs on
+The file is a zip application (PEP 441). The package must need the standard library only and import its own modules
+relatively. The same sources give the same bytes; a Python without zlib reads them as well. This module itself runs on
 Python 3.7 and needs nothing of the farm, so that a checkout on any machine can pack.
 """
 

@@ -262,7 +262,7 @@ def settings_unlike(
 
 def run_runners(args: argparse.Namespace) -> int:
     """0: every runner is online and as written; else 4."""
-    from farm.engines.runners import ask, differences
+    from farm.run.backends import ask, differences
 
     project = find_project(args.project or Path.cwd())
     runners, github = load_runners(project), github_if_any(project)

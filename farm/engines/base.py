@@ -66,11 +66,9 @@ class Capacity:
 class Job:
     """One attempt: a command in an image, without network, between an input and an output folder.
 
-    `inputs` maps a folder in the container to a folder here, copied in before the start; `output` is the folder
-    in the container that `collect` copies out. `volumes` maps a folder in the container to the name of one that the
-    engine keeps between jobs. `labels` find the attempt again after a restart.
-
-    `platform` and `machine` are those of its programs; `gpus`: how many GPUs it needs.
+    `inputs`: folder in the container -> folder here, copied in before the start; `output` is the one that `collect`
+    copies out; `volumes`: folder in the container -> name of one that is kept between jobs; `labels` find the attempt
+    again after a restart; `platform` and `machine` are those of its programs; `gpus`: how many it needs.
     """
 
     name: str
@@ -98,10 +96,7 @@ def attempt_name(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of an attempt; `why`: the engine's own text on a wait, loss or failure; `exit_code` where it is done.
-
-    `cause`: where something else than the command ended it.
-    """
+    """The state of an attempt; `why`: the engine's own text; `exit_code` where it is done; `cause`: what ended it."""
 
     state: State
     why: str | None = None

@@ -62,8 +62,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
     try:
         address, where = _address(url)
         _try_socket(address, FIRST_S)
-        # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config and
-        # agent.
+        # docker-py speaks ssh through Paramiko unless told to run `ssh`, which knows ~/.ssh/config and the agent.
         by_ssh = address.startswith("ssh://")
         if by_ssh:
             _run_ssh()
@@ -250,8 +249,10 @@ class DockerEngine:
     @guard
     def submit(self, job: Job) -> str:
         # A controller that was killed before it wrote down the handle may have left a container of this very attempt.
-        for old in self._labelled(job.labels):
-            _remove(old)
+        if job.labels:
+            wanted = [f"{key}={value}" for key, value in job.labels.items()]
+            for old in self.client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True):
+                _remove(old)
         container = self.client.containers.create(
             job.image,
             # The limit also holds when no one is left to watch.
@@ -287,12 +288,6 @@ class DockerEngine:
                 ) from error
             raise
         return str(container.id)
-
-    def _labelled(self, labels: dict[str, str]) -> list[Container]:
-        if not labels:
-            return []
-        wanted = [f"{key}={value}" for key, value in labels.items()]
-        return list(self.client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True))
 
     def _find(self, handle: str) -> Container | None:
         try:
@@ -337,8 +332,7 @@ class DockerEngine:
             try:
                 stream = container.logs(stream=True, follow=follow)
                 for piece in stream:
-                    # A stream begins with the first byte of the log: Docker's own `since` is a time, `skip` counts
-                    # bytes.
+                    # A stream begins with the first byte of the log: Docker's own `since` is a time.
                     fresh = piece[skip:]
                     skip -= len(piece) - len(fresh)
                     if fresh:
@@ -382,8 +376,7 @@ class DockerEngine:
         if container is None:
             raise InfrastructureError(f"container {handle[:12]} is gone, and its output with it")
         output = container.labels["farm.output"]
-        # docker-py's get_archive gives no way to close the stream, and dockerd holds the container's lock until that is
-        # closed: nothing could stop or remove it.
+        # docker-py's get_archive cannot close the stream, and until then dockerd holds the container's lock.
         api: Any = self.client.api
         url = api._url("/containers/{0}/archive", handle)
         answer = api._get(url, params={"path": output}, stream=True)

@@ -125,9 +125,8 @@ class UncertainError(InfrastructureError):
 class GithubApi:
     """A client for one repository. `sleep` waits; tests give their own.
 
-    Raises (everywhere):
-        UsageError: The token is absent, refused, or lacks a right; or GitHub refuses what was asked.
-        InfrastructureError: GitHub does not answer, or limits for longer than the farm waits by itself.
+    Everywhere UsageError: the token is absent, refused, or lacks a right, or GitHub refuses what was asked;
+    InfrastructureError: it does not answer, or limits for longer than the farm waits by itself.
     """
 
     def __init__(self, url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -451,10 +450,9 @@ class GithubEngine:
     def submit(self, job: Job) -> str:
         """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
 
-        Raises:
-            NoRunnerError: No runner with the labels, by which GitHub chooses, is online.
-            UsageError: The token may not do it, or the workflow is not there.
-            InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says so.
+        NoRunnerError: no runner with the labels is online; UsageError: the token may not do it, or there is no
+        workflow; InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says
+        so.
         """
         if job.volumes:
             raise UsageError("GitHub Actions keeps no volumes of the farm")
@@ -550,8 +548,7 @@ class GithubEngine:
     def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
-        # The workflow's limit covers all steps of its job. `farm build` keeps the plan's own, and ends with an exit
-        # code.
+        # The workflow's limit covers all steps. `farm build` keeps the plan's own, and ends with an exit code.
         if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
             return Observation("done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
         if run.conclusion == "cancelled":
@@ -620,8 +617,7 @@ class GithubEngine:
                 return
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds
-                    # Force skips steps that run `always()`. GitHub asks for it only where a plain cancel has not
-                    # helped.
+                    # Force skips steps that run `always()`: only where a plain cancel has not helped.
                     self._api.cancel(run.id, force=look == FORCE_AFTER)
             self._sleep(self.poll_s)
         raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")

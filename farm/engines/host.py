@@ -122,10 +122,7 @@ JOB = "job.json"  # the submitted job; a folder without it is no job
 
 
 def _open_machine_lock() -> BinaryIO:
-    """The user's lock on this machine: in the folder for temporary files, which all projects share.
-
-    InfrastructureError: somebody put something else there, such as a link by which a file of this user is emptied.
-    """
+    """The user's lock on this machine, in the folder for temporary files; InfrastructureError: it is not his alone."""
     if sys.platform == "win32":  # which has no such numbers, and no such lock
         raise NotImplementedError
     path = Path(tempfile.gettempdir()) / f"torch-farm-{os.getuid()}.lock"
@@ -178,7 +175,7 @@ class HostEngine:
 
     def capacity(self) -> Capacity:
         cpus, memory = processes.machine()
-        # a machine that grows its memory as it is used tells too little: an explicit figure is believed.
+        # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
         return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
 
     def submit(self, job: Job) -> str:

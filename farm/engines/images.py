@@ -103,10 +103,7 @@ def _holder(log: Path | None) -> str:
 
 @contextlib.contextmanager
 def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
-    """A list for the ids of images that are made without a name; the last one goes if it has none at the end.
-
-    So Ctrl-C leaves no gigabytes behind. An image stays that a container uses, or that someone else has named.
-    """
+    """A list for the ids of images that are made without a name; the last goes if it has none and is in no use."""
     made: list[str] = []
     try:
         yield made
@@ -190,10 +187,9 @@ def ensure_image(
 ) -> Image:
     """The image, made where the engine does not have it; its output goes to `log` and `line`, steps go to `note`.
 
-    Raises:
-        NoRunnerError: The engine cannot run Linux images.
-        InfrastructureError: A step of the image failed; the message holds its first error, and the cause where known.
-        BuildFailedError: The distribution lacks a package of the recipe, or a wheel what the toolkit takes out of it.
+    NoRunnerError: the engine cannot run Linux images; InfrastructureError: a step failed, with its first error and the
+    cause where known; BuildFailedError: the distribution lacks a package of the recipe, or a wheel what is taken out of
+    it.
     """
     note = note or line
     if client.info().get("OSType") != DEFAULT:
@@ -239,10 +235,7 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
 
 
 def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
-    """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then.
-
-    Each under its own name alone; of a pattern that ends in `/**` with its folders.
-    """
+    """Unpacks members that match a pattern into its folder below `root`, flat but for `…/**`; what is there then."""
     taken = []
     with zipfile.ZipFile(wheel) as archive:
         for pattern, folder in members.items():
@@ -299,10 +292,7 @@ def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, pulse: Puls
 
 
 def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Whole lines of a build's output, which comes in pieces; with the last before an error the event that holds it.
-
-    Of a line that is overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
-    """
+    """Whole lines of a build's output, which comes in pieces; with the last before an error the event that holds it."""
     rest = ""
     for event in events:
         *whole, rest = (rest + str(event.get("stream", ""))).split("\n")
@@ -476,7 +466,7 @@ def _debootstrap(
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
             answer = client.api.import_image(stream)
-    # a line of JSON for each thing that it does; the last one holds the id.
+    # A line of JSON for each thing that it does; the last one holds the id.
     return str(json.loads(answer.splitlines()[-1])["status"])
 
 

@@ -241,18 +241,14 @@ class SlurmEngine:
 
     # --- toolchains
 
-    def toolchain_id(self, image: str) -> str | None:
-        """The id of the image whose file system is in the shared folder under this name; None: none is."""
-        found = self._image(image)
-        return found["id"] if found else None
-
     def add_toolchain(self, image: str, packed: Path, image_id: str, environment: dict[str, str], project: str) -> None:
         """Unpack an image's file system (tar.xz) in the shared folder; `environment` is what the image sets."""
         data = json.dumps({"id": image_id, "environment": environment})
         with packed.open("rb") as stream:
             self._run(INSTALL, self.folder, _file_name(image), data, project, stdin=stream)
 
-    def _image(self, image: str) -> dict[str, Any] | None:
+    def image(self, image: str) -> dict[str, Any] | None:
+        """Id and environment of the image whose file system is in the shared folder under this name; None: none is."""
         try:
             found: dict[str, Any] = json.loads(
                 self._run('cat "$1/toolchains/$2/image.json" 2>/dev/null || exit 44', self.folder, _file_name(image))
@@ -283,7 +279,7 @@ class SlurmEngine:
             f"--time={min(minutes, self._slurm.minutes or minutes)}",
             *sbatch_options((self._slurm.smoke or SlurmCard()) if job.gpus else self._slurm),
         ]
-        found = self._image(job.image)
+        found = self.image(job.image)
         try:
             if found is None:
                 raise FileNotFoundError

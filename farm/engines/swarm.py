@@ -61,6 +61,7 @@ class Exchange:
                 hint="set swarm.exchange in ci/farm.yaml to s3://bucket/prefix?endpoint_url=https://…",
             )
         self._store = store
+        self.chunks = store.chunks  # of a large object, piece by piece
         # S3's own default for presigned URLs is an older scheme, which signs no header and lives in few servers.
         self._signer: S3Client = boto3.Session().client(
             "s3",
@@ -106,10 +107,6 @@ class Exchange:
             raise OversizeError(f"{size} bytes, at most {limit}")
         # By `chunks`: the store's `get` has a limit of its own.
         return b"".join(self._store.chunks(key))
-
-    def chunks(self, key: str) -> Iterator[bytes]:
-        """A large object, piece by piece."""
-        return self._store.chunks(key)
 
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None where there is none."""
@@ -176,10 +173,7 @@ class Task:
 
 
 def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool) -> Observation:
-    """The state of an attempt, from its task (None: the manager has made none yet) and the machines by their ids.
-
-    A queued one always says why. `cancelled`: its end was asked for.
-    """
+    """The state of an attempt, from its task (None: there is none yet) and the machines by their ids."""
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
     node = nodes.get(task.node or "")
@@ -217,10 +211,7 @@ _AGENT = "/farm-agent.pyz"
 
 
 class SwarmEngine:
-    """See `farm.engines.base.Engine`. `client`: a manager; NoRunnerError: it is none.
-
-    `cpus`, `memory`: limits of one job; None: what the largest node has.
-    """
+    """See `farm.engines.base.Engine`; NoRunnerError: `client` is no manager. `cpus`, `memory`: limits of one job."""
 
     name = "swarm"
     poll_s = 1.0
@@ -319,8 +310,7 @@ class SwarmEngine:
         return references
 
     def _manifest(self, name: str, job: Job) -> bytes:
-        # Every URL is signed before the job starts, since it holds no credentials: so many pieces of log it can send,
-        # no more.
+        # Every URL is signed before the job starts, which holds no credentials: it can send so many pieces of log.
         lifetime = min(MAX_SIGNED_S, job.timeout_s + WAIT_S)
         pieces = max(50, min(MAX_PIECES, job.timeout_s // 4))
         manifest: dict[str, Any] = {

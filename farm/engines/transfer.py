@@ -103,14 +103,13 @@ def pack(
 
 class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
-        # tarfile reads such a header whole before it gives the member away: the next chance to refuse it would be too
-        # late.
+        # tarfile reads such a header whole before it gives the member away: later would be too late to refuse it.
         if self.type in _HEADERS and self.size > MAX_HEADER:
             raise RefusedOutputError(f"the job's output is not a valid tar stream: a header of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
-class _Stream(io.RawIOBase):
+class Stream(io.RawIOBase):
     """An iterator of bytes as a file, bounded; `end` holds the last bytes that were read."""
 
     def __init__(self, chunks: Iterable[bytes], limit: int) -> None:
@@ -143,13 +142,11 @@ class _Stream(io.RawIOBase):
 def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a tar stream below `dest`, without its top folder; returns them.
 
-    Raises:
-        RefusedOutputError: It is larger than `max_bytes`, or holds a name that points outside, a link or a device.
-        LocalDiskError: It cannot be written here.
-        InfrastructureError: The stream is not a tar, or ends too early.
+    RefusedOutputError: it is larger than `max_bytes`, or holds a name that points outside, a link or a device;
+    LocalDiskError: it cannot be written here; InfrastructureError: it is no tar, or ends too early.
     """
     # Headers and padding of the tar itself are no output: room for them.
-    raw = _Stream(chunks, max_bytes + (1 << 20))
+    raw = Stream(chunks, max_bytes + (1 << 20))
     stream = io.BufferedReader(raw, 1 << 20)
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
@@ -185,13 +182,7 @@ def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]
 
 
 def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
-    """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
-
-    Raises:
-        RefusedOutputError: As for `unpack`; also a name that stands twice, another method than store and deflate.
-        LocalDiskError: It cannot be written here.
-        InfrastructureError: The file is not a zip or is damaged.
-    """
+    """Write the regular files of a zip below `dest`, as `unpack` does. Sizes are counted, not believed."""
     writer = _Writer(dest, max_bytes)
     try:
         with zipfile.ZipFile(archive) as opened:

@@ -88,10 +88,9 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 class Entry:
     """One run that has not ended.
 
-    Attributes:     worker: The runner that it was given; None: the step under way needs none.     holds: It takes a
-    slot of that runner.     active: It has a thread.     not_before: When it may be looked at again, as `time.time`
-    counts.     step_tries: How often a step that needs no runner was tried.     losses: How many of its attempts were
-    lost; the newest at `lost_at`.     reason: Why it waits, as the journal has it.
+    `worker`: the runner that it was given (None: the step under way needs none), of which it `holds` a slot; `active`:
+    it has a thread; `not_before`: when it may be looked at again, as `time.time` counts; `step_tries` of a step that
+    needs no runner; `losses` of its attempts, the newest at `lost_at`; `reason`: why it waits, as the journal has it.
     """
 
     id: str
@@ -162,7 +161,10 @@ class Dispatcher:
             del self._results[run_id]  # after it: what the journal could not take is settled in the next round
         self._find()
         now = self._now()
-        self._find_cancelled()
+        for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
+            self._cancels_from = event
+            if run_id in self._entries:
+                self._look_at.add(run_id)
         for run_id in list(self._look_at):
             self._look(run_id, now)
         for on in {entry.on for entry in self._entries.values()}:
@@ -244,12 +246,6 @@ class Dispatcher:
         if has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir():  # also of an earlier run
             self._look_at.add(run.id)
 
-    def _find_cancelled(self) -> None:
-        for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
-            self._cancels_from = event
-            if run_id in self._entries:
-                self._look_at.add(run_id)
-
     def _attempts(self, run_id: str) -> list[Attempt]:
         return [a for job in self.journal.jobs(run_id) if job.kind == "build" for a in job.attempts]
 
@@ -329,10 +325,7 @@ class Dispatcher:
             self._reasons[entry.id] = entry.reason = why
 
     def _workers(self, on: str) -> tuple[list[Worker], list[str]]:
-        """The runners of an engine, and what is wrong with those of its machines that do not answer.
-
-        One that never answers holds up the others once, for `ANSWER_S`.
-        """
+        """The runners of an engine, and what is wrong with machines of it that do not answer, once for `ANSWER_S`."""
         names = engine_kind(on).machines(self.workspace)
         fresh = [name for name in names if (on, name) not in self._calls]
         for name in fresh:

@@ -66,10 +66,7 @@ Line = Callable[[str], None]
 
 
 def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
-    """One tar a commit, with its submodules; made from a shallow clone, and its own hash kept beside it.
-
-    InfrastructureError: it cannot be cloned. BuildFailedError: there is no such tag, or it is of another commit.
-    """
+    """One tar a commit, with its submodules, and its own hash beside it; BuildFailedError: no such tag or commit."""
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
     noted = packed.with_suffix(".sha256")
@@ -129,13 +126,9 @@ _AR, _AR_HEADER = b"!<arch>\n", 60
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
     """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
 
-    Args:     cache: Where fetched sources are kept.     mirror: Where Debian's packages are; None: where apt gets them
-    here.     line: Gets a line for each thing that is fetched.
-
-    Raises:
-        UsageError: A folder beside the recipe is not what the plan was made from.
-        InfrastructureError: Something cannot be fetched.
-        BuildFailedError: What was fetched is not what the plan names.
+    `cache`: where fetched sources are kept; `mirror`: where Debian's packages are (None: where apt gets them here);
+    `line` gets what is fetched. UsageError: a folder beside the recipe is not what the plan was made from;
+    InfrastructureError: something cannot be fetched; BuildFailedError: it is not what the plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True, exist_ok=True)
@@ -155,10 +148,7 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
 
 
 def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> list[Path]:
-    """Fetch into the cache what a build of the plan needs from elsewhere: source, parts, wheels for the build.
-
-    `gather` finds it there. Before the image of the toolchain is made: a wrong name or hash is then said in seconds.
-    """
+    """Fetch into the cache what a build of the plan needs from elsewhere, in time: a wrong hash is said in seconds."""
     cache.mkdir(parents=True, exist_ok=True)
     own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
     parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
@@ -497,11 +487,7 @@ def is_being_built(journal: Journal, plan: Plan) -> bool:
 
 
 def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
-    """The wheel of each of the plan's needs, by its requirement, as the index offers it.
-
-    UsageError: one is not published; the hint is the command that builds it. InfrastructureError: the index does not
-    answer.
-    """
+    """The wheel of each of the plan's needs in the index; UsageError: one is missing; its hint builds it."""
     if not plan.needs:
         return {}  # most builds: the index is not even opened
     store = open_store(workspace.index_url)
@@ -570,10 +556,8 @@ def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
 def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the farm's own by file name.
 
-    Raises:
-        UsageError: One is not published.
-        InfrastructureError: An index does not answer, or a wheel there does not match its page.
-        BuildFailedError: A wheel of the Python index is not the one that the plan names.
+    UsageError: one is not published; InfrastructureError: an index does not answer, or a wheel there does not match its
+    page; BuildFailedError: one of the Python index is not the one that the plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
     cache = workspace.artifacts / "sources"
@@ -665,10 +649,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
 
 
 class BuildInputs(Model):
-    """The inputs of one build: the id of its image, sha256 of the published wheels that it was built against, by name.
-
-    `cache`: the compiler cache of the build's own machine; what was in it is not known by digest.
-    """
+    """The inputs of one build: its image, the sha256 of wheels that it was built against, the compiler cache's name."""
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     wheels: dict[Name, Sha256] = {}

@@ -252,11 +252,6 @@ def unpacked(held: bytes) -> str:
     return zlib.decompress(held).decode()
 
 
-def _still(path: Path) -> bool:
-    """The file is only to be read: SQLite could not make its files for WAL beside it, and nobody else has it open."""
-    return path.exists() and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-
-
 NETWORK = ("afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "smb3")
 """File systems on which SQLite's write-ahead log does not work."""
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
@@ -290,8 +285,8 @@ def _json(value: Mapping[str, Any]) -> str:
 class Journal:
     """The open journal; a context manager, usable from several threads and beside other processes.
 
-    Raises (everywhere):     InfrastructureError: the file is damaged, cannot be written, or stays locked; the message
-    names it.     UsageError: an unknown id, or a file of a newer schema or of another program.
+    Everywhere InfrastructureError: the file is damaged, cannot be written, or stays locked; UsageError: an unknown id,
+    or a file of a newer schema or of another program.
     """
 
     def __init__(self, path: Path) -> None:
@@ -308,7 +303,10 @@ class Journal:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        still = _still(self.path)
+        # Only to be read, as one that stays as it is: SQLite could not make its files for WAL beside it. Where these
+        # are there, someone has it open, or was killed, and SQLite reads them too.
+        still = self.path.exists() and not os.access(self.path.parent, os.W_OK)
+        still = still and not self.path.with_name(f"{self.path.name}-wal").exists()
         where = f"{self.path.absolute().as_uri()}?immutable=1" if still else self.path
         # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads share the connection:
         # `_lock` keeps them apart.
@@ -491,10 +489,7 @@ class Journal:
             self._append(self._run_of(attempt.job_id), "handle", {"handle": handle}, attempt.job_id, attempt_id)
 
     def set_state(self, attempt_id: int, state: State, result: Result | None = None, why: str | None = None) -> bool:
-        """Moves an attempt on; what is the same already writes no event. False: it has ended, and the first end counts.
-
-        ValueError: a result without an end, `done` without a result, or `queued` without a reason.
-        """
+        """Moves an attempt on; what is the same writes no event. False: it has ended, and the first end counts."""
         if (state == "done" and result is None) or (state not in FINAL and result is not None):
             raise ValueError(f"state {state} does not go with result {result}")
         if state == "queued" and not why:
@@ -656,10 +651,7 @@ class Journal:
         return tuple(map(_run, self._rows("SELECT * FROM runs WHERE finished IS NULL ORDER BY id")))
 
     def open_after(self, run_id: str, fields: Sequence[str]) -> tuple[OpenRun, ...]:
-        """The runs with an id above `run_id` that have not ended, in order, with those fields of their plans alone.
-
-        A plan has tens of kilobytes: thousands of them whole take a minute and a gigabyte.
-        """
+        """The open runs with an id above `run_id`, in order, with those fields of their plans: whole ones are large."""
         paths = ", ".join(f"'$.{field}'" for field in fields)
         # '$.schema' is there so that json_extract gives a list for one field too; it has no name below.
         query = f"""SELECT id, created, plan_digest, request, json_extract(unpacked(plan), {paths}, '$.schema') AS about
@@ -786,17 +778,11 @@ def state_of(journal: Journal, run: Run) -> RunState:
     jobs = journal.jobs(run.id)
     attempts = tuple(attempt for job in jobs for attempt in job.attempts)
     builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
-    return replace(_state(journal, run, attempts), attempts=attempts, build=builds[-1] if builds else None)
-
-
-def _state(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
-    if run.finished is not None:
-        return _ended(journal, run)
-    found = _open(journal, run, attempts)
+    state = _open(journal, run, attempts) if run.finished is None else _ended(journal, run)
     # The owner's death overrules the last state that it wrote, which may be a `running` of last week.
-    if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, no one does it now
-        return RunState(found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
-    return found
+    if run.finished is None and run.owner != NOBODY and is_dead(run.owner):
+        state = RunState(state.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
+    return replace(state, attempts=attempts, build=builds[-1] if builds else None)
 
 
 def _ended(journal: Journal, run: Run) -> RunState:

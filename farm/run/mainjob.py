@@ -30,13 +30,12 @@ from farm.plan.file import Plan
 from farm.platforms.base import platform
 from farm.run import build, bundle
 from farm.run.backends import Backend, card_machine, engine_kind, open_card_machine, this_machine
-from farm.run.build import the_wheel
+from farm.run.build import IMAGE, emulates, the_wheel, toolchain
 from farm.run.inputs import INPUTS_FILE, BuildInputs, fetch_all, gathered, library_wheels, read_inputs
 from farm.run.journal import Attempt, EventKind, Journal, Result, Run, Until
 from farm.run.journal import Job as JournalJob
 from farm.run.release import check_wheel, offer, pip_line, pip_request, publish_wheel, record_of, repair_built, summary
 from farm.run.smoke import Elsewhere, SmokeOptions, smoke
-from farm.run.toolchain import IMAGE, emulates, toolchain
 from farm.run.workspace import Outcomes, Step, Workspace
 
 COLLECT_TRIES = 4
@@ -177,10 +176,7 @@ class MainJob:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
 
     def _elsewhere(self, machine: str | None, opened: contextlib.ExitStack) -> Elsewhere | None:
-        """The test as a job of the Docker machine that has a card, or of the engine that has one or runs the wheel.
-
-        None: it runs on this machine.
-        """
+        """The test as a job of a Docker machine with a card, or of the engine; None: it runs on this machine."""
         if machine:
             backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
             return Elsewhere(backend.engine, self.toolchain(backend, self.folder / "test"))  # its image is another one
@@ -207,11 +203,8 @@ class MainJob:
     def build_wheel(self) -> Path:
         """The folder with what the build left: `wheel/` and `lib/`.
 
-        Raises:
-            BuildFailedError: The build's own fault.
-            CancelledError: Someone asked for the end.
-            StillRunningError: The build may still be there; the next call takes it up.
-            InfrastructureError: It was lost.
+        BuildFailedError: the build's own fault; CancelledError: someone asked for the end; StillRunningError: it may
+        still be there, and the next call takes it up; InfrastructureError: it was lost.
         """
         jobs = self.journal.jobs(self.run.id)
         job = next((j for j in jobs if j.kind == "build"), None) or self.journal.create_job(self.run.id, "build")

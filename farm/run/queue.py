@@ -42,10 +42,8 @@ class Task:
 class Worker:
     """One runner: what it can do and how much at a time.
 
-    Attributes:
-        emulates: It takes what is for another machine too, where no runner of that machine is online.
-        online: The engine sees it now.
-        busy: What it does for somebody else, in words: it takes nothing meanwhile.
+    `emulates`: it takes what is for another machine too, where no runner of that is online; `busy`: what it does for
+    somebody else, in words: it takes nothing meanwhile.
     """
 
     name: str
@@ -134,7 +132,13 @@ class Queue:
                 names = ", ".join(w.name + (f" ({w.busy})" if w.busy else "") for w in fitting[:NAMED])
                 why[needs] = f"every runner that fits is busy: {names}" if fitting else ""
             if not why[needs]:
-                self._hopeless(now, task, workers, waiting, refused)
+                # No runner that is online can take it: it waits for one for a while.
+                text = _why_none(needs, workers)
+                if now - self._unfit.setdefault(task.id, now) < self.grace_s:
+                    waiting[task.id] = f"{text}; given up after {self.grace_s:.0f} s"
+                else:
+                    del self._unfit[task.id]
+                    refused[task.id] = f"{text}, for {self.grace_s:.0f} s"
                 continue
             self._unfit.pop(task.id, None)
             able[needs] = [worker for worker in able[needs] if used[worker.name] < worker.slots]
@@ -146,18 +150,6 @@ class Queue:
             used[worker.name] += 1
             placed.append(Placement(task, worker.name))
         return Decision(tuple(placed), waiting, refused)
-
-    def _hopeless(
-        self, now: float, task: Task, workers: Collection[Worker], waiting: dict[str, str], refused: dict[str, str]
-    ) -> None:
-        """No runner that is online can take it: it waits for one for a while, then it is refused."""
-        since = self._unfit.setdefault(task.id, now)
-        why = _why_none(task.needs, workers)
-        if now - since < self.grace_s:
-            waiting[task.id] = f"{why}; given up after {self.grace_s:.0f} s"
-        else:
-            del self._unfit[task.id]
-            refused[task.id] = f"{why}, for {self.grace_s:.0f} s"
 
 
 def _why_none(needs: Needs, workers: Collection[Worker]) -> str:

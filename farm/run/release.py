@@ -52,10 +52,7 @@ from farm.wheel.verify import verify
 
 
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
-    """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
-
-    BuildFailedError: the source is another release. FarmError: a library is missing, or the wheel is broken.
-    """
+    """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew."""
     wheel = the_wheel(built / "wheel")
     libraries = built / "lib"  # engines that hand over files alone leave an empty folder out
     options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
@@ -106,11 +103,7 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
 
 
 def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
-    """Verify a wheel against its plan and leave the report in `report_file`.
-
-    `dependencies`: wheels, or folders of wheels, that it leaves libraries to. VerificationFailedError: it does not hold
-    what it promises; every finding is in the text.
-    """
+    """Verify a wheel against its plan, with the wheels that it leaves libraries to; the report is in `report_file`."""
     report = _decided(verify(wheel, plan.verify, dependencies=dependencies), wheel)
     # Written before it is judged: a wheel that is refused needs its report most.
     report_file.write_text(report_text(report), encoding="utf-8")
@@ -177,12 +170,9 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a verified wheel into the group of its variant and the root of its channel.
 
-    Args:     report: Verify's report about this very file.     given, run: What the build had beside its plan, and the
-    run that built it, for the provenance.     policy: What the index takes beyond PyPI's rules.     progress: Gets how
-    many bytes of the wheel are stored.
-
-    Raises:
-        PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
+    `report` is verify's about this very file; `given` and `run`, for the provenance, what the build had beside its
+    plan; `policy`: what the index takes beyond PyPI's rules; `progress` gets the bytes that are stored.
+    PublishRefusedError: the report is of another file or of a failure, or the index refuses.
     """
     # Hashed here once more: the report may be of a file that was changed since.
     if not report.passed or report.sha256 != sha256_of(wheel):

@@ -42,11 +42,8 @@ def submit(
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
     `pieces`: of the wheel, where a bundle's `run` built it on another machine; `rebuild`: also where the wheel is
-    there.
-
-    Raises:
-        FarmError: A step failed; the class says which. A UsageError: a wheel that the build needs is not published.
-        KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
+    there. A FarmError's class says which step failed; UsageError: a wheel that the build needs is not published.
+    KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
     """
     # All before the run is written down: what cannot work leaves no run behind.
     request = request_for(plan, until=until, on=on, rebuild=rebuild)
@@ -151,9 +148,8 @@ def plan_of(run: Run) -> Plan:
 def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
     """Runs in the journal for the dispatcher to carry out: all of them, or none.
 
-    Raises:
-        UsageError: There is no such engine, or a wheel that a build needs is not published and no run makes it.
-        NoRunnerError, PublishRefusedError: The engine cannot carry one out; the name of a wheel is taken.
+    UsageError: there is no such engine, or a needed wheel is not published and no run makes it; NoRunnerError: the
+    engine cannot carry one out; PublishRefusedError: the name of a wheel is taken.
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
@@ -173,11 +169,7 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
 
 
 def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
-    """Asks for the end of runs, stops what runs of them, and returns them when they have ended.
-
-    UsageError: there is no such run, or one has ended. InfrastructureError: one does not stop, or its owner does not
-    notice.
-    """
+    """Asks for the end of runs, stops what runs of them, and returns them when they have ended."""
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]
         for run in runs:

@@ -50,10 +50,7 @@ from farm.wheel.metadata import parse_wheel_name
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A place for the probe other than this machine: a job of an engine, in an image.
-
-    `foreign`: another kind of machine than this one, which cannot run the wheel, else it has a card; `emulated` there.
-    """
+    """A place for the probe: a job of an engine, in an image, `foreign` where this machine cannot run the wheel."""
 
     engine: Engine
     image: str
@@ -65,10 +62,10 @@ class Elsewhere:
 class SmokeOptions:
     """The options of a smoke test beside the plan.
 
-    Attributes:     wheel: The file of the wheel, where it is at hand: its device code goes into the report.
-    filenames: What the index offers of the plan's version, where no file is at hand.     gpu: The GPU part must run.
-    keep: The reports are kept in the index, which is the project's own.     passed: Names of this environment's
-    variables that the test gets, such as CUDA_VISIBLE_DEVICES.     elsewhere: Where the probe runs; None: here.
+    `wheel`: its file, where it is at hand: its device code goes into the report; else `filenames`: what the index
+    offers of the version; `gpu`: the GPU part must run; `keep`: the reports go into the index, which is the project's
+    own; `passed`: names of variables that the test gets, such as CUDA_VISIBLE_DEVICES; `elsewhere`: where the probe
+    runs (None: here).
     """
 
     wheel: Path | None = None
@@ -88,10 +85,7 @@ def smoke(
     source: tuple[str, ...],
     options: SmokeOptions | None = None,
 ) -> list[str]:
-    """Install from the index into a fresh environment and run the probe, here or elsewhere and on the emulated CPU.
-
-    Returns what failed, in words; reports are left in `folder`.
-    """
+    """Install from the index into a fresh environment and run the probe; what failed, in words."""
     options = options or SmokeOptions()
     watcher, elsewhere = workspace.watcher, options.elsewhere
     with outcomes.timed("install", watcher) as step:
@@ -185,23 +179,18 @@ def _install(
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     """Expectations of the installed wheel: the plan's promises, and the version of the file in hand."""
-    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
-    quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
-    test = recipe(plan.recipe).smoke
-    # Nothing is known of such a package but what its recipe says.
-    if test.interface is None:
-        return Expectation(
-            version=version,
-            cuda=str(plan.options["cuda"] or "none"),
-            imports=tuple(test.imports) or (plan.package.replace("-", "_"),),
-            script=recipe_folder(plan.recipe) / test.script if test.script else None,
-        )
+    cuda, test = str(plan.options["cuda"] or "none"), recipe(plan.recipe).smoke
+    if test.interface is None:  # nothing is known of such a package but what its recipe says
+        imports = tuple(test.imports) or (plan.package.replace("-", "_"),)
+        script = recipe_folder(plan.recipe) / test.script if test.script else None
+        return Expectation(version=version, cuda=cuda, imports=imports, script=script)
+    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     return Expectation(
         version=version,
-        cuda=str(plan.options["cuda"] or "none"),
+        cuda=cuda,
         archs=tuple(archs),
-        quantized=quantized,
+        quantized="fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None,
         features=tuple(plan.features),
         gpu=options.gpu,
     )
@@ -221,10 +210,7 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
 
 
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
-    """Puts a report into the index beside the wheel's record, never replaced; why it could not be kept, or None.
-
-    Without what was printed: that may name what is no one's business.
-    """
+    """Puts a report, without what was printed, into the index beside the wheel's record; else why it could not."""
     try:
         store = open_store(workspace.index_url)
         group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
@@ -291,10 +277,7 @@ def probe_job(
     run: str,
     emulate: str | None = None,
 ) -> SmokeReport:
-    """The report of the probe as a job elsewhere, with the installed packages of `place`; `emulate`: qemu's CPU model.
-
-    NoRunnerError: the node cannot enter the toolchain, or Slurm takes no such job. InfrastructureError: it was lost.
-    """
+    """The report of the probe as a job elsewhere, with the packages of `place`; `emulate`: qemu's CPU model."""
     engine, gpus = elsewhere.engine, 0 if elsewhere.foreign else 1
     site = place if elsewhere.foreign else next(place.parents[1].glob("lib/python*/site-packages"))
     folder = workspace.run_folder(run)

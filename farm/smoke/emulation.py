@@ -1,6 +1,6 @@
-"""CPUs by emulation: which model stands for a CPU level, and is the emulator here.
+"""CPUs by emulation: the model that stands for a level, and imports of a wheel's libraries on it.
 
-Imports of a wheel's libraries on an emulated CPU of the promised level: what the static check cannot decide.
+They show what the static check cannot decide.
 """
 
 import os
@@ -24,8 +24,9 @@ from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
-from farm.wheel.policy import Check, Finding, Report
+from farm.wheel.policy import Check, Report
 from farm.wheel.tags import platform_machine
+from farm.wheel.verify import finding
 
 
 class _Data(Model):
@@ -57,11 +58,7 @@ def model_for(cpu: str) -> CpuModel:
 
 
 def find_emulator() -> str:
-    """The program of qemu for this machine's own programs.
-
-    Raises:
-        InfrastructureError: It is not on the PATH, or too old.
-    """
+    """The program of qemu for this machine's own programs; `InfrastructureError`: not on the PATH, or too old."""
     data, name = _data(), f"qemu-{platform.machine()}"
     if sys.platform != "linux":
         reason = f"{name} emulates a CPU for Linux programs alone"
@@ -124,11 +121,7 @@ def emulate(
 ) -> Report:
     """The report with what the import of libraries and modules on the emulated CPU shows, in the check `cpu`.
 
-    Args:
-        report: The static check's.
-        wheel: The file.
-        command: A Python that the wheel is for, on such a CPU; else one of this machine is taken.
-        only: These members; else all.
+    `command`: a Python that the wheel is for, on such a CPU; else one of this machine is taken. `only`: these members.
 
     Raises:
         UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
@@ -172,12 +165,7 @@ def emulate(
 
 
 def _python(wheel: Path) -> Path:
-    """An interpreter of this machine that the wheel is for.
-
-    Raises:
-        UsageError: The wheel is not for Linux on x86-64.
-        InfrastructureError: There is none.
-    """
+    """An interpreter of this machine that the wheel is for."""
     tags = parse_wheel_name(wheel.name).tags
     if platform_machine(tags) != "x86_64":
         raise UsageError(f"{wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
@@ -246,19 +234,22 @@ def _load(
 def _with(
     report: Report, model: str, members: list[str], outcomes: dict[str, str | int], words: dict[str, str]
 ) -> Report:
+    level = report.policy.cpu
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
     others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
-    findings = tuple(
-        Finding(
-            check="cpu",
-            where=path,
-            what=f"loading it on {model} ends the process by {signal.Signals(number).name}"
-            + (f" (last words: {words[path]})" if words.get(path) else ""),
-            why=f"on a CPU of level {report.policy.cpu} the import dies so",
-            fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, PyInit functions",
+    last = {path: f" (last words: {text})" if text else "" for path, text in words.items()}
+    findings = [
+        finding(
+            "cpu",
+            "emulated",
+            path,
+            model=model,
+            signal=signal.Signals(number).name,
+            words=last.get(path, ""),
+            cpu=level,
         )
         for path, number in died.items()
-    )
+    ]
     seen = f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries loaded on {model}"
     if others:
         seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"

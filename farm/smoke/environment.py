@@ -36,11 +36,7 @@ print(sys.implementation.name, *sys.version_info[:2], int(free))
 
 
 def find_python(name: str) -> Path | None:
-    """An interpreter for `py311` or `py313t` (free-threaded): this one or one of the PATH; None if there is none.
-
-    Raises:
-        UsageError: The name is not of that form.
-    """
+    """An interpreter for `py311` or `py313t` (free-threaded): this one or one of the PATH; None if there is none."""
     match = re.fullmatch(r"py(\d)(\d{1,2})(t?)", name, re.ASCII)
     if match is None:
         raise UsageError(f"{name!r} is not the name of a Python version", hint="an example: py311")
@@ -93,12 +89,7 @@ def _answers(python: Path, wanted: list[str]) -> bool:
 
 
 def make_environment(dest: Path, python: Path) -> Path:
-    """Make a virtual environment without pip in the new folder `dest`; returns its interpreter.
-
-    Raises:
-        UsageError: `dest` is there already and not empty.
-        InfrastructureError: The interpreter cannot make one; nothing there can be run.
-    """
+    """Make a virtual environment without pip in the new folder `dest`; returns its interpreter."""
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
     if runs_nothing(dest):
@@ -140,9 +131,6 @@ def probe_environment(home: Path, passed: Sequence[str] = ()) -> dict[str, str]:
 
     With the caller's others a wheel may run code that its user's CPU or card would not: `OPENBLAS_CORETYPE=Haswell`
     ends it by SIGILL on an emulated Nehalem that it runs on. `home` is a folder of its own for the same reason.
-
-    Raises:
-        UsageError: A name of `passed` is not set.
     """
     if missing := [name for name in passed if name not in os.environ]:
         raise UsageError(f"{missing[0]} is not set, so it cannot be passed to the smoke test")
@@ -178,18 +166,10 @@ def install(
     timeout_s: float,
     line: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Install one requirement, and what it depends on, from one index and nowhere else.
+    """Install one requirement or wheel, and what it depends on, from one index and nowhere else.
 
-    The user's configuration of pip is left out: an extra index named there could answer for our package.
-
-    Args:
-        python: The interpreter of the environment.
-        requirement: For example `canary==0.1.0+cu118.sm35.avx`, or a wheel's path.
-        target: Where it is installed for another machine than this; None: into the environment.
-        source: pip's options that name the index, such as `("--index-url", "https://…")`.
-        log: All that pip says goes there.
-        timeout_s: Limit in seconds.
-        line: Gets each line that pip prints.
+    The user's configuration of pip is left out: an extra index named there could answer for our package. `source`: its
+    options that name the index. All that pip says goes to `log`, and line by line to `line`.
 
     Raises:
         SmokeFailedError: pip failed or did not finish; the text has its last lines.

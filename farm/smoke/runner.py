@@ -1,7 +1,4 @@
-"""Results of a smoke test: the probe's file, read as untrusted input, and the report made from it.
-
-Runs the probe in a child process and survives whatever the module under test does to it.
-"""
+"""Runs the probe in a child process and survives whatever the module under test does to it; the report of that."""
 
 import contextlib
 import os
@@ -61,10 +58,9 @@ class Check(Model):
 
 
 class ProbeDocument(Model):
-    """The file that the probe writes, schema 1; `running` names the check in progress, `limit_s` its time.
+    """The file that the probe writes, schema 1; `running` names the check in progress.
 
-    `out_of_time`: `limit_s` is what was left of the time of all checks, `time_limit_s`. `skipped`: how many checks
-    were not run since that time was over.
+    `skipped`: how many checks were not run since the time of all of them, `time_limit_s`, was over.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -72,9 +68,7 @@ class ProbeDocument(Model):
     facts: Facts
     complete: bool
     running: Name | None
-    limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     time_limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
-    out_of_time: bool = False
     skipped: Annotated[int, Field(ge=0)] = 0
     checks: Annotated[tuple[Check, ...], Field(max_length=500)]
 
@@ -98,31 +92,22 @@ class Cause(Model):
 class SmokeReport(Model):
     """The result of one run of the probe.
 
-    Attributes:
-        emulated: The emulated CPU model, None on the real one.
-        outcome: `passed` only if the probe ended by itself, no check failed and at least one passed.
-        reason: Why the outcome is not `passed`.
-        hint: What to do about it.
-        causes: What is known of the reasons, each with its fix.
-        exit_code: The probe's exit code, None if it was ended by a signal or never ran.
-        signal: The signal that ended it (`SIGILL`).
-        output_tail: The end of what it printed, control characters removed.
-        seconds: Wall-clock time of the child.
+    `output_tail`: The end of what it printed, control characters removed.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     module: Name
-    emulated: Name | None
-    outcome: Status
-    reason: Text | None = None
-    hint: Text | None = None
-    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()
+    emulated: Name | None  # the emulated CPU model, None on the real one
+    outcome: Status  # `passed` only if the probe ended by itself, no check failed and at least one passed
+    reason: Text | None = None  # why the outcome is not `passed`
+    hint: Text | None = None  # what to do about it
+    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()  # what is known of the reasons, each with its fix
     facts: Facts = Field(default_factory=dict)
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
-    exit_code: int | None = None
-    signal: Name | None = None
+    exit_code: int | None = None  # the probe's exit code, None if it was ended by a signal or never ran
+    signal: Name | None = None  # the signal that ended it (`SIGILL`)
     output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(plain_lines)] = ""
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall-clock time of the child
 
     def to_json(self) -> str:
         """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
@@ -201,25 +186,18 @@ _MEANING = {
 class Expectation:
     """Expectations of the installed wheel's own account.
 
-    Attributes:
-        version: The exact version, None to take any.
-        cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
-        archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
-        quantized: The quantized engine that it must have (`fbgemm`), None to take any or none.
-        features: The features of PyTorch that it must have, which are tried.
-        imports: Modules to import, for a package without torch's interface: the rest of the probe is left out.
-        script: A Python file to run, for such a package.
-        gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
+    `imports`: Modules to import, for a package without torch's interface: the rest of the probe is left out. `gpu`: The
+    GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
     """
 
-    version: str | None = None
-    cuda: str | None = None
-    archs: tuple[str, ...] = ()
-    quantized: str | None = None
-    features: tuple[str, ...] = ()
+    version: str | None = None  # the exact version, None to take any
+    cuda: str | None = None  # the CUDA version (`11.8`), `none` for a build without CUDA, None to take any
+    archs: tuple[str, ...] = ()  # architectures that it must hold: `sm_35` is SASS, `compute_35` PTX
+    quantized: str | None = None  # the quantized engine that it must have (`fbgemm`), None to take any or none
+    features: tuple[str, ...] = ()  # the features of PyTorch that it must have, which are tried
     gpu: bool = False
     imports: tuple[str, ...] = ()
-    script: Path | None = None
+    script: Path | None = None  # a Python file to run, for such a package
 
 
 @dataclass(frozen=True)
@@ -242,9 +220,10 @@ def run_probe(
     line: Callable[[str], None] | None = None,
     passed: tuple[str, ...] = (),
 ) -> SmokeReport:
-    """Runs the probe with another interpreter and reports what happened, whatever that is.
+    """Runs the probe with another interpreter, in an environment of its own, and reports what happened.
 
-    The probe gets an environment of its own (`probe_environment`).
+    A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an emulator that is missing
+    makes the outcome `not_run`.
 
     Args:
         python: The interpreter of the environment that has the module.
@@ -254,13 +233,6 @@ def run_probe(
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
         line: Gets the line of each check when it ends.
         passed: Names of this environment's variables that the probe gets as well.
-
-    Returns:
-        The report. A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an
-        emulator that is missing makes the outcome `not_run`.
-
-    Raises:
-        UsageError: The interpreter cannot be started, or a variable of `passed` is not set.
     """
     prefix: list[str] = []
     if emulate is not None:
@@ -286,18 +258,14 @@ def run_probe(
 
 def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False) -> list[str]:
     """The options of the probe, which writes its report into `file`."""
-    options = [f"--module={module}", f"--json={file}", f"--check-limit={timeout_s:g}", f"--time-limit={timeout_s:g}"]
+    given = {"module": module, "json": file, "time-limit": f"{timeout_s:g}", "expect-version": expect.version}
+    given |= {"expect-cuda": expect.cuda, "expect-quantized": expect.quantized, "script": expect.script}
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    options += [
+        *(f"--expect-feature={name}" for name in expect.features),
+        *(f"--import={name}" for name in expect.imports),
+    ]
     options += ["--cpu-only"] if cpu_only else []
-    if expect.version is not None:
-        options.append(f"--expect-version={expect.version}")
-    if expect.cuda is not None:
-        options.append(f"--expect-cuda={expect.cuda}")
-    if expect.quantized is not None:
-        options.append(f"--expect-quantized={expect.quantized}")
-    options += [f"--expect-feature={name}" for name in expect.features]
-    options += [f"--import={name}" for name in expect.imports]
-    if expect.script is not None:
-        options.append(f"--script={expect.script}")
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 
 
@@ -413,10 +381,7 @@ def judge(
 def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
     """The causes that the texts of a report show (`farm/wheel/messages.yaml`); empty where nothing is known.
 
-    Args:
-        report: What happened.
-        hung: The run, or a check of it, did not end in its time.
-        gpu: It could use a card.
+    `hung`: the run, or a check of it, did not end in its time; `gpu`: it could use a card.
     """
     texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
     # A signal says enough: last words before a crash are often about something else.
@@ -459,7 +424,7 @@ def _outcome(
     is_late = not document.complete and ended.tail.rfind("Timeout (") >= 0
     if document.skipped:
         return "failed", f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"
-    if is_late and document.out_of_time:
+    if is_late:
         return "failed", f"{_LATE} {document.time_limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"

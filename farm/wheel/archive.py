@@ -18,7 +18,6 @@ import re
 import stat
 import struct
 import tempfile
-import threading
 import unicodedata
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -79,8 +78,7 @@ class Limits(NamedTuple):
 class Entry(NamedTuple):
     """One member as the directory describes it (a tuple, because wheels hold ten thousand of them).
 
-    `data_offset` is where its compressed bytes begin. `is_plain`: its local header is one that `local_header` could
-    have written, and no descriptor follows: it may be copied as it is.
+    `data_offset` is where its compressed bytes begin.
     """
 
     name: str
@@ -94,7 +92,6 @@ class Entry(NamedTuple):
     made_by: int
     header_offset: int
     data_offset: int = 0
-    is_plain: bool = False
 
     @property
     def mode(self) -> int:
@@ -112,12 +109,7 @@ def refuse(what: str, member: str | None = None) -> Never:
 
 
 def check_is_file(path: Path) -> None:
-    """Before it is opened: opening a pipe waits for who writes it, and some devices have no end.
-
-    Raises:
-        UsageError: It is a folder, a pipe or a device.
-        OSError: It cannot be looked at.
-    """
+    """Before it is opened: opening a pipe waits for who writes it, and some devices have no end."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
@@ -142,8 +134,6 @@ class Archive:
         self.path = path
         self.limits = limits or Limits()
         try:
-            # Windows has no pread: there a seek and a read must stay together.
-            self._lock = threading.Lock()
             check_is_file(path)
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
         except OSError as error:
@@ -177,27 +167,17 @@ class Archive:
         return self.span(entry.data_offset, entry.data_offset + entry.compressed)
 
     def span(self, start: int, end: int) -> Generator[bytes, None, None]:
-        """The file's bytes from `start` to `end`, in chunks of at most 256 KiB. Several threads may read at a time."""
+        """The file's bytes from `start` to `end`, in chunks of at most 256 KiB."""
         while start < end:
-            chunk = self._read_at(start, min(_CHUNK, end - start))
+            self._file.seek(start)
+            chunk = self._file.read(min(_CHUNK, end - start))
             if not chunk:
                 refuse(f"{self.path.name}: the file ends before byte {end}")
             yield chunk
             start += len(chunk)
 
-    def _read_at(self, start: int, count: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(self._file.fileno(), count, start)
-        with self._lock:
-            self._file.seek(start)
-            return self._file.read(count)
-
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end.
-
-        Raises:
-            VerificationFailedError: No such member, or its data are damaged or not of the declared length.
-        """
+        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end."""
         entry = self.entry(name)
         crc = length = 0
         for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
@@ -307,16 +287,7 @@ class Archive:
 
 
 def _read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
-    """All members of a ZIP file in the order of their data, with local headers checked.
-
-    Args:
-        file: The open file.
-        size: Its length in bytes.
-        max_members: More members than this are refused.
-
-    Raises:
-        VerificationFailedError: Not a ZIP file, or one that can be read in two ways.
-    """
+    """All members of a ZIP file in the order of their data, with local headers checked."""
     count, start, length, end = _find_directory(file, size)
     if count > max_members:
         refuse(f"{count} members; more than {max_members} are refused")
@@ -448,7 +419,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
     if len(raw) < _LOCAL.size:
         refuse("its local header is cut off", entry.name)
     magic, version, *fields = _LOCAL.unpack_from(raw)
-    flags, method, time, date, crc, compressed, size, name_length, extra_length = fields
+    flags, method, _, _, crc, compressed, size, name_length, extra_length = fields
     if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or raw[_LOCAL.size :] != expected or name_length != len(expected):
         refuse("its local header names another member", entry.name)
     if version > _NEWEST_VERSION:
@@ -471,10 +442,9 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
     end = data + entry.compressed
     if end > limit:
         refuse("its data overlaps the directory", entry.name)
-    plain = not extra_length and not deferred and time == entry.time and date == entry.date
     if deferred:
         end += _descriptor_length(file, entry, end)
-    return entry._replace(data_offset=data, is_plain=plain), end
+    return entry._replace(data_offset=data), end
 
 
 def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
@@ -493,11 +463,7 @@ def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse a member name that could leave the folder it is unpacked in, on any operating system.
-
-    Raises:
-        VerificationFailedError: With the name and the reason.
-    """
+    """Refuse a member name that could leave the folder it is unpacked in, on any operating system."""
     if not name or len(name) > _MAX_NAME:
         refuse("its name is empty or too long", name[:80])
     if not name.isprintable():
@@ -525,11 +491,9 @@ def check_name(name: str) -> None:
 
 
 def _check_names(entries: list[Entry]) -> dict[str, Entry]:
-    """The members of an archive by name, in its order.
+    """The members by name, in the order of the archive; no two that could not both be unpacked on every disk.
 
-    Raises:
-        VerificationFailedError: A name is unsafe, or two could not both be unpacked on every disk: they differ by case
-            alone, or one is a file and the other below it.
+    Such differ by case alone, or one is a file and the other below it.
     """
     folded: dict[str, str] = {}
     parents: dict[str, str] = {}  # to the first member in it
@@ -569,9 +533,6 @@ def _check_link(name: str, raw: bytes) -> None:
     """A link may climb only at its start and only to inside the wheel: then no chain of links gets out.
 
     One to nothing leads nowhere: installers write an empty file for it (nodejs-bin).
-
-    Raises:
-        VerificationFailedError: With the name of the link and the reason.
     """
     if not raw:
         return

@@ -92,49 +92,35 @@ class Elf:
     Attributes:
         machine: As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are not those of
             64-bit little-endian machines.
-        kind: `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`.
         needed: DT_NEEDED and DT_FILTER in order: glibc loads neither without (without DT_AUXILIARY, it does).
-        rpath: DT_RPATH split at colons.
         runpath: DT_RUNPATH split at colons; None where there is none (then the loader uses DT_RPATH).
         versions: Library name to the symbol versions required of it, such as `GLIBC_2.17`.
-        segments: What is loaded (PT_LOAD).
-        dynamic: The dynamic section: (tag, value).
         version_names: Index of a required version, as symbols name it, to (library, version).
-        executable_stack: Asked for by PT_GNU_STACK, or by none of it.
-        interpreter: The loader that a program names (PT_INTERP).
-        static_tls: Bytes of thread-local variables that must lie where the first libraries have theirs.
     """
 
     machine: str
-    kind: str
+    kind: str  # `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`
     soname: str | None = None
     needed: tuple[str, ...] = ()
-    rpath: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()  # DT_RPATH split at colons
     runpath: tuple[str, ...] | None = None
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
-    segments: tuple[Segment, ...] = ()
-    dynamic: tuple[tuple[int, int], ...] = ()
+    segments: tuple[Segment, ...] = ()  # what is loaded (PT_LOAD)
+    dynamic: tuple[tuple[int, int], ...] = ()  # the dynamic section: (tag, value)
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    executable_stack: bool = False
-    interpreter: str | None = None
-    static_tls: int = 0
+    executable_stack: bool = False  # asked for by PT_GNU_STACK, or by none of it
+    interpreter: str | None = None  # the loader that a program names (PT_INTERP)
+    static_tls: int = 0  # bytes of thread-local variables that must lie where the first libraries have theirs
 
     def file_offset(self, address: int) -> int:
-        """Where in the file a loaded address lies."""
-        for segment in self.segments:
-            if segment.address <= address < segment.address + segment.size:
-                return segment.offset + address - segment.address
-        raise damaged("a table is outside what is loaded")
+        """The place in the file of a loaded address."""
+        return _file_offset(self.segments, address)
 
     @property
     def search_path(self) -> tuple[str, ...]:
         """Where the loader looks for what this file needs: RUNPATH, or RPATH where there is no RUNPATH."""
         return self.rpath if self.runpath is None else self.runpath
-
-    @property
-    def is_loadable(self) -> bool:
-        return self.kind in ("shared", "executable")
 
 
 def read_elf(data: Buffer) -> Elf:
@@ -169,8 +155,14 @@ def symbol_name(data: Buffer, offset: int) -> str:
 
 def _text(raw: bytes) -> str:
     """Decoded for comparison and display: what could not be printed is escaped, so it names no file either."""
-    text = raw.decode("utf-8", "backslashreplace")
-    return printable(text)
+    return printable(raw.decode("utf-8", "backslashreplace"))
+
+
+def _file_offset(segments: Iterable[Segment], address: int) -> int:
+    for segment in segments:
+        if segment.address <= address < segment.address + segment.size:
+            return segment.offset + address - segment.address
+    raise damaged("a table is outside what is loaded")
 
 
 def damaged(what: str) -> VerificationFailedError:
@@ -264,12 +256,7 @@ class _Reader:
         return dynamic
 
     def _file_offset(self, address: int | None) -> int | None:
-        if address is None:
-            return None
-        for segment in self.loads:
-            if segment.address <= address < segment.address + segment.size:
-                return segment.offset + address - segment.address
-        raise damaged("a table is outside what is loaded")
+        return None if address is None else _file_offset(self.loads, address)
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
         tags: list[tuple[int, int]] = []
@@ -395,16 +382,18 @@ _LOCAL = 0
 class Symbols:
     """The dynamic symbols of a library.
 
-    Attributes:
-        undefined: What must be found elsewhere: name to (library, version), both empty for one without version.
-            Weak ones are left out: they may stay undefined.
-        defined: The names that it gives to others.
-        error: Why they could not be read; then there are none.
+    `undefined`: What must be found elsewhere: name to (library, version), both empty for one without version. Weak ones
+    are left out: they may stay undefined.
     """
 
     undefined: dict[str, tuple[str, str]] = field(default_factory=dict)
-    defined: frozenset[str] = frozenset()
-    error: str | None = None
+    exports: frozenset[str] = frozenset()  # the names that it gives to others
+    error: str | None = None  # why they could not be read; then there are none
+
+    def source(self, name: str) -> str | None:
+        """The library that a name is taken from, in words, empty for any; None for a name that it does not take."""
+        library, version = self.undefined.get(name, (None, ""))
+        return f" from {library}, version {version}" if library else library
 
 
 def read_symbols(data: Buffer, elf: Elf) -> Symbols:

@@ -1,27 +1,24 @@
-"""Messages of loaders, Python, CUDA and compilers, their causes and cures: `messages.yaml`, matched with texts.
+"""Explanations of messages of loaders, Python, CUDA and compilers: the cause, the culprit, the cure.
 
-Explanations of loaders' messages: the cause, the culprit, the cure.
-
-Loaders name the file that they were asked for, seldom the one that is wrong. What is wrong is looked for in the files:
-in the wheel, or in the folder of the installed package. Where nothing is wrong there, it is the machine, and the
-explanation says which of its parts. Which message means what: `messages.yaml`.
+Which message means what: `messages.yaml`. Loaders name the file that they were asked for, seldom the one that is wrong.
+What is wrong is looked for in the files: in the wheel, or in the folder of the installed package. Where nothing is
+wrong there, it is the machine, and the explanation says which of its parts.
 
 Behind "[WinError 126] The specified module could not be found" Windows does not say which file it missed. Python names
 the file that it was asked to load; torch/__init__.py loads torch/lib/*.dll one by one in the order of the folder, which
 NTFS keeps sorted without regard to case. So the file named is the first one with a broken chain of imports, and usually
 a bystander.
-
 """
 
 import mmap
 import posixpath
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from farm import catalog
 from farm.base.errors import UsageError, VerificationFailedError
@@ -53,36 +50,13 @@ class Row(Model):
     source: str
 
 
-class GlibcRow(Model):
-    """The first systems with a glibc."""
-
-    version: str
-    systems: str
-    source: str
-
-
-class SymbolRow(Model):
-    """The library that names of this form belong to."""
-
-    pattern: str
-    owner: str
-    cure: str
-
-
-class LibraryRow(Model):
-    """The package that brings libraries of these names."""
-
-    names: list[str]
-    source: str
-
-
 class Tables(Model):
-    """The file."""
+    """The file: messages; the first systems with a glibc; whose names of a form are; who brings a library."""
 
     messages: list[Row]
-    glibc: list[GlibcRow]
-    symbols: list[SymbolRow]
-    libraries: list[LibraryRow]
+    glibc: list[dict[str, str]]
+    symbols: list[dict[str, str]]
+    libraries: list[dict[str, Any]]
 
 
 @cache
@@ -92,42 +66,26 @@ def tables() -> Tables:
 
 def source_of(library: str) -> str:
     """The package or component that holds a library; empty if that is not known."""
-    return next((row.source for row in tables().libraries if fits(library, tuple(row.names))), "")
-
-
-class Known(NamedTuple):
-    """A row that fits, and where in the texts; no match where the way in which the process ended decided."""
-
-    row: Row
-    match: re.Match[str] | None
+    return next((str(row["source"]) for row in tables().libraries if fits(library, tuple(row["names"]))), "")
 
 
 def known(
     texts: Sequence[str], module: str, *, signal: str | None = None, hung: bool = False, gpu: bool = True
-) -> list[Known]:
-    """The rows that fit, in the order of the table.
+) -> list[tuple[Row, re.Match[str] | None]]:
+    """The rows that fit, in the order of the table; no match where the way in which the process ended decided.
 
-    Args:
-        texts: What was written.
-        module: The package that it is about.
-        signal: The signal that ended the process.
-        hung: The run did not end in its time.
-        gpu: It could use a card.
+    `signal` ended the process; `hung`: it did not end in its time; `gpu`: it could use a card.
     """
-    found: list[Known] = []
+    found: list[tuple[Row, re.Match[str] | None]] = []
     for row in tables().messages:
-        if any(other.row.id in row.unless for other in found):
+        if any(other.id in row.unless for other, _ in found):
             continue
-        match = _first(row, texts, re.escape(module))
+        patterns = [*(each.replace("{module}", re.escape(module)) for each in row.patterns), *map(re.escape, row.also)]
+        matches = (re.search(pattern, text, re.IGNORECASE) for text in texts for pattern in patterns)
+        match = min(filter(None, matches), key=lambda match: match.start(), default=None)
         if match or (signal in row.signals and not hung) or (row.hung and hung and row.gpu == gpu):
-            found.append(Known(row, match))
+            found.append((row, match))
     return found
-
-
-def _first(row: Row, texts: Sequence[str], module: str) -> re.Match[str] | None:
-    patterns = [each.replace("{module}", module) for each in row.patterns] + [re.escape(each) for each in row.also]
-    matches = (re.search(pattern, text, re.IGNORECASE) for text in texts for pattern in patterns)
-    return min((match for match in matches if match), key=lambda match: match.start(), default=None)
 
 
 def words(
@@ -170,29 +128,24 @@ _LIBRARY = re.compile(r"\.(so(\.[\d.]+)?|dll|pyd)$", re.IGNORECASE)
 class Explanation(Frozen):
     """One message, explained.
 
-    Attributes:
-        message: What was recognised, such as `winerror 126`.
-        cause: What it means here.
-        culprits: The files that cause it, each with what is wrong; empty: none of these files does.
-        cure: What to do.
+    `culprits`: The files that cause it, each with what is wrong; empty: none of these files does.
     """
 
-    message: str
-    cause: Printable
+    message: str  # what was recognised, such as `winerror 126`
+    cause: Printable  # what it means here
     culprits: tuple[Printable, ...] = ()
-    cure: Printable
+    cure: Printable  # what to do
 
 
 def explain(path: Path, message: str) -> tuple[Explanation, ...]:
-    """Explain each error that is recognised in `message`; empty where none is.
+    """Explain each error that is recognised in `message`, which may be a whole traceback; empty where none is.
 
     Args:
         path: A wheel, or the folder of an installed package.
-        message: What the loader, Python, the kernel or CUDA wrote; whole tracebacks are fine.
+        message: What the loader, Python, the kernel or CUDA wrote.
 
     Raises:
         UsageError: There is no such file or folder, or no library in it.
-        VerificationFailedError: The wheel is damaged.
     """
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder")
@@ -204,7 +157,7 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
         if match is None:
             continue
         there = _LOOKS[row.looks](files, match) if row.looks else None
-        cause, culprits, cure = there or ("", list(_needing(files, row.needs)), "")
+        cause, culprits, cure = there or ("", _needing(files, row.needs), "")
         filled = words([text], module)
         cause = cause or row.what.format(**filled)
         cure = cure if cure and not cure.startswith(";") else row.fix.format(**filled) + cure
@@ -214,9 +167,9 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
     return tuple(explanation for _, explanation in sorted(found, key=lambda each: each[0]))
 
 
-def _needing(files: "Files", patterns: Sequence[str]) -> Iterator[str]:
-    for library in files.libraries if patterns else ():
-        yield from (f"{library.path} needs {name}" for name in library.needed if fits(name, tuple(patterns)))
+def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:
+    found = ((each, name) for each in (files.libraries if patterns else ()) for name in each.needed)
+    return [f"{library.path} needs {name}" for library, name in found if fits(name, tuple(patterns))]
 
 
 @dataclass(frozen=True)
@@ -282,25 +235,28 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
         raise UsageError(f"{folder}: more than {_MAX_FILES} libraries; give the package's own folder")
     symbols: dict[str, Symbols | DllSymbols] = {}
 
-    def read(file: Path, name: str) -> Library:
-        library, symbols_ = _read_file(file, name, code)
-        if symbols_ is not None:
-            symbols[name] = symbols_
-        return library
+    def read(file: Path) -> Library:
+        name = file.relative_to(site).as_posix() if file.is_relative_to(site) else f"{_SHARED}/{file.name}"
+        try:
+            with file.open("rb") as stream:
+                if not stream.read(4).startswith(magics(name)):
+                    return _no_library(name)
+                with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    symbols[name] = symbols_of(data)
+                    return read_library(name, "", data, code)
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
 
-    def name_of(file: Path) -> str:
-        return file.relative_to(site).as_posix() if file.is_relative_to(site) else f"{_SHARED}/{file.name}"
-
-    libraries = [read(file, name_of(file)) for file in files if file.is_file()]
+    libraries = tuple(read(file) for file in files if file.is_file())
+    here = {library.path for library in libraries}
     ways = {
-        f"{place}/{name}".lstrip("/"): None
+        posixpath.join(place, name)
         for library in libraries
         for place in (search_folders(library) if library.format == "elf" else ())
         for name in library.needed
     }
-    here = {library.path for library in libraries}
-    beside = tuple(read(site / path, path) for path in ways if path not in here and (site / path).is_file())
-    return Contents(files={}, libraries=tuple(libraries), symbols=symbols, dependencies=beside)
+    beside = tuple(read(site / path) for path in sorted(ways - here) if (site / path).is_file())
+    return Contents(files={}, libraries=libraries, symbols=symbols, dependencies=beside)
 
 
 def _libs(package: Path) -> list[Path]:
@@ -312,17 +268,6 @@ def _libs(package: Path) -> list[Path]:
         if re.search(rf'^"?{re.escape(package.name)}/', text, re.MULTILINE):
             own.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
     return [site / name for name in sorted(own) if (site / name).is_dir()]
-
-
-def _read_file(file: Path, name: str, code: Code | None) -> tuple[Library, Symbols | DllSymbols | None]:
-    try:
-        with file.open("rb") as stream:
-            if not stream.read(4).startswith(magics(name)):
-                return _no_library(name), None
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return read_library(name, "", data, code), symbols_of(data)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
 
 
 def _no_library(name: str) -> Library:
@@ -350,35 +295,18 @@ def _undefined_symbol(files: Files, match: re.Match[str]) -> _Found:
     symbol = given(match)
     symbols = files.contents.symbols
     takers = [
-        f"{path} takes it" + _from(each, symbol)
-        for path, each in symbols.items()
-        if (
-            symbol in each.undefined
-            if isinstance(each, Symbols)
-            else any(symbol in taken for taken in each.imports.values())
-        )
+        f"{path} takes it{source}" for path, each in symbols.items() if (source := each.source(symbol)) is not None
     ]
-    givers = [
-        path
-        for path, each in symbols.items()
-        if symbol in (each.defined if isinstance(each, Symbols) else each.exports)
-    ]
-    owned = next((each for each in tables().symbols if re.match(each.pattern, symbol)), None)
+    givers = [path for path, each in symbols.items() if symbol in each.exports]
+    owned = next((each for each in tables().symbols if re.match(each["pattern"], symbol)), None)
     if givers:
         cause = f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library was loaded first"
         cure = "take other copies out of LD_LIBRARY_PATH and PATH, and import nothing before that brings its own"
     else:
-        owner = owned.owner if owned else "a library that these files need"
+        owner = owned["owner"] if owned else "a library that these files need"
         cause = f"{symbol} should come from {owner}, and the version that was loaded does not have it"
-        cure = owned.cure if owned else "install the versions that METADATA pins, or build the wheel again"
+        cure = owned["cure"] if owned else "install the versions that METADATA pins, or build the wheel again"
     return cause, takers, cure
-
-
-def _from(each: Symbols | DllSymbols, symbol: str) -> str:
-    if isinstance(each, DllSymbols):
-        return " from " + next(dll for dll, taken in each.imports.items() if symbol in taken)
-    library, version = each.undefined[symbol]
-    return f" from {library}, version {version}" if library else ""
 
 
 def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
@@ -520,19 +448,18 @@ def _module(files: Files, match: re.Match[str]) -> _Found:
         suffixes = ", ".join(each.removeprefix(stem) for each in binary)
         cure = (
             "python -c 'import _imp; print(_imp.extension_suffixes())' lists what it imports: use the Python that the "
-        )
-        cure += (
             "suffix names, or the wheel for this one; if the suffix is listed, another folder of this name comes first "
+            "(the current folder, PYTHONPATH)"
         )
-        cure += "(the current folder, PYTHONPATH)"
         return f"{name} is there, and the Python that looked for it does not import {suffixes}", binary, cure
     if any(each in files.names for each in (f"{stem}.py", f"{stem}/__init__.py")):
         cure = "another folder of this name comes first: run Python elsewhere, and unset PYTHONPATH"
         return f"{name} is there", (), cure
     cure = (
         "the build left it out, or the code that imports it is for another version: install the versions that belong "
+        "together, or build the wheel with it"
     )
-    return f"{name} is not among these files", (), cure + "together, or build the wheel with it"
+    return f"{name} is not among these files", (), cure
 
 
 def _entry(files: Files, match: re.Match[str]) -> _Found:
@@ -542,7 +469,7 @@ def _entry(files: Files, match: re.Match[str]) -> _Found:
     lacks = [
         f"{path} has no {name}"
         for path, each in files.contents.symbols.items()
-        if called.search(path) and name not in (each.defined if isinstance(each, Symbols) else each.exports)
+        if called.search(path) and name not in each.exports
     ]
     cause = (
         f"Python calls {name} of a module, and the file that it found does not have it: it was renamed, its symbols "
@@ -596,8 +523,8 @@ def _version(files: Files, match: re.Match[str]) -> _Found:
     cause = f"the system's {file} is older than these files were built for: it lacks {wanted}"
     cure = "install a wheel that was built on an older system (a lower manylinux tag), or build it there"
     if family == "GLIBC":
-        first = next((row for row in tables().glibc if _numbers(row.version) >= _numbers(version)), None)
-        systems = f": {first.systems} and newer" if first else ""
+        first = next((row for row in tables().glibc if _numbers(row["version"]) >= _numbers(version)), None)
+        systems = f": {first['systems']} and newer" if first else ""
         cause = f"the system's glibc is older than {version}, which these files need{systems}"
         cure = f"use a newer system or container; {cure}; glibc cannot be installed beside"
     elif family in ("GLIBCXX", "CXXABI"):

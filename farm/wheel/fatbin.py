@@ -29,6 +29,7 @@ one major one (CUDA C++ Programming Guide, "Compute Capabilities", "Family- and 
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from farm.base.errors import VerificationFailedError
@@ -113,11 +114,7 @@ def has_kernel(cubin: bytes) -> bool:
 def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
     """(type, offset, length) of each section that is in the file, up to the first header that does not."""
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
-    table, size, count = (
-        int.from_bytes(cubin[40:48], "little"),
-        int.from_bytes(cubin[58:60], "little"),
-        int.from_bytes(cubin[60:62], "little"),
-    )
+    (table,), (size, count) = struct.unpack("<Q", cubin[40:48]), struct.unpack("<HH", cubin[58:62])
     for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
         at = table + index * size
         if at + _SECTION.size > len(cubin):
@@ -207,19 +204,15 @@ _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest libr
 class FatEntry(NamedTuple):
     """Code for one architecture.
 
-    Attributes:
-        kind: `sass` (machine code) or `ptx`.
-        sm: 35 for sm_35; "90a" and "100f" for code of one GPU or one family.
-        size: Bytes in the file, without the header.
-        is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every
-            library, so an architecture that only stubs have is not a promise kept. What its symbol table says
-            decides (`farm.wheel.fatbin`), of compressed ones too.
+    `is_stub`: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every library, so
+    an architecture that only stubs have is not a promise kept. What its symbol table says decides
+    (`farm.wheel.fatbin`), of compressed ones too.
     """
 
-    kind: Literal["ptx", "sass"]
-    sm: int | str
+    kind: Literal["ptx", "sass"]  # `sass` (machine code) or `ptx`
+    sm: int | str  # 35 for sm_35; "90a" and "100f" for code of one GPU or one family
     compressed: bool
-    size: int
+    size: int  # bytes in the file, without the header
     is_stub: bool
 
 
@@ -227,6 +220,7 @@ class Container(NamedTuple):
     """One fat binary: the same kernels for each of its architectures. `offset` counts from the section's start."""
 
     offset: int
+    size: int  # bytes, with its header
     entries: tuple[FatEntry, ...]
 
     @property
@@ -256,16 +250,11 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
         first = position + header
         if first + length > end:
             raise _damaged(position - start, "a container reaches beyond the section")
-        budget -= 1
-        entries = []
-        for entry in _entries(data, first, first + length, start):
-            entries.append(entry)
-            budget -= 1
-            if budget < 0:
-                break
+        entries = tuple(islice(_entries(data, first, first + length, start), budget))
+        budget -= 1 + len(entries)
         if budget < 0:
             raise _damaged(position - start, f"more than {_MAX_ENTRIES} entries and containers")
-        containers.append(Container(position - start, tuple(entries)))
+        containers.append(Container(position - start, header + length, entries))
         position = first + length
     return containers
 
@@ -309,12 +298,7 @@ def _name(sm: int, flags: int) -> int | str:
 
 
 def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator[FatEntry]:
-    """The entries of one of kind 0x100.
-
-    Raises:
-        struct.error: Their headers are cut off.
-        VerificationFailedError: They contradict what they describe.
-    """
+    """The entries of one of kind 0x100; `struct.error` where their headers are cut off."""
     compressed = bool(flags & _COMPRESSED)
     count, end = struct.unpack_from("<II", headers)
     # A linker's stubs for all architectures are this small together; what is larger is taken to hold kernels.
@@ -365,17 +349,9 @@ def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int)
     return content is None or not has_kernel(content), architecture(content or b"")
 
 
-class Found(NamedTuple):
-    """A container with its place in the file, in bytes."""
-
-    container: Container
-    offset: int
-    end: int
-
-
-def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Found]:
-    """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name."""
-    found: list[Found] = []
+def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Container]:
+    """Containers outside the known ranges, by their place in the file: the driver finds them by a pointer."""
+    found: list[Container] = []
     position = 0
     while (position := data.find(_START, position)) >= 0:
         # The bytes of a known section were read by its headers already.
@@ -386,7 +362,7 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Fo
         elif end == position + 16 or end > len(data):
             position += 1
         else:
-            found += (Found(each, position, end) for each in read_fatbins(data, position, end))
+            found += (each._replace(offset=position) for each in read_fatbins(data, position, end))
             position = end
         if len(found) > _MAX_ENTRIES:
             raise _damaged(position, f"more than {_MAX_ENTRIES} containers")

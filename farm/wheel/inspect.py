@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import field_serializer
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.archive import Archive, Limits
+from farm.wheel.archive import Archive
 from farm.wheel.library import Code, Library, read_contents
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.needs import Need, resolve, system_needs
@@ -21,26 +21,20 @@ DECODED = 16 << 20
 class WheelContents(Frozen):
     """A wheel's own words and what its libraries are.
 
-    Attributes:
-        tags: Expanded, from WHEEL.
-        size: Bytes of the file.
-        unpacked: Bytes of all members.
-        libraries: The ELF and PE files; `instructions` count from the lowest CPU level.
-        needs: Who needs what and who answers.
-        manylinux: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
-            `manylinux_problem`.
+    `manylinux`: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
+    `manylinux_problem`.
     """
 
     file: str
-    size: int
-    unpacked: int
+    size: int  # bytes of the file
+    unpacked: int  # bytes of all members
     name: str
     version: str
     requires_python: str | None
     requires_dist: tuple[str, ...]
-    tags: tuple[str, ...]
-    libraries: tuple[Library, ...]
-    needs: tuple[Need, ...]
+    tags: tuple[str, ...]  # expanded, from WHEEL
+    libraries: tuple[Library, ...]  # the ELF and PE files; `instructions` count from the lowest CPU level
+    needs: tuple[Need, ...]  # who needs what and who answers
     manylinux: str | None
     manylinux_problem: str | None
 
@@ -62,21 +56,14 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None = None) -> WheelContents:
-    """Read a wheel.
+def inspect(wheel: Path, *, decoded: int | None = DECODED) -> WheelContents:
+    """Read a wheel; `UsageError` where there is none, `VerificationFailedError` where it is damaged.
 
-    Args:
-        wheel: The file.
-        decoded: Of libraries up to this many bytes the machine code is decoded too (about 15 MB/s); None: of all.
-        limits: What the wheel may ask of this machine.
-
-    Raises:
-        UsageError: No such file.
-        VerificationFailedError: Not a wheel, or a damaged one.
+    `decoded`: of libraries up to this many bytes the machine code is decoded too (about 15 MB/s); None: of all.
     """
     check_supported(wheel.name)
     code = Code(level_names()[0])
-    with Archive(wheel, limits) as archive:
+    with Archive(wheel) as archive:
         info, members = read_dist_info(archive), archive.members
         contents = read_contents(
             archive, lambda name: code if decoded is None or members[name].size <= decoded else None
@@ -104,13 +91,13 @@ def _manylinux(
 ) -> tuple[str | None, str | None]:
     machine = platform_machine(tags)
     if machine is None:
-        if any(tag.rpartition("-")[2].startswith("win") for tag in tags):
+        platforms = {tag.rpartition("-")[2] for tag in tags}
+        if any(platform.startswith("win") for platform in platforms):
             return None, "manylinux levels are for Linux wheels; this one is for Windows"
-        if all(tag.rpartition("-")[2] == "any" for tag in tags):
+        if platforms == {"any"}:
             return None, "manylinux levels are for Linux wheels; this one is for any system"
         return None, "its tags are not Linux tags of one machine"
-    system = system_needs(libraries, needs)
     try:
-        return earned_level(system, machine).name, None
+        return earned_level(system_needs(libraries, needs), machine).name, None
     except VerificationFailedError as error:
         return None, str(error)

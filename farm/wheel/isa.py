@@ -213,11 +213,7 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collect
 
 
 def _not_decoded(elf: Elf, level: str) -> str | None:
-    """Why no machine code can be held to the level; None where it can.
-
-    Raises:
-        UsageError: No such level.
-    """
+    """Why no machine code can be held to the level; None where it can."""
     known = (*arm_table(), *level_names())
     if level not in known:
         raise UsageError(f"CPU level {level!r} cannot be checked", hint=f"levels that can: {', '.join(known)}")

@@ -68,41 +68,32 @@ class Instructions(NamedTuple):
 class Library(NamedTuple):
     """The facts of one ELF or PE file in a wheel; those that the files have too are explained there (`Elf`, `Pe`).
 
-    Attributes:
-        path: Member name.
-        format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
-        page_size: The largest pages of a kernel that loads it (ELF); 0: it is not loaded.
-        needed: With the loader of a program.
-        named: DLLs that it loads by name (PE; known files only).
-        search_path: RUNPATH, or RPATH without one, split (ELF).
-        has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
-        fatbins: Groups of fat binaries with kernels, the largest group first.
-        empty_fatbins: Fat binaries without a kernel (the linker's stubs).
-        error: Why the file could not be read; then the facts are empty.
+    `format`: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix. `has_runpath`:
+    That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
     """
 
-    path: str
+    path: str  # member name
     sha256: str
     size: int
     format: Literal["elf", "pe"] = "elf"
     machine: str = ""
-    page_size: int = 0
+    page_size: int = 0  # the largest pages of a kernel that loads it (ELF); 0: it is not loaded
     kind: str = "other"
     soname: str | None = None
-    needed: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()  # with the loader of a program
     delay_needed: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()  # DLLs that it loads by name (PE; known files only)
     linker: str | None = None
-    search_path: tuple[str, ...] = ()
+    search_path: tuple[str, ...] = ()  # RUNPATH, or RPATH without one, split (ELF)
     has_runpath: bool = False
     versions: Mapping[str, tuple[str, ...]] = {}
     executable_stack: bool = False
     interpreter: str | None = None
     static_tls: int = 0
-    fatbins: tuple[FatbinSet, ...] = ()
-    empty_fatbins: int = 0
+    fatbins: tuple[FatbinSet, ...] = ()  # groups of fat binaries with kernels, the largest group first
+    empty_fatbins: int = 0  # fat binaries without a kernel (the linker's stubs)
     instructions: Instructions | None = None
-    error: str | None = None
+    error: str | None = None  # why the file could not be read; then the facts are empty
 
     @property
     def is_loadable(self) -> bool:
@@ -204,7 +195,7 @@ def _fatbins(
 ) -> tuple[tuple[FatbinSet, ...], int]:
     """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
     containers = [container for start, end in ranges for container in read_fatbins(data, start, end)]
-    containers += [each.container for each in find_fatbins(data, known)]
+    containers += find_fatbins(data, known)
     count: Counter[_Archs] = Counter()
     weight: Counter[_Archs] = Counter()
     for container in containers:
@@ -285,14 +276,11 @@ def read_contents(
 ) -> Contents:
     """Read every member once.
 
-    Args:
-        archive: The open wheel.
-        code_of: For a member's name, what is asked of its machine code.
-        with_symbols: Read what the libraries take from one another, too.
-        device: Look for GPU code.
+    `code_of`: for a member's name, what is asked of its machine code; `device`: look for GPU code; `with_symbols`: read
+    what the libraries take from one another, too. A damaged library has `Library.error`.
 
     Raises:
-        VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
+        VerificationFailedError: A member is damaged.
         InfrastructureError: The disk failed or is full.
     """
     files: dict[str, tuple[str, int]] = {}
@@ -343,7 +331,7 @@ class _Calls:
         self.archive, self.symbols = archive, contents.symbols
         self.seen = {library.path: library.instructions for library in contents.libraries if library.instructions}
         self.gives = {
-            path: _short(own.defined if isinstance(own, Symbols) else own.exports)
+            path: _short(own.exports)
             for path, own in self.symbols.items()
             if path in contents.dispatching and path in self.seen
         }

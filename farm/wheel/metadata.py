@@ -1,10 +1,8 @@
-"""A wheel's own account: its file name, METADATA and WHEEL.
+"""A wheel's own account: its file name, METADATA, WHEEL and RECORD, the list of its files with their hashes.
 
 Names and tags are read as `packaging.utils` and `packaging.tags` read them (the tests compare them).
-Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata".
-
-
-RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects").
+Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata", "Recording
+installed projects".
 """
 
 import base64
@@ -17,9 +15,12 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from packaging.requirements import InvalidRequirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.requirement import read_requirement
 from farm.base.text import before_download
 from farm.wheel.archive import Archive
 
@@ -51,29 +52,25 @@ class WheelName(NamedTuple):
 
 
 class DistInfo(NamedTuple):
-    """METADATA and WHEEL.
+    """METADATA and WHEEL."""
 
-    Attributes:
-        folder: The `.dist-info` folder.
-        tags: Expanded (`cp311-cp311-linux_x86_64`).
-        no_tags: Tag headers that are none, which installers pass over.
-        headers: All of METADATA, by name in lower case.
-        wheel_headers: All of WHEEL.
-    """
-
-    folder: str
+    folder: str  # the `.dist-info` folder
     name: str
     version: str
     requires_python: str | None
     requires_dist: tuple[str, ...]
-    tags: frozenset[str]
-    no_tags: tuple[str, ...] = ()
-    headers: Mapping[str, list[str]] = {}
-    wheel_headers: Mapping[str, list[str]] = {}
+    tags: frozenset[str]  # expanded (`cp311-cp311-linux_x86_64`)
+    no_tags: tuple[str, ...] = ()  # tag headers that are none, which installers pass over
+    wheel_headers: Mapping[str, list[str]] = {}  # of WHEEL, by name in lower case
 
     @property
     def record(self) -> str:
         return f"{self.folder}/RECORD"
+
+    @property
+    def signed(self) -> frozenset[str]:
+        """RECORD and its signatures, which another RECORD makes false."""
+        return frozenset(self.record + ending for ending in ("", ".jws", ".p7s"))
 
     @property
     def stem(self) -> str:
@@ -82,11 +79,7 @@ class DistInfo(NamedTuple):
 
 
 def parse_wheel_name(filename: str) -> WheelName:
-    """Take a wheel's file name apart.
-
-    Raises:
-        VerificationFailedError: It is not one.
-    """
+    """Take a wheel's file name apart, or `VerificationFailedError`."""
     match = _NAME.fullmatch(filename)
     tags = _expanded(match[3]) if match else set()
     try:
@@ -101,15 +94,11 @@ def parse_wheel_name(filename: str) -> WheelName:
             hint = f"rename it as it was before its download: {was}"
         raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})", hint=hint) from error
     parts = tuple(filename.removesuffix(".whl").split("-"))
-    return WheelName(_normal_name(match[1]), version, frozenset(map("-".join, tags)), parts)
+    return WheelName(canonicalize_name(match[1]), version, frozenset(map("-".join, tags)), parts)
 
 
 def read_dist_info(archive: Archive) -> DistInfo:
-    """Read the one `.dist-info` folder.
-
-    Raises:
-        VerificationFailedError: None or several, a file missing or malformed.
-    """
+    """Read the one `.dist-info` folder, or `VerificationFailedError`."""
     # pip and installer count a file of such a name too.
     folders = {name.partition("/")[0] for name in archive.members if ".dist-info" in name}
     folders = {folder for folder in folders if folder.endswith(".dist-info")}
@@ -131,7 +120,6 @@ def read_dist_info(archive: Archive) -> DistInfo:
         requires_dist=tuple(metadata.get("requires-dist", ())),
         tags=frozenset("-".join(tag) for line in lines for tag in _expanded(line)),
         no_tags=tuple(line for line in lines if not _expanded(line)),
-        headers=metadata,
         wheel_headers=wheel,
     )
 
@@ -145,11 +133,7 @@ def same_version(left: str, right: str) -> bool:
 
 
 def same_name(left: str, right: str) -> bool:
-    return _normal_name(left) == _normal_name(right)
-
-
-def _normal_name(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return canonicalize_name(left) == canonicalize_name(right)
 
 
 def normal_version(version: str) -> str:
@@ -162,10 +146,6 @@ def normal_version(version: str) -> str:
 
 def normal_requirement(requirement: str) -> str:
     """A requirement (PEP 508) in normal form, or `UsageError`."""
-    from packaging.requirements import InvalidRequirement  # noqa: PLC0415 (slow to import, seldom needed)
-
-    from farm.base.requirement import read_requirement  # noqa: PLC0415 (as above)
-
     try:
         if not requirement.isprintable():
             raise InvalidRequirement("control characters")
@@ -344,15 +324,9 @@ def render_record(rows: Iterable[Row]) -> bytes:
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
-    """RECORD compared with the members of the wheel.
+    """(path, what is wrong) of RECORD, in its order, then of the wheel's `files`: sha256 and length by name.
 
-    Args:
-        rows: The parsed RECORD (`read_record`).
-        record: RECORD's own name; it and its signatures carry no hash.
-        files: (sha256 in hexadecimal, length) of each file of the wheel.
-
-    Returns:
-        (path, what is wrong), in the order of RECORD, then of the wheel. Empty: all is well.
+    `record`: RECORD's own name; it and its signatures carry no hash.
     """
     signatures = {f"{record}.jws", f"{record}.p7s"}  # "Binary distribution format": they cannot sign themselves
     unhashed = {record, *signatures}

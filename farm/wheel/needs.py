@@ -11,12 +11,9 @@ needs is looked for in its own folder, in the folder of python.exe, in folders a
 (`<name>.libs` by delvewheel's code), and in System32; never in PATH. Case does not count. Source: Microsoft,
 "Dynamic-link library search order".
 
-
-The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's.
-
-pip unpacks them beside it, so its RUNPATHs lead from one into the other (`$ORIGIN/../../nvidia/cublas/lib`). Here they
-are files on this machine: what the wheel imports from them is looked up in them, and what they hold is judged with it.
-
+The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's, are unpacked beside
+it, so its RUNPATHs lead from one into the other (`$ORIGIN/../../nvidia/cublas/lib`): what it imports from them is
+looked up in them, and what they hold is judged with it.
 """
 
 import posixpath
@@ -34,7 +31,7 @@ from packaging.utils import canonicalize_name
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_of
 from farm.base.requirement import read_requirement
-from farm.wheel.archive import Archive, Limits
+from farm.wheel.archive import Archive
 from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
 from farm.wheel.pe import added_folders, fits, openmp_runtimes, owner
@@ -112,12 +109,7 @@ def inside(member: str, entry: str) -> str | None:
 
 
 def foreign(member: str, entry: str) -> str | None:
-    """Why an entry of a wheel's library leads elsewhere than into site-packages; None where it stays inside.
-
-    Args:
-        member: The library's name in the wheel.
-        entry: Of its RUNPATH or RPATH, as it is written there (ld.so(8)).
-    """
+    """Why an entry of a library's RUNPATH or RPATH leads out of site-packages; None where it stays inside."""
     if entry.startswith(_BUILD_IMAGE):
         return None
     if not entry:
@@ -141,9 +133,7 @@ DRIVER = ("libcuda.so.1", "libnvidia-*")
 
 
 def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()) -> list[Need]:
-    """Every need of every loadable library, and who answers it.
-
-    Since every library of the wheel is looked at, needs of needs are covered.
+    """Every need of every loadable library, and who answers it. All are looked at, so needs of needs are covered.
 
     Args:
         libraries: All libraries of the wheel.
@@ -163,12 +153,25 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
     inherited = _inherited(loadable, places)
+
+    def answered(library: Library, name: str, paths: list[str]) -> Need:
+        # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
+        for path in paths:
+            for answer, where in ((Answer.WHEEL, places), (Answer.DEPENDENCY, beside)):
+                if by := where.get((path, library.machine)):
+                    return Need(library.path, name, answer, by)
+        by = names.get((name, library.machine))
+        # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
+        if by not in beside.values() and any(fnmatchcase(name, pattern) for pattern in patterns):
+            return Need(library.path, name, Answer.EXCLUDED)
+        if is_system_library(name):
+            return Need(library.path, name, Answer.SYSTEM)
+        return Need(library.path, name, Answer.UNREACHABLE if by else Answer.MISSING, by)
+
     needs = []
     for library in loadable:
         folders = [*search_folders(library), *inherited.get(library.path, ())]
-        for name in library.needed:
-            paths = _paths(library, name, folders)
-            needs.append(_resolve(library, name, paths, (places, beside), names, patterns))
+        needs += [answered(library, name, _paths(library, name, folders)) for name in library.needed]
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
@@ -179,30 +182,6 @@ def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
         return [posixpath.join(folder, name) for folder in folders]
     path = inside(library.path, name)
     return [] if path is None else [path]
-
-
-def _resolve(
-    library: Library,
-    name: str,
-    paths: list[str],
-    places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
-    names: dict[tuple[str, str], str],
-    exclude: Sequence[str],
-) -> Need:
-    # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
-    for path in paths:
-        for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
-            by = where.get((path, library.machine))
-            if by is not None:
-                return Need(who=library.path, name=name, answer=answer, by=by)
-    by = names.get((name, library.machine))
-    # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
-    if by not in places[1].values() and any(fnmatchcase(name, pattern) for pattern in exclude):
-        return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
-    if is_system_library(name):
-        return Need(who=library.path, name=name, answer=Answer.SYSTEM)
-    answer = Answer.MISSING if by is None else Answer.UNREACHABLE
-    return Need(who=library.path, name=name, answer=answer, by=by)
 
 
 def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
@@ -266,13 +245,7 @@ def wants(library: Library) -> Iterator[tuple[str, str]]:
 def resolve_dlls(
     libraries: Iterable[Library], exclude: Sequence[str], dependencies: Sequence[Library] = ()
 ) -> list[Need]:
-    """Every need of every DLL, and who answers it.
-
-    Args:
-        libraries: The DLLs of the wheel (.pyd files too).
-        exclude: Name patterns (`fnmatch`) of DLLs that may be missing, besides those that every machine has.
-        dependencies: Those of the wheels that are installed beside it.
-    """
+    """`resolve` for DLLs and .pyd files."""
     loadable = [library for library in libraries if library.is_loadable]
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}
@@ -322,15 +295,8 @@ class DependencyWheel:
     libraries: tuple[Library, ...]
 
 
-def read_dependencies(
-    paths: Sequence[Path], info: DistInfo, limits: Limits | None = None
-) -> tuple[DependencyWheel, ...]:
-    """Read those of the given wheels that a wheel requires.
-
-    Args:
-        paths: Wheels, and folders of wheels; a folder may hold others than are required.
-        info: METADATA of the wheel.
-        limits: What a wheel may ask of this machine.
+def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[DependencyWheel, ...]:
+    """Read those of the given wheels, and of the wheels in the given folders, that a wheel requires.
 
     Raises:
         UsageError: A file cannot be read, or a wheel that was given by name is not required.
@@ -357,7 +323,7 @@ def read_dependencies(
             if name.name in found:
                 raise UsageError(f"{found[name.name].name} and {file.name}: two wheels for one dependency")
             found[name.name] = file
-    return tuple(_read(file, limits) for _, file in sorted(found.items()))
+    return tuple(_read(file) for _, file in sorted(found.items()))
 
 
 def required(info: DistInfo) -> set[str]:
@@ -393,9 +359,9 @@ def _requirements(info: DistInfo) -> list[Requirement]:
     return found
 
 
-def _read(path: Path, limits: Limits | None) -> DependencyWheel:
+def _read(path: Path) -> DependencyWheel:
     name = parse_wheel_name(path.name)
-    with Archive(path, limits) as archive:
+    with Archive(path) as archive:
         info = read_dist_info(archive)
         if not same_name(info.name, name.name):
             raise VerificationFailedError(f"{path.name}: its METADATA is that of {info.name}")

@@ -1,14 +1,9 @@
 """PE (DLLs and Python's .pyd files): what a library needs of which DLL, and the functions that it takes and gives.
 
 Where a name that is taken is not given, Windows reports error 127, "The specified procedure could not be found". Any
-byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+byte string is a legal argument: what is damaged raises `VerificationFailedError`. Below are the DLLs that a machine has
+without the wheel, and those that are loaded by name: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-format).
-
-
-Facts about Windows: the DLLs that a machine has without the wheel, and those that are loaded by name.
-
-Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
-
 """
 
 import re
@@ -20,6 +15,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from string import ascii_letters, digits
 from typing import Literal, NamedTuple
 
 from farm.base import yamlfile
@@ -58,28 +54,18 @@ class PeSection(NamedTuple):
 
 
 class Pe(NamedTuple):
-    """The facts of one PE file.
+    """The facts of one PE file."""
 
-    Attributes:
-        machine: As in platform tags (`amd64`), or `pe0x<number>`.
-        needed: DLLs that must be there when it is loaded, in order, as written.
-        delay_needed: DLLs that must be there when one of their functions is first called.
-        linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
-        entry: Where the loader enters it, relative to the image base; 0: nowhere.
-        directories: (address, size) of the data directories, sixteen of them.
-        wide: 64 bits.
-    """
-
-    machine: str
+    machine: str  # as in platform tags (`amd64`), or `pe0x<number>`
     is_dll: bool
-    needed: tuple[str, ...]
-    delay_needed: tuple[str, ...]
-    linker: str
+    needed: tuple[str, ...]  # DLLs that must be there when it is loaded, in order, as written
+    delay_needed: tuple[str, ...]  # DLLs that must be there when one of their functions is first called
+    linker: str  # version of the linker, such as `14.29` (Visual Studio 2019 16.11)
     sections: tuple[PeSection, ...]
     image_base: int
-    entry: int
-    directories: tuple[tuple[int, int], ...]
-    wide: bool = True
+    entry: int  # where the loader enters it, relative to the image base; 0: nowhere
+    directories: tuple[tuple[int, int], ...]  # (address, size) of the data directories, sixteen of them
+    wide: bool = True  # 64 bits
 
     def place(self, address: int) -> tuple[int, int]:
         """(file offset, end of its section in the file) of an address relative to the image base."""
@@ -184,15 +170,15 @@ _MAX_NAME = 4096  # of a C++ function, decorated
 class DllSymbols:
     """The functions of a DLL.
 
-    Attributes:
-        imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
-        exports: The names and ordinals that it gives.
-        forwards: Exported name to `DLL.name`, for those that are in another DLL.
+    `imports`: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
     """
 
     imports: dict[str, frozenset[str]] = field(default_factory=dict)
-    exports: frozenset[str] = frozenset()
-    forwards: dict[str, str] = field(default_factory=dict)
+    exports: frozenset[str] = frozenset()  # the names and ordinals that it gives
+
+    def source(self, name: str) -> str | None:
+        """The DLL that a name is taken from, in words; None for a name that it does not take."""
+        return next((f" from {dll}" for dll, taken in self.imports.items() if name in taken), None)
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
@@ -200,8 +186,7 @@ def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     imports: dict[str, set[str]] = {}
     for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
-    exports, forwards = _exports(data, pe)
-    return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, exports, forwards)
+    return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, _exports(data, pe))
 
 
 def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
@@ -259,34 +244,16 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
     raise damaged(f"more than {_MAX_FUNCTIONS} imports")
 
 
-def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
-    table, size = pe.directories[_EXPORTS]
+def _exports(data: Buffer, pe: Pe) -> frozenset[str]:
+    table, _ = pe.directories[_EXPORTS]
     if not table:
-        return frozenset(), {}
-    base, functions, names, addresses, name_table, ordinals = struct.unpack(
-        "<IIIIII", pe.bytes_at(data, table + 16, 24)
-    )
+        return frozenset()
+    base, functions, names, addresses, name_table = struct.unpack("<IIIII", pe.bytes_at(data, table + 16, 20))
     if max(functions, names) > _MAX_FUNCTIONS:
         raise damaged(f"more than {_MAX_FUNCTIONS} exports")
     places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions)) if functions else ()
     starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names)) if names else ()
-    indices = struct.unpack(f"<{names}H", pe.bytes_at(data, ordinals, 2 * names)) if names and ordinals else ()
-    found = {f"#{base + index}" for index, place in enumerate(places) if place}
-    if any(index >= functions for index in indices):
-        raise damaged("an exported name belongs to no function")
-    forwards = {}
-    # GetProcAddress halves the table until it has the name.
-    texts = list(_texts(data, pe, starts))
-    if texts != sorted(texts):
-        raise damaged("its exported names are not in order, so they are not found")
-    for index, name in enumerate(texts):
-        found.add(name)
-        place = places[indices[index]] if index < len(indices) else 0
-        # An address inside the export directory is no function but the text `DLL.name` (Microsoft, "Export Address
-        # Table").
-        if table <= place < table + size:
-            forwards[name] = _text(data, pe, place)
-    return frozenset(found), forwards
+    return frozenset([*(f"#{base + at}" for at, place in enumerate(places) if place), *_texts(data, pe, starts)])
 
 
 def _texts(data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_NAME) -> Iterator[str]:
@@ -311,6 +278,7 @@ Owner = Literal["driver", "python", "vc runtime", "system"]
 _MAX_MENTIONS = 10_000
 _LONGEST = 64
 _WILD = frozenset("*?[")
+_NAME_LETTERS = f"{ascii_letters}{digits}_-."
 # Microsoft, "Windows API sets": names that stand for functions of Windows' own DLLs. Those of the C runtime are known.
 _API_SET = re.compile(r"(?:api-ms-(?!win-crt-)|ext-ms-)[a-z0-9-]+-l[0-9]+-[0-9]+-[0-9]+\.dll")
 _CRT = re.compile(
@@ -319,31 +287,22 @@ _CRT = re.compile(
 )
 
 
-class _Lists(NamedTuple):
-    system: tuple[str, ...]
-    driver: tuple[str, ...]
-    python: tuple[str, ...]
-    runtime: tuple[str, ...]
-    brought_along: tuple[str, ...]
-    openmp: tuple[str, ...]
-    folders: tuple[str, ...]
-    loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
+@cache
+def _listed(what: str) -> tuple[str, ...]:
+    """A list of `windows.yaml`."""
+    return tuple(yamlfile.plain(Path(__file__).with_name("windows.yaml"))[what])
 
 
 @cache
-def _lists() -> _Lists:
-    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))
-    by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
-    return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
+def _loading() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(in which file, names) of DLLs that are loaded by name."""
+    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))["loaded_by_name"]
+    return tuple((rule["in"], tuple(rule["names"])) for rule in raw)
 
 
 @cache
 def windows_dlls() -> frozenset[str]:
-    """Windows' own DLLs of 64-bit x86, in lower case: what delvewheel leaves out of every wheel.
-
-    Raises:
-        InfrastructureError: The installed delvewheel keeps the list elsewhere.
-    """
+    """Windows' own DLLs of 64-bit x86, in lower case: what delvewheel leaves out of every wheel."""
     try:
         lists = import_module("delvewheel._dll_list")
         return frozenset(name.lower() for name in lists.ignore_names[lists.MachineType.AMD64])
@@ -357,38 +316,32 @@ def windows_dlls() -> frozenset[str]:
 @lru_cache(maxsize=10_000)
 def owner(name: str) -> Owner | None:
     """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has to."""
-    lists = _lists()
-    known: tuple[tuple[Owner, tuple[str, ...]], ...] = (
-        ("driver", lists.driver),
-        ("python", lists.python),
-        ("vc runtime", lists.runtime),
-        ("system", lists.system),
-    )
     low = name.lower()
-    for who, patterns in known:
-        if fits(low, patterns):
+    known: dict[Owner, str] = {"driver": "driver", "python": "python", "vc runtime": "runtime", "system": "system"}
+    for who, what in known.items():
+        if fits(low, _listed(what)):
             return who
     return "system" if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls() else None
 
 
 def of_the_machine() -> tuple[str, ...]:
     """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime, newer Windows'."""
-    return (*_lists().driver, *_lists().python, *_lists().runtime, *_lists().system)
+    return tuple(name for what in ("driver", "python", "runtime", "system") for name in _listed(what))
 
 
 def is_brought_along(name: str) -> bool:
     """True if programs may bring their own of a DLL that Windows has too."""
-    return fits(name, _lists().brought_along)
+    return fits(name, _listed("brought_along"))
 
 
 def added_folders() -> tuple[str, ...]:
     """Patterns of folders below site-packages that packages add to the search for DLLs."""
-    return _lists().folders
+    return _listed("folders")
 
 
 def openmp_runtimes(needed: Iterable[str]) -> list[str]:
     """The OpenMP runtimes among the DLLs that a library imports."""
-    return [name for name in needed if fits(name, _lists().openmp)]
+    return [name for name in needed if fits(name, _listed("openmp"))]
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
@@ -404,7 +357,7 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
 
     `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
     """
-    wanted = tuple(name for where, names in _lists().loaded_by_name if fits(filename, (where,)) for name in names)
+    wanted = tuple(name for where, names in _loading() if fits(filename, (where,)) for name in names)
     found: set[str] = set()
     if wanted:
         # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.
@@ -422,12 +375,5 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
 
 def _name_before(raw: bytes, step: int) -> str:
     """The file name, without its ending, that ends where `raw` ends; each character takes `step` bytes."""
-    raw = raw[len(raw) % step :]
-    characters = [raw[at : at + step] for at in range(0, len(raw), step)]
-    name = ""
-    for character in reversed(characters):
-        letter = chr(int.from_bytes(character, "little"))
-        if not (letter.isascii() and (letter.isalnum() or letter in "_-.")):
-            break
-        name = letter + name
-    return name.lower()
+    text = raw[len(raw) % step :].decode("latin-1" if step == 1 else "utf-16-le", "replace")
+    return text[len(text.rstrip(_NAME_LETTERS)) :].lower()

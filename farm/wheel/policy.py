@@ -1,12 +1,7 @@
-"""The levels of a CPU by name, as `isa_levels.yaml` has them; apart from the decoder, since every plan names one.
-
-Policies of `farm verify`, and accepted findings.
+"""Policies of `farm verify`, accepted findings, and the report.
 
 A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
 Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
-
-
-Findings of `verify`, as its report has them.
 """
 
 import re
@@ -16,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -87,9 +83,6 @@ CheckId = Literal[
 ]
 """The checks, in their order. Adding one: CONTRIBUTING.md."""
 
-_ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
-"""A specifier by itself, as plans write it."""
-
 
 @cache
 def defaults(what: str) -> tuple[str, ...]:
@@ -105,8 +98,7 @@ _SPECIFIC = "[0-9]{1,4}[af]"
 
 def _checked(value: int | str) -> int | str:
     if isinstance(value, str) and not re.fullmatch(_SPECIFIC, value, re.ASCII):
-        msg = f"{value!r} is not an architecture: write 90, '90a' or '100f'"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not an architecture: write 90, '90a' or '100f'")
     return value
 
 
@@ -177,30 +169,21 @@ def _or_default(value: object, what: str) -> object:
 class Policy(Rules):
     """The promises of one wheel.
 
-    Attributes:
-        name: Distribution name.
-        version: Its version, local part included.
-        python: Interpreter tag, such as `cp311`.
-        platform: `linux_x86_64` asks for any manylinux tag of that machine.
-        sass: Architectures (35 for sm_35, "90a" for sm_90a) whose machine code the wheel's kernels must have, and no
-            others; empty: no device code at all. None asks nothing.
-        ptx: Architectures whose PTX they must have.
-        cpu: CPU level that the machine code must not exceed.
-        numpy: The versions of numpy that METADATA may allow at most, such as `<2`.
-        exclude: Library name patterns that may be missing, besides the NVIDIA driver's.
-        left_out: Patterns of names that no library may export: they belong to code for other CPUs.
+    `platform`: `linux_x86_64` asks for any manylinux tag of that machine. `sass`: Architectures (35 for sm_35, "90a"
+    for sm_90a) whose machine code the wheel's kernels must have, and no others; empty: no device code at all. None asks
+    nothing.
     """
 
-    name: str | None = None
-    version: str | None = None
-    python: str | None = Field(default=None, pattern=r"^cp3\d{1,2}t?$")
+    name: str | None = None  # distribution name
+    version: str | None = None  # its version, local part included
+    python: str | None = Field(default=None, pattern=r"^cp3\d{1,2}t?$")  # interpreter tag, such as `cp311`
     platform: str | None = Field(default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$")
     sass: tuple[Arch, ...] | None = None
-    ptx: tuple[Arch, ...] = ()
-    cpu: str | None = None
-    numpy: str | None = None
-    exclude: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    ptx: tuple[Arch, ...] = ()  # architectures whose PTX they must have
+    cpu: str | None = None  # CPU level that the machine code must not exceed
+    numpy: str | None = None  # the versions of numpy that METADATA may allow at most, such as `<2`
+    exclude: tuple[str, ...] = ()  # library name patterns that may be missing, besides the NVIDIA driver's
+    left_out: tuple[str, ...] = ()  # patterns of names that no library may export: they belong to code for other CPUs
 
     @field_validator("cpu")
     @classmethod
@@ -209,19 +192,14 @@ class Policy(Rules):
         if value is None:
             return value
         if value not in level_names() and not value.startswith("arm"):
-            msg = f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}"
-            raise ValueError(msg)
+            raise ValueError(f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}")
         return value
 
     @field_validator("numpy")
     @classmethod
     def _specifier(cls, value: str | None) -> str | None:
-        if value is None or _ONE_BOUND.fullmatch(value):
-            return value
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 slow to import
-
         try:
-            SpecifierSet(value)
+            SpecifierSet(value or "")
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from error
         return value
@@ -232,39 +210,30 @@ class Waiver(Frozen):
 
     What leaves other things unchecked (a damaged wheel or library) cannot be waived: no one knows what it hides.
 
-    Attributes:
-        check: Which check.
-        member: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
-        reason: Why it does no harm; kept in the report and in the index.
+    `member`: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
     """
 
-    check: CheckId
+    check: CheckId  # which check
     member: str = Field(min_length=1, max_length=1024)
-    reason: Printable = Field(max_length=1000)
+    reason: Printable = Field(max_length=1000)  # why it does no harm; kept in the report and in the index
 
     @field_validator("check")
     @classmethod
     def _not_of_damage(cls, value: CheckId) -> CheckId:
         if value == "archive":  # where that fails the others are not run
-            msg = "a damaged wheel cannot be waived"
-            raise ValueError(msg)
+            raise ValueError("a damaged wheel cannot be waived")
         return value
 
     @field_validator("reason")
     @classmethod
     def _given(cls, value: str) -> str:
         if not value.strip():
-            msg = "a waiver needs a reason"
-            raise ValueError(msg)
+            raise ValueError("a waiver needs a reason")
         return value.strip()
 
 
 def parse_waiver(text: str) -> Waiver:
-    """A waiver as it is typed: `CHECK:PATTERN=REASON`, as in `members:torch/lib/*_test*=wanted by the testers`.
-
-    Raises:
-        UsageError: It is none, or has no reason.
-    """
+    """A waiver as it is typed: `CHECK:PATTERN=REASON`, as in `members:torch/lib/*_test*=wanted by the testers`."""
     rule, _, reason = text.partition("=")
     check, _, member = rule.partition(":")
     try:
@@ -278,13 +247,9 @@ def parse_waiver(text: str) -> Waiver:
 
 
 class PolicyFile(Policy):
-    """A policy file: the promises, and the findings that are accepted.
+    """A policy file: the promises, and the findings that are accepted."""
 
-    Attributes:
-        waivers: Findings that are accepted, each with its reason.
-    """
-
-    waivers: tuple[Waiver, ...] = ()
+    waivers: tuple[Waiver, ...] = ()  # findings that are accepted, each with its reason
 
     def policy(self) -> Policy:
         """Without the waivers."""
@@ -292,11 +257,7 @@ class PolicyFile(Policy):
 
 
 def load_policy(path: Path) -> PolicyFile:
-    """Read a policy.
-
-    Raises:
-        UsageError: The file is not YAML, or a key or value in it is wrong; the message names the line.
-    """
+    """Read a policy file; an error names the line."""
     return load(path, PolicyFile)
 
 
@@ -325,26 +286,19 @@ class Finding(Frozen):
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         if self.waived is not None and not self.waivable:
-            msg = "this finding cannot be waived"
-            raise ValueError(msg)
+            raise ValueError("this finding cannot be waived")
         return self
 
 
 class Check(Frozen):
-    """One check. `waived`: every finding is.
-
-    Attributes:
-        note: What was seen or, if it was not run, why.
-        undecided: Libraries of which nothing shows whether they pass.
-        emulated: What loading them on an emulated CPU showed, or why that was not done.
-    """
+    """One check. `waived`: every finding is."""
 
     id: CheckId
     status: Status
     findings: tuple[Finding, ...] = ()
-    note: str = ""
-    undecided: tuple[Printable, ...] = ()
-    emulated: Printable = ""
+    note: str = ""  # what was seen or, if it was not run, why
+    undecided: tuple[Printable, ...] = ()  # libraries of which nothing shows whether they pass
+    emulated: Printable = ""  # what loading them on an emulated CPU showed, or why that was not done
 
     @property
     def seen(self) -> str:
@@ -357,8 +311,7 @@ class Check(Frozen):
         open_ = any(finding.waived is None for finding in self.findings)
         right = "failed" if open_ else "waived" if self.findings else self.status
         if self.status != right or (self.status in ("failed", "waived") and not self.findings):
-            msg = f"check {self.id}: status {self.status} with {len(self.findings)} findings"
-            raise ValueError(msg)
+            raise ValueError(f"check {self.id}: status {self.status} with {len(self.findings)} findings")
         return self
 
 

@@ -1,27 +1,18 @@
-"""Libraries of other wheels: a wheel that needs NVIDIA's wheels instead of holding their libraries, as upstream's do.
+"""Repair: a wheel as built becomes one that carries its libraries and says truly where it runs.
 
-The wheel's own libraries get RPATHs into the folders of those wheels. DT_RPATH, not DT_RUNPATH, as upstream's have it:
-it also holds for what a library loads in turn and for what it opens by name (ld.so(8)): torch opens NVRTC so, and cuDNN
-its parts. Requirements go into METADATA, for those wheels alone that a library of the wheel needs.
+Two ways lead there, and `RepairOptions.into` chooses. `vendor` puts libraries, under their own names, into a folder in
+which the package looks already: `$ORIGIN` in the RUNPATHs of torch's libraries, `torch/lib` in Windows' search. So
+libraries stay as they are but for RPATHs that lead nowhere on other machines, or have to lead into other wheels:
+patching costs minutes and twice the memory on libraries of PyTorch's size, and has broken fat binaries before. Other
+packages need new RUNPATHs on Linux, and load code on Windows: auditwheel with patchelf, and delvewheel, write both and
+put the libraries into `<name>.libs` under names of their own; `vendor` has the last word on RECORD, METADATA, tags and
+the file name. A tool that fails may leave a wheel behind all the same: each works in a folder of its own, which goes
+away with it.
 
-
-A wheel as built becomes a wheel that carries its libraries and says truly where it runs.
-
-Libraries go into a folder that the wheel's own libraries already look in (`$ORIGIN` in their RUNPATH), under
-their own names; DLLs into one that the package adds to Windows' search (torch/lib). So libraries stay as they are but
-for RPATHs that lead nowhere on other machines, or have to lead into other wheels: patching costs minutes and twice the
-memory on libraries of PyTorch's size, and has broken fat binaries before. What is not changed is copied compressed.
-
-
-Repair: a wheel as built becomes one that carries its libraries and says truly where it runs.
-
-Two ways lead there, and `RepairOptions.into` chooses: `farm.wheel.repair` puts libraries where the package looks
-already, and of these changes RPATHs alone that lead nowhere (torch's libraries look for others in their own folder, and
-its `__init__` adds `torch/lib` to Windows' search). Other packages need new RUNPATHs on Linux, and load code on
-Windows: auditwheel with patchelf, and delvewheel, write both and put the libraries into `<name>.libs` under names of
-their own; `vendor` has the last word on RECORD, METADATA, tags and the file name. A tool that fails may leave a wheel
-behind all the same: each works in a folder of its own, which goes away with it.
-
+A wheel that needs NVIDIA's wheels instead of holding their libraries, as upstream's do, gets RPATHs into the folders of
+those wheels. DT_RPATH, not DT_RUNPATH, as upstream's have it: it also holds for what a library loads in turn and for
+what it opens by name (ld.so(8)): torch opens NVRTC so, and cuDNN its parts. Requirements go into METADATA, for those
+wheels alone that a library of the wheel needs.
 """
 
 import mmap
@@ -40,9 +31,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.base.failures import line_that_says
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, printable
-from farm.wheel.archive import Archive, Limits, check_name
+from farm.wheel.archive import Archive, check_name
 from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.library import Contents, Library, magics, read_contents, read_library
 from farm.wheel.metadata import (
@@ -72,27 +64,20 @@ from farm.wheel.needs import (
     two_openmp,
 )
 from farm.wheel.pe import of_the_machine
-from farm.wheel.rewrite import NewMember, rewrite
-from farm.wheel.tags import LOADER, check_supported, platform_machine, windows_machine
+from farm.wheel.rewrite import NewMember, renames, rewrite
+from farm.wheel.tags import LOADER, check_supported, earned_level, platform_machine, windows_machine
 
 _PATCHELF_S = 600
 
 
 @dataclass(frozen=True)
 class LibraryWheel:
-    """Another wheel whose libraries are needed.
+    """Another wheel whose libraries are needed."""
 
-    Attributes:
-        requirement: As METADATA names it, with its exact version.
-        folder: Where its libraries are below site-packages, such as `nvidia/cublas/lib`.
-        libraries: Their names (`fnmatch`).
-        requires: The wheels that it needs in turn, by package.
-    """
-
-    requirement: str
-    folder: str
-    libraries: tuple[str, ...]
-    requires: tuple[str, ...] = ()
+    requirement: str  # as METADATA names it, with its exact version
+    folder: str  # where its libraries are below site-packages, such as `nvidia/cublas/lib`
+    libraries: tuple[str, ...]  # their names (`fnmatch`)
+    requires: tuple[str, ...] = ()  # the wheels that it needs in turn, by package
 
     @property
     def package(self) -> str:
@@ -210,24 +195,20 @@ class RepairOptions(NamedTuple):
     """A request to repair; the command line and a plan's recipe fill it.
 
     Attributes:
-        lib_dirs: Where to take libraries from, in this order. For DLLs case does not count.
         into: Folder inside the wheel for them, such as `torch/lib`; None has auditwheel or delvewheel choose one and
-            change the libraries so that it is found (`farm.wheel.repair`).
-        exclude: Name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's.
-        version: The new version; None keeps it.
+            change the libraries so that it is found.
         requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
         opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
             by name at run time. Each must fit a file.
-        description: A paragraph for the end of METADATA's description.
         library_wheels: Wheels of which libraries are needed instead of being vendored (Linux).
     """
 
-    lib_dirs: Sequence[Path] = ()
+    lib_dirs: Sequence[Path] = ()  # where to take libraries from, in this order. For DLLs case does not count
     into: str | None = None
-    exclude: Sequence[str] = ()
-    version: str | None = None
+    exclude: Sequence[str] = ()  # name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's
+    version: str | None = None  # the new version; None keeps it
     requires: Sequence[str] = ()
-    description: str = ""
+    description: str = ""  # a paragraph for the end of METADATA's description
     opens: Sequence[str] = ()
     library_wheels: Sequence[LibraryWheel] = ()
 
@@ -244,17 +225,13 @@ class Vendored(NamedTuple):
 class RepairResult(NamedTuple):
     """The result of repair.
 
-    Attributes:
-        wheel: The new file.
-        vendored: The libraries that were added.
-        tags: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
-        record_corrected: Members whose row in the old RECORD was wrong; the new one is right.
+    `tags`: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
     """
 
-    wheel: Path
-    vendored: tuple[Vendored, ...]
+    wheel: Path  # the new file
+    vendored: tuple[Vendored, ...]  # the libraries that were added
     tags: tuple[str, ...]
-    record_corrected: tuple[str, ...]
+    record_corrected: tuple[str, ...]  # members whose row in the old RECORD was wrong; the new one is right
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, strings, numbers."""
@@ -274,7 +251,6 @@ def vendor(
     opens: Sequence[Path],
     *,
     source: Path | None = None,
-    limits: Limits | None = None,
     paths: bool = True,
 ) -> RepairResult:
     """Repair with the libraries in the folder `into`; `opens` go in besides.
@@ -291,18 +267,19 @@ def vendor(
     new_version = None if options.version is None else normal_version(options.version)
     wanted = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
-    with Archive(wheel, limits) as archive, temporary_folder(".repair-", dest) as patched:
+    with Archive(wheel) as archive, temporary_folder(".repair-", dest) as patched:
         info = read_dist_info(archive)._replace(tags=name.tags)  # pip goes by these, whatever WHEEL says
         record = []
         with suppress(VerificationFailedError):  # it is written anew whatever it is
             record = read_record(archive, info.record)[1]
         contents = read_contents(archive, device=False)
-        refuse_two_openmp(contents.libraries)
+        _refuse_two_openmp(contents.libraries)
         machine = _machine(info, contents)
         changed: list[NewMember] = []
         if paths and platform_machine(info.tags) is not None:
             needed, changed = point(archive, contents.libraries, options.library_wheels, options.opens, patched)
-            contents = contents._replace(libraries=_read_again(contents.libraries, changed))
+            now = {each.name: _read_file(each.content, each.name) for each in changed if isinstance(each.content, Path)}
+            contents = contents._replace(libraries=tuple(now.get(each.path, each) for each in contents.libraries))
             wanted += [normal_requirement(each.requirement) for each in needed]
         given = _given(opens, machine, folder, contents)
         found = _collect(contents, machine, folder, options, given)
@@ -315,32 +292,14 @@ def vendor(
         written = _write(archive, info, contents, new, target, new_version, platforms, lacking, options.description)
     return RepairResult(
         wheel=target,
-        vendored=tuple(
-            Vendored(
-                path=item.library.path,
-                source=str(item.source),
-                sha256=written[item.library.path][0],
-                size=written[item.library.path][1],
-            )
-            for item in found
-        ),
+        vendored=tuple(Vendored(each.library.path, str(each.source), *written[each.library.path]) for each in found),
         tags=platforms,
         record_corrected=tuple(printable(path) for path, _ in compare_record(record, info.record, contents.files)),
     )
 
 
-def _read_again(libraries: Sequence[Library], changed: Sequence[NewMember]) -> tuple[Library, ...]:
-    """The libraries, with the facts of those that were changed as they are now."""
-    new = {each.name: _read_file(each.content, each.name) for each in changed if isinstance(each.content, Path)}
-    return tuple(new.get(library.path, library) for library in libraries)
-
-
-def refuse_two_openmp(libraries: Sequence[Library]) -> None:
-    """The wheel is no good, whatever is added to it.
-
-    Raises:
-        VerificationFailedError: A DLL imports two OpenMP runtimes.
-    """
+def _refuse_two_openmp(libraries: Sequence[Library]) -> None:
+    """The wheel is no good, whatever is added to it."""
     for library in libraries:
         if runtimes := two_openmp(library):
             raise VerificationFailedError(
@@ -350,38 +309,30 @@ def refuse_two_openmp(libraries: Sequence[Library]) -> None:
 
 
 def _machine(info: DistInfo, contents: Contents) -> str | None:
-    """The machine that the tags name, as libraries name it; None for a wheel without libraries.
-
-    Raises:
-        VerificationFailedError: No library is for it, or one cannot be read.
-    """
+    """The machine that the tags name, as libraries name it; None for a wheel without libraries."""
     for library in contents.libraries:
         if library.error:
             raise VerificationFailedError(f"member {library.path!r}: {library.error}")
     machine = platform_machine(info.tags) or windows_machine(info.tags)
-    loadable = [library.path for library in contents.libraries if library.is_loadable]
+    loadable = [library for library in contents.libraries if library.is_loadable]
     if not loadable:
         return None
+    first, built_for = loadable[0].path, sorted({library.machine for library in loadable})
     if machine is None:
         raise VerificationFailedError(
-            f"the wheel holds libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
+            f"the wheel holds libraries ({first!r}), but its tags are {', '.join(sorted(info.tags))}",
             hint="build it with a platform tag (Root-Is-Purelib: false)",
         )
-    built_for = {library.machine for library in contents.libraries if library.is_loadable}
     if machine not in built_for:
         raise VerificationFailedError(
-            f"its libraries ({loadable[0]!r}) are for {', '.join(sorted(built_for))}, its tag is for {machine}",
+            f"its libraries ({first!r}) are for {', '.join(built_for)}, its tag is for {machine}",
             hint="build it for the machine of the tag, or with that machine's tag",
         )
     return machine
 
 
 def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
-    """The files in `lib_dirs` whose names fit the patterns (`fnmatch`): libraries that others open by name.
-
-    Raises:
-        VerificationFailedError: A pattern fits none.
-    """
+    """The files in `lib_dirs` whose names fit the patterns (`fnmatch`): libraries that others open by name."""
     found: dict[str, Path] = {}
     for pattern in patterns:
         fitting = [path for folder in lib_dirs for path in sorted(folder.glob("*")) if fnmatchcase(path.name, pattern)]
@@ -438,7 +389,7 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
     if "/" in need.name or "\\" in need.name or need.name in ("", ".", ".."):
         raise VerificationFailedError(f"{need.who} needs {need.name!r}: a path, which works on one machine only")
     for directory in lib_dirs:
-        for source in _named(directory, _key(need), any_case=_key(need).endswith(".dll")):
+        for source in _named(directory, _key(need)):
             path = f"{folder}/{source.name}"
             check_name(path)
             try:
@@ -455,11 +406,10 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
     )
 
 
-def _named(directory: Path, name: str, *, any_case: bool) -> list[Path]:
+def _named(directory: Path, name: str) -> list[Path]:
     """The files of this name in a folder; on a Linux disk a DLL may be spelled in any way."""
-    if not any_case:
-        found = [directory / name]
-    else:
+    found = [directory / name]
+    if name.endswith(".dll"):
         found = sorted(path for path in directory.glob("*") if path.name.lower() == name)
     return [path for path in found if path.is_file()]
 
@@ -494,8 +444,6 @@ def _platforms(
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
     if machine is None or platform_machine(info.tags) is None:
         return ()
-    from farm.wheel.tags import earned_level  # noqa: PLC0415 (wheels for Windows do without)
-
     libraries = [*contents.libraries, *(item.library for item in found)]
     # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.
     libraries = [library for library in libraries if library.machine == machine]
@@ -515,10 +463,10 @@ def _write(
     description: str,
 ) -> dict[str, tuple[str, int]]:
     folder = info.folder
-    rename = _renames(archive, info, version)
+    rename = renames(archive, info.stem, None if version is None else version.replace("-", "_"))
     new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
     # Signatures of the old RECORD go with it: they would be false.
-    drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s", *(member.name for member in new)}
+    drop = {*info.signed, *(member.name for member in new)}
     if version is not None or requires or description:
         drop.add(f"{folder}/METADATA")
         metadata = with_requirements(archive.read(f"{folder}/METADATA"), requires)
@@ -552,28 +500,8 @@ def _declared(info: DistInfo) -> set[str]:
     return declared
 
 
-def _renames(archive: Archive, info: DistInfo, version: str | None) -> dict[str, str]:
-    """Old to new names of what is in the folders that carry the version in their name."""
-    if version is None:
-        return {}
-    stem = info.stem
-    new_stem = f"{stem.partition('-')[0]}-{version.replace('-', '_')}"
-    result = {}
-    for name in archive.members:
-        for ending in (".dist-info/", ".data/"):
-            if name.startswith(stem + ending):
-                result[name] = new_stem + name.removeprefix(stem)
-    return result
-
-
-def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | None = None) -> RepairResult:
-    """Write a wheel that needs nothing but the system: with its libraries and, for Linux, true tags.
-
-    Args:
-        wheel: The wheel as built.
-        dest: An existing folder; the new wheel's name follows from its version and tags.
-        options: What to do.
-        limits: What the wheel may ask of this machine.
+def repair(wheel: Path, dest: Path, options: RepairOptions) -> RepairResult:
+    """Write into `dest` a wheel that needs nothing but the system: with its libraries and, for Linux, true tags.
 
     Raises:
         UsageError: A path, the version or a requirement is wrong.
@@ -585,15 +513,12 @@ def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | 
     for folder in options.lib_dirs:
         if not folder.is_dir():
             raise UsageError(f"{folder}: no such folder of libraries", hint="give --lib-dir a folder that is there")
-    patterns = options.opens
-    if options.library_wheels:
-        patterns = without_wheel_libraries(patterns, options.library_wheels)
-    opens = opened(options.lib_dirs, patterns)
+    opens = opened(options.lib_dirs, without_wheel_libraries(options.opens, options.library_wheels))
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     if options.into is not None:
-        return vendor(wheel, dest, options, options.into, opens, limits=limits)
-    return repair_by_tools(wheel, dest, options, opens)
+        return vendor(wheel, dest, options, options.into, opens)
+    return _repair_by_tools(wheel, dest, options, opens)
 
 
 _TIMEOUT_S = 3600
@@ -605,16 +530,13 @@ _RUNTIME = re.compile(
 )
 
 
-def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]) -> RepairResult:
+def _repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]) -> RepairResult:
     """Repair with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
 
     What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that
     auditwheel gives the package's own libraries: the loader asks that of every library on the way to the one that
     opens (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn). It goes in before auditwheel, which
     gives what it needs (cuDNN's parts need cuBLAS) the new names.
-
-    Raises:
-        As `farm.wheel.repair.repair`.
     """
     name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
@@ -622,7 +544,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         windows = windows_machine(tags) is not None
         before = frozenset(archive.members)
         libraries = read_contents(archive, device=False).libraries
-        refuse_two_openmp(libraries)
+        _refuse_two_openmp(libraries)
         inside = {} if windows else neighbours(libraries)
     libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
@@ -724,8 +646,6 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
     if done.returncode:
-        from farm.base.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
-
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
         output = list(_without_frames(lines))
         text = "\n".join(f"    {line}" for line in output[-_TAIL:])

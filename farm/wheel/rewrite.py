@@ -1,11 +1,8 @@
 """A new wheel from an old one, with unchanged members copied as compressed bytes.
 
-Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very end, and what
-is new carries the date 1980-01-01. (How new members are packed: see `farm.wheel.rewrite`.) Nothing is recompressed,
-and neighbours are copied in one piece, so the cost is that of copying the file.
-
-
-A wheel with a variant label (drafts of PEP 825): the same files, another name, and `variant.json` inside.
+Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very end, and what is new
+carries the date 1980-01-01. Nothing is recompressed, so the cost is that of
+copying the file.
 """
 
 import hashlib
@@ -13,7 +10,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -79,16 +77,15 @@ def rewrite(
 
     Returns:
         (sha256, length) of each new member, by name.
-
-    Raises:
-        VerificationFailedError: Two members would get one name, or a name is unsafe.
-        UsageError: `dest` cannot be written or a new member's file cannot be read.
     """
     renamed = rename or {}
     kept = [(entry, renamed.get(name, name)) for name, entry in source.members.items() if name not in drop]
     added = [*(member.name for member in new), record]
     # Names that are kept were checked when the source was opened; new ones are checked now.
-    _check_names([*(name for _, name in kept), *added], [*renamed.values(), *added])
+    for name in (*renamed.values(), *added):
+        check_name(name)
+    if twice := [name for name, count in Counter([*(name for _, name in kept), *added]).items() if count > 1]:
+        raise VerificationFailedError(f"member {twice[0]!r}: the new wheel would hold it twice")
     try:
         with ExitStack() as stack:
             # In the target's folder: a rename between file systems would be a copy, which can be seen incomplete.
@@ -97,7 +94,8 @@ def rewrite(
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
-                writer.copy(source, kept)
+                for entry, name in kept:
+                    writer.copy(source, entry, name)
                 rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")]
                 written = {}
                 for member in new:
@@ -122,36 +120,12 @@ class _Writer:
         self.file = file
         self.entries: list[Entry] = []
 
-    def copy(self, source: Archive, kept: list[tuple[Entry, str]]) -> None:
-        """Copy members raw: those that are plain with their headers, a run of neighbours in one piece."""
-        run_start = run_end = moved_by = 0
-        position = self.file.tell()
-        for entry, name in kept:
-            plain = entry.is_plain and name == entry.name
-            # The run ends here: what was gathered goes in one call, which file systems with shared extents do without
-            # copying.
-            if run_end and not (plain and entry.header_offset == run_end):
-                self._copy_range(source, run_start, run_end)
-                run_end = 0
-            if plain:
-                if not run_end:
-                    run_start, moved_by = entry.header_offset, position - entry.header_offset
-                run_end = entry.data_offset + entry.compressed
-                moved = entry._replace(header_offset=entry.header_offset + moved_by) if moved_by else entry
-                self.entries.append(moved)
-                position = run_end + moved_by
-            else:
-                position = self._copy_fresh(source, entry, name)
-        if run_end:
-            self._copy_range(source, run_start, run_end)
-
-    def _copy_fresh(self, source: Archive, entry: Entry, name: str) -> int:
-        """Copy a member under a new local header: no descriptor, no odd extra fields. Returns the end."""
+    def copy(self, source: Archive, entry: Entry, name: str) -> None:
+        """Copy a member's packed bytes under a new local header: no descriptor, no odd extra fields."""
         moved = entry._replace(name=name, header_offset=self.file.tell())
         self._write(local_header(moved, wide=needs_zip64(entry.size, entry.compressed)))
         self._copy_range(source, entry.data_offset, entry.data_offset + entry.compressed)
         self.entries.append(moved)
-        return self.file.tell()
 
     def add(self, member: NewMember) -> tuple[str, int]:
         """Deflate a new member, then write its header over the room left for it."""
@@ -217,14 +191,6 @@ def _pieces(content: bytes | Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _check_names(names: list[str], changed: Iterable[str]) -> None:
-    for name in changed:
-        check_name(name)
-    if len(set(names)) < len(names):
-        twice = next(name for index, name in enumerate(names) if name in names[:index])
-        raise VerificationFailedError(f"member {twice!r}: the new wheel would hold it twice")
-
-
 def _sync_folder(folder: Path) -> None:
     if os.name == "posix":  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
@@ -238,20 +204,10 @@ _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
 
 
 def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any], build: str = "") -> tuple[Path, bytes]:
-    """Writes the labelled wheel into `dest`; gives its path and its METADATA.
+    """A wheel with a variant label (drafts of PEP 825) and `variant.json` in `dest`; its path and METADATA.
 
-    The local version goes: the label holds the same facts and distinguishes wheels of one version.
-
-    Args:
-        wheel: A finished wheel; the hashes of its RECORD are kept.
-        dest: An existing folder.
-        label: `sm61_v3` for one.
-        variant: The content of `variant.json`.
-        build: The build number of a rebuild, of which installers take the highest; added to that of the wheel.
-
-    Raises:
-        UsageError: A bad label.
-        VerificationFailedError: The wheel is damaged.
+    The local version goes: the label holds the same facts and distinguishes wheels of one version. `build`: the number
+    of a rebuild, of which installers take the highest; added to that of the wheel.
     """
     if not _LABEL.fullmatch(label):
         raise UsageError(f"not a variant label: {label[:80]!r}", hint="lower-case letters, digits, _ and .")
@@ -261,19 +217,13 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any],
     number = "_".join([*builds, *([build] if build else [])])
     target = dest / "-".join([project, version, *([number] if number else []), python, abi, platform, f"{label}.whl"])
     with Archive(wheel) as archive:
-        folder = read_dist_info(archive).folder
-        stem = folder.removesuffix(".dist-info")
-        new_stem = f"{stem.partition('-')[0]}-{version}"
-        rename = {
-            member: new_stem + member.removeprefix(stem)
-            for member in archive.members
-            if member.startswith((f"{stem}.dist-info/", f"{stem}.data/"))
-        }
+        info = read_dist_info(archive)
+        folder, stem = info.folder, info.stem
+        new_folder = f"{stem.partition('-')[0]}-{version}.dist-info"
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
-        _, rows = read_record(archive, f"{folder}/RECORD")
+        _, rows = read_record(archive, info.record)
         hashes = {path: (sha256, size) for path, sha256, size in rows if sha256 and size is not None}
-        # RECORD is written anew, so its signatures hold no longer.
-        dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA", "WHEEL"))
+        dropped = frozenset({*info.signed, f"{folder}/METADATA", f"{folder}/WHEEL"})
         if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:
             raise VerificationFailedError(
                 f"{wheel.name}: RECORD has no sha256 and size of {bare[0]}",
@@ -282,14 +232,21 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any],
         rewrite(
             archive,
             target,
-            record=f"{new_stem}.dist-info/RECORD",
+            record=f"{new_folder}/RECORD",
             hashes=hashes,
             drop=dropped,
-            rename=rename,
+            rename=renames(archive, stem, version),
             new=[
-                NewMember(f"{new_stem}.dist-info/METADATA", metadata),
-                NewMember(f"{new_stem}.dist-info/WHEEL", with_build(archive.read(f"{folder}/WHEEL"), number)),
-                NewMember(f"{new_stem}.dist-info/variant.json", json.dumps(variant, sort_keys=True).encode()),
+                NewMember(f"{new_folder}/METADATA", metadata),
+                NewMember(f"{new_folder}/WHEEL", with_build(archive.read(f"{folder}/WHEEL"), number)),
+                NewMember(f"{new_folder}/variant.json", json.dumps(variant, sort_keys=True).encode()),
             ],
         )
     return target, metadata
+
+
+def renames(archive: Archive, stem: str, version: str | None) -> dict[str, str]:
+    """Old to new names of what is in the folders that carry the version in their name."""
+    new_stem = f"{stem.partition('-')[0]}-{version}"
+    own = (f"{stem}.dist-info/", f"{stem}.data/")
+    return {name: new_stem + name.removeprefix(stem) for name in archive.members if version and name.startswith(own)}

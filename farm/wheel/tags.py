@@ -49,17 +49,11 @@ class Level(NamedTuple):
 
 
 class SystemNeed(NamedTuple):
-    """Needs of a library that the system must meet.
+    """Needs of a library that the system must meet."""
 
-    Attributes:
-        who: The member, for messages.
-        libraries: Names of needed libraries that are not in the wheel.
-        versions: Symbol versions required of those, such as `GLIBC_2.17`.
-    """
-
-    who: str
-    libraries: frozenset[str]
-    versions: frozenset[str]
+    who: str  # the member, for messages
+    libraries: frozenset[str]  # names of needed libraries that are not in the wheel
+    versions: frozenset[str]  # symbol versions required of those, such as `GLIBC_2.17`
 
 
 @cache
@@ -170,11 +164,7 @@ def for_musl(member: str, needed: Iterable[str]) -> bool:
 
 
 def check_supported(filename: str) -> None:
-    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass.
-
-    Raises:
-        UsageError: Every tag is for one of them.
-    """
+    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass."""
     tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
     for system, pattern in _UNSUPPORTED.items():
         if pattern.match(tags):

@@ -1,50 +1,24 @@
 """Does a wheel hold what its name promises?
 
-Every check gives its findings in words for the person who has to act: what is wrong, why it matters, what to do.
-A wheel from anywhere may be given: what is hostile or broken gives a failed report.
+Every check gives its findings in words for the person who has to act (`findings.yaml`): what is wrong, why it matters,
+what to do. A wheel from anywhere may be given: what is hostile or broken gives a failed report.
 
-
-Extension modules against the Pythons that a wheel's tags name.
-
-Sources: CPython's `_PyImport_DynLoadFiletab` (`Python/dynload_shlib.c`, `dynload_win.c`) and `PLATFORM_TRIPLET` of its
-`configure.ac`, PEP 3149 and PEP 489 (`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t),
-PEP 425 (tags), `PC/pyconfig.h` (python311.dll, python3.dll).
-
-
-Checks of installability: WHEEL, METADATA, requirements and members.
-
-Sources: PyPA specifications, "Binary distribution format" and "Core metadata".
-
-
-Checks of host code: does it load on the promised platform, and does it run on the promised CPU?
-
-Symbols that libraries take from one another by name.
-
-A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
-`undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
-library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
-asked besides. glibc's own names may be taken without a version, too: they are in `glibc_symbols.txt`. Of Windows'
-DLLs those are known that nearly every DLL takes from: kernel32 and the C runtime (`kernel32_symbols.txt`,
-`ucrt_symbols.txt`).
-
-
-Device code: do the kernels run on the GPUs that the name promises?
-
-cuDNN comes from NVIDIA as it is, and its releases drop GPUs without changing the CUDA version they are for: a wheel
-whose own kernels are right may still fail in its first convolution.
-
+Sources: PyPA specifications, "Binary distribution format" and "Core metadata"; CPython's `_PyImport_DynLoadFiletab`
+(`Python/dynload_shlib.c`, `dynload_win.c`), `PLATFORM_TRIPLET` of its `configure.ac` and `PC/pyconfig.h`
+(python311.dll, python3.dll); PEP 3149 and PEP 489 (`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t), PEP 425 (tags).
 """
 
 import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase, translate
 from functools import cache
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
@@ -52,13 +26,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from farm.base import yamlfile
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.base.requirement import read_requirement
 from farm.base.tags import serves
 from farm.base.text import printable
-from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS, Facts, split_platform, unread
-from farm.wheel.archive import Archive, Limits, check_is_file
+from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS, split_platform, unread
+from farm.wheel.archive import Archive, check_is_file
 from farm.wheel.elf import Symbols
 from farm.wheel.fatbin import is_code_for, number, order, runs_on
 from farm.wheel.library import Code, Contents, FatbinSet, Library, follow_calls, read_contents
@@ -114,14 +89,25 @@ _EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 
-def verify(
-    wheel: Path,
-    policy: Policy,
-    *,
-    waivers: Sequence[Waiver] = (),
-    dependencies: Sequence[Path] = (),
-    limits: Limits | None = None,
-) -> Report:
+@cache
+def _texts() -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = yamlfile.plain(Path(__file__).with_name("findings.yaml"))
+    return found
+
+
+def finding(check: CheckId, kind: str, where: str = "", **seen: object) -> Finding:
+    """A finding in the words of `findings.yaml`, filled with what was seen."""
+    text = _texts()[check][kind]
+    what, why, fix = (str(text[key]).format(**seen) for key in ("what", "why", "fix"))
+    return Finding(check=check, where=where, what=what, why=why, fix=fix, waivable=text.get("waivable", True))
+
+
+def _outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Check:
+    found = tuple(findings)
+    return Check(id=check, status="failed" if found else "passed", findings=found, note=note)
+
+
+def verify(wheel: Path, policy: Policy, *, waivers: Sequence[Waiver] = (), dependencies: Sequence[Path] = ()) -> Report:
     """Check a wheel against what it promises.
 
     Args:
@@ -130,14 +116,17 @@ def verify(
         waivers: Findings that are accepted: they stay in the report, with the reason, and do not fail it.
         dependencies: Wheels, or folders of wheels, that it requires and leaves libraries to: its imports are
             followed into them, and their device code must run on the promised GPUs too.
-        limits: What the wheel may ask of this machine.
 
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.
     """
     check_supported(wheel.name)
-    sha256, size = _hash(wheel)
-    checks, others = _checks(wheel, policy, dependencies, limits)
+    try:
+        check_is_file(wheel)
+        sha256, size = sha256_and_size(wheel)
+    except OSError as error:
+        raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
+    checks, others = _checks(wheel, policy, dependencies)
     return Report(
         wheel=wheel.name,
         sha256=sha256,
@@ -149,16 +138,8 @@ def verify(
     )
 
 
-def _hash(wheel: Path) -> tuple[str, int]:
-    try:
-        check_is_file(wheel)
-        return sha256_and_size(wheel)
-    except OSError as error:
-        raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-
-
 def _checks(
-    wheel: Path, policy: Policy, dependencies: Sequence[Path], limits: Limits | None
+    wheel: Path, policy: Policy, dependencies: Sequence[Path]
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     def code_of(member: str) -> Code | None:
         """The level, for what runs on loading alone where the library chooses its code at run time."""
@@ -170,19 +151,22 @@ def _checks(
         return Code(policy.cpu, on_load=on_load, chosen=chosen)
 
     try:
-        with Archive(wheel, limits) as archive:
+        with Archive(wheel) as archive:
             contents = read_contents(archive, code_of, with_symbols=True)
             contents = contents._replace(libraries=follow_calls(archive, contents))
             info = read_dist_info(archive)
-            tags = _promised(wheel.name, info)
+            tags = info.tags
+            # pip decides by the file name's tags. Where WHEEL has others, `names` says so.
+            with suppress(VerificationFailedError):
+                tags = parse_wheel_name(wheel.name).tags
             # Nothing is promised, so the wheel is held to its own tags.
             if policy.platform is None:
                 policy = policy.model_copy(update={"platform": platform_of(tags)})
             recorded = _guarded("record", lambda: _check_record(archive, info, contents))
             metadata = archive.read(f"{info.folder}/METADATA")
     except VerificationFailedError as error:
-        return _unreadable_archive(error), ()
-    others = read_dependencies(dependencies, info, limits)
+        return _not_read(error), ()
+    others = read_dependencies(dependencies, info)
     theirs = tuple(library for other in others for library in other.libraries)
     contents = contents._replace(dependencies=theirs, requires=info.requires_dist)
     return [
@@ -202,27 +186,10 @@ def _checks(
     ], others
 
 
-def _promised(filename: str, info: DistInfo) -> frozenset[str]:
-    """The tags by which pip decides: the file name's. Where WHEEL has others, `names` says so."""
-    try:
-        return parse_wheel_name(filename).tags
-    except VerificationFailedError:
-        return info.tags
-
-
-def _unreadable_archive(error: VerificationFailedError) -> list[Check]:
-    finding = Finding(
-        check="archive",
-        where="",
-        what=str(error),
-        why="installers would refuse it, or unpack something else than was checked",
-        fix="build or download the wheel again; do not install this file",
-        waivable=False,
-    )
-    ids: tuple[CheckId, ...] = get_args(CheckId)
+def _not_read(error: VerificationFailedError) -> list[Check]:
     note = "the archive cannot be read"
-    failed = Check(id="archive", status="failed", findings=(finding,))
-    return [failed, *(Check(id=each, status="not_run", note=note) for each in ids if each != "archive")]
+    others = [Check(id=each, status="not_run", note=note) for each in get_args(CheckId) if each != "archive"]
+    return [_outcome("archive", [finding("archive", "unreadable", error=error)]), *others]
 
 
 def _guarded(check: CheckId, run: Callable[[], Check]) -> Check:
@@ -230,10 +197,8 @@ def _guarded(check: CheckId, run: Callable[[], Check]) -> Check:
     try:
         return run()
     except VerificationFailedError as error:
-        fix = error.hint or "build the wheel again"
-        why = "the rest of this check was not made"
-        finding = Finding(check=check, where="", what=str(error), why=why, fix=fix, waivable=False)
-        return Check(id=check, status="failed", findings=(finding,))
+        fix, why = error.hint or "build the wheel again", "the rest of this check was not made"
+        return _outcome(check, [Finding(check=check, where="", what=str(error), why=why, fix=fix, waivable=False)])
 
 
 def _bounded(check: Check) -> Check:
@@ -259,16 +224,12 @@ def _check_names(filename: str, info: DistInfo, policy: Policy, contents: Conten
             wrong.append(f"the file name says version {name.version}, {who} says {its_version}")
     if (written := "-".join(name.parts[-3:])) != written.lower():
         wrong.append(f"the tags {written} are not in lower case, and uv knows no others")
-    wrong += _check_python(name, policy.python, for_some=_is_for_some(contents)) if policy.python else []
-    why = "pip refuses such a wheel, or installs it for a Python or under a version that it is not for"
-    found = [(what, why) for what in wrong]
+    wrong += _check_python(name, policy.python, contents) if policy.python else []
+    findings = [finding("names", "differ", info.folder, what=what) for what in wrong]
     if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
-        why = "pip goes by the file name; `wheel pack`, and what else reads WHEEL, take it for another wheel"
-        found.append((f"the tags in the file name and in WHEEL differ: {differing}", why))
-    fix = "repair the wheel with the right version; never rename a wheel by hand"
-    findings = tuple(Finding(check="names", where=info.folder, what=what, why=why, fix=fix) for what, why in found)
-    return Check(id="names", status="failed" if findings else "passed", findings=findings, note=filename)
+        findings.append(finding("names", "tags", info.folder, tags=differing))
+    return _outcome("names", findings, filename)
 
 
 def _by_level(tags: frozenset[str]) -> set[str]:
@@ -281,23 +242,21 @@ def _by_level(tags: frozenset[str]) -> set[str]:
     return found
 
 
-def _is_for_some(contents: Contents) -> bool:
-    """True if a library is named after the Pythons that import it."""
-    return any(each.is_loadable and SUFFIX.search(each.path.rpartition("/")[2]) for each in contents.libraries)
+def _check_python(name: WheelName, python: str, contents: Contents) -> list[str]:
+    # A library that is named after its Python: others would install `py3-none` in vain.
+    for_some = any(each.is_loadable and _SUFFIX.search(posixpath.basename(each.path)) for each in contents.libraries)
 
+    def fits(tag: str, abi: str) -> bool:
+        return serves(tag, abi, f"py{python.removeprefix('cp')}") and not (for_some and tag.startswith("py"))
 
-def _check_python(name: WheelName, python: str, *, for_some: bool) -> list[str]:
     found = {(tag, abi) for tag, abi, _ in (each.split("-") for each in name.tags)}
     # `py2.py3-none`: the first does no harm beside the second.
-    if any(_serves(*pair, python, for_some=for_some) for pair in found if pair[1] == "none"):
+    if any(fits(*pair) for pair in found if pair[1] == "none"):
         found -= {("py2", "none")}
-    wrong = sorted("-".join(pair) for pair in found if not _serves(*pair, python, for_some=for_some))
-    return [f"it is for {pair}; promised is {python}" for pair in wrong]
-
-
-def _serves(tag: str, abi: str, python: str, *, for_some: bool) -> bool:
-    """As pip decides; but where a library is `for_some` Pythons alone, others would install `py3-none` in vain."""
-    return serves(tag, abi, f"py{python.removeprefix('cp')}") and not (for_some and tag.startswith("py"))
+    return [
+        f"it is for {pair}; promised is {python}"
+        for pair in sorted("-".join(each) for each in found if not fits(*each))
+    ]
 
 
 def _check_record(archive: Archive, info: DistInfo, contents: Contents) -> Check:
@@ -305,22 +264,12 @@ def _check_record(archive: Archive, info: DistInfo, contents: Contents) -> Check
     wrong = compare_record(rows, info.record, contents.files)
     if _EMPTY_LINE.search(record):
         wrong.append((info.record, "an empty line, at which pip fails"))
-    findings = tuple(
-        Finding(
-            check="record",
-            where=path,
-            what=what,
-            why="installers that check RECORD refuse the wheel; a file may have been exchanged",
-            fix="repair the wheel, which rebuilds RECORD, or build it again if the file should not have changed",
-        )
-        for path, what in wrong
-    )
-    note = f"{len(contents.files)} hashes recomputed"
-    return Check(id="record", status="failed" if findings else "passed", findings=findings, note=note)
+    findings = [finding("record", "wrong", path, what=what) for path, what in wrong]
+    return _outcome("record", findings, f"{len(contents.files)} hashes recomputed")
 
 
-SUFFIX = re.compile(r"\.(cpython-\d{2,4}[tdmu]*|cp\d{2,4}[td]*|abi3t?)(-[\w-]+)?\.(so|pyd)$")
-"""The suffix of a module that is named after its Python."""
+# The suffix of a module that is named after its Python.
+_SUFFIX = re.compile(r"\.(cpython-\d{2,4}[tdmu]*|cp\d{2,4}[td]*|abi3t?)(-[\w-]+)?\.(so|pyd)$")
 _PYTHON_TAG = re.compile(r"cp3(\d{1,2})")
 _ANY_PYTHON_DLL = re.compile(r"python(?P<version>3\d{0,2})(?P<flags>t?(_d)?)\.dll", re.IGNORECASE)
 _PYTHON_SO = re.compile(r"libpython3\.(?P<minor>\d{1,2})(?P<flags>[tdm]*)\.so(\.[\d.]+)?")
@@ -353,11 +302,8 @@ def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
     for library in contents.libraries:
         if library.is_loadable:
             found += [(library.path, what) for what in _python_of(library, {row[:2] for row in real})]
-    why = "pip refuses it, importing it fails, or it runs in a Python of another ABI and crashes"
-    fix = "build the wheel with the Python that the tag names; never retag a binary wheel by hand"
-    findings = tuple(Finding(check="abi", where=where, what=what, why=why, fix=fix) for where, what in found)
-    note = f"{len(modules)} extension modules"
-    return Check(id="abi", status="failed" if findings else "passed", findings=findings, note=note)
+    findings = [finding("abi", "wrong", where, what=what) for where, what in found]
+    return _outcome("abi", findings, f"{len(modules)} extension modules")
 
 
 def _module(library: Library, contents: Contents) -> _Module | None:
@@ -366,10 +312,10 @@ def _module(library: Library, contents: Contents) -> _Module | None:
     if not library.is_loadable or not rest.endswith(("so", "pyd")):
         return None
     symbols = contents.symbols.get(library.path)
-    exports = symbols.exports if isinstance(symbols, DllSymbols) else symbols.defined if symbols else ()
+    exports = symbols.exports if symbols else ()
     entries = frozenset(each for each in exports if each.startswith(("PyInit_", "PyInitU_")))
     # Programs that embed Python, and libpython itself, export its built-in modules.
-    if not SUFFIX.search(dot + rest) and (not entries or name.startswith("lib")):
+    if not _SUFFIX.search(dot + rest) and (not entries or name.startswith("lib")):
         return None
     takes = _API.match if isinstance(symbols, Symbols) else _ANY_PYTHON_DLL.fullmatch
     takers = symbols.undefined if isinstance(symbols, Symbols) else library.needed
@@ -489,24 +435,10 @@ _MICRO = (0, 1, 5, 10, 20, 50)  # a bound may name a micro version (>=3.8.1), so
 
 def check_install(info: DistInfo, policy: Policy, metadata: bytes) -> Check:
     """Nothing in WHEEL and METADATA that installers or the Python index refuse."""
-    found = [(f"{info.folder}/WHEEL", what) for what in _wheel_file(info)]
-    found += [
-        (f"{info.folder}/METADATA", what)
-        for what in (*_core_metadata(metadata), *_direct_urls(info, policy), *_requires_python(info, policy))
-    ]
-    findings = tuple(
-        Finding(
-            check="install",
-            where=where,
-            what=what,
-            why="pip, uv or the Python index refuses the wheel, or installs it without what it needs",
-            fix="farm repair writes this file anew"
-            if where.endswith("/WHEEL")
-            else "correct the package's build configuration (pyproject.toml, setup.cfg) and build the wheel again",
-        )
-        for where, what in found
-    )
-    return Check(id="install", status="failed" if findings else "passed", findings=findings)
+    findings = [finding("install", "wheel", f"{info.folder}/WHEEL", what=what) for what in _wheel_file(info)]
+    others = (*_core_metadata(metadata), *_direct_urls(info, policy), *_requires_python(info, policy))
+    findings += [finding("install", "metadata", f"{info.folder}/METADATA", what=what) for what in others]
+    return _outcome("install", findings)
 
 
 def _wheel_file(info: DistInfo) -> Iterator[str]:
@@ -579,33 +511,23 @@ def check_metadata(info: DistInfo, policy: Policy) -> Check:
     witness = _outside(allowed, SpecifierSet(policy.numpy))
     listed = ", ".join(str(each) for each in declared) or "nothing about numpy"
     if witness is None:
-        return Check(id="metadata", status="passed", note=f"requires {listed}")
-    finding = Finding(
-        check="metadata",
-        where=where,
-        what=f"requires {listed}, which allows numpy {witness}; it must stay within {policy.numpy}",
-        why="pip installs or keeps a numpy of another ABI: 'Numpy is not available', or a crash on import",
-        fix=f"declare numpy{policy.numpy} in the package's install requirements",
+        return _outcome("metadata", (), f"requires {listed}")
+    return _outcome(
+        "metadata", [finding("metadata", "numpy", where, listed=listed, witness=witness, bound=policy.numpy)]
     )
-    return Check(id="metadata", status="failed", findings=(finding,))
 
 
 def check_members(contents: Contents, policy: Policy) -> Check:
     """No file that the policy forbids."""
     reasons = {rule if isinstance(rule, str) else rule.pattern: _why_forbidden(rule) for rule in policy.forbidden}
     any_of = re.compile("|".join(map(translate, reasons)) or r"\b\B")  # ten thousand members, at one look each
-    findings = tuple(
-        Finding(
-            check="members",
-            where=name,
-            what=f"has no place in the wheel (policy: {pattern})",
-            why=reasons[pattern],
-            fix="leave it out of the build, or build from a clean folder; PyTorch: BUILD_TEST=0, INSTALL_TEST=0",
-        )
+    rules = (
+        (name, next(each for each in reasons if fnmatchcase(name, each)))
         for name in filter(any_of.match, contents.files)
-        for pattern in [next(each for each in reasons if fnmatchcase(name, each))]
     )
-    return Check(id="members", status="failed" if findings else "passed", findings=findings)
+    return _outcome(
+        "members", (finding("members", "forbidden", name, pattern=rule, reason=reasons[rule]) for name, rule in rules)
+    )
 
 
 def _why_forbidden(rule: str | Forbidden) -> str:
@@ -673,53 +595,39 @@ def _outside(allowed: SpecifierSet, bound: SpecifierSet) -> Version | None:
     return max(wrong, default=None)
 
 
-_FIX_CODE = (
-    "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
-    "recipe's `env`; only if it asks the CPU at run time, as many libraries for mathematics and cryptography do: "
-    'dispatching: ["{}"] in the policy, or under `verify` in the recipe'
-)
-_FIX_KNOWN = (
-    "it is known to ask the CPU at run time: if it comes from a distribution, or was built so, write "
-    'dispatching: ["{}"] in the policy, or under `verify` in the recipe; what runs on loading is checked all the same. '
-    "If it was compiled with a -march of its own, compile it with the level's"
-)
 # What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
 # stands the version.
 _CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
-_FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
 def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
     """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
-    if policy.platform is None:
-        return _check_pure(contents, tags)
+    found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
+    names = ", ".join(found)
+    loadable = [library for library in contents.libraries if library.is_loadable]
+    if policy.platform is None:  # its tags name no machine: nothing may be in it that a machine loads
+        return _outcome(
+            "platform",
+            (
+                finding("platform", "not_pure", each.path, machine=each.machine or "no known machine", tags=names)
+                for each in loadable
+            ),
+            names,
+        )
     platform, machine = split_platform(policy.platform)
     if not platform.in_images:  # no level of manylinux to earn
-        return _check_tags(platform, machine, tags)
+        promised = f"{platform.tag}_{platform.tag_of(machine)}"
+        wrong = (tag for tag in found if not platform.fits(tag, machine))
+        return _outcome("platform", (finding("platform", "other", tag=tag, promised=promised) for tag in wrong), names)
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     needs = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
-    loadable = [library for library in contents.libraries if library.is_loadable]
     findings: list[Finding] = []
-    for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
-        if tag.startswith("musllinux"):  # beside another tag; nothing is said of musl
-            continue
+    for tag in found:
         if tag == "any" and not loadable:
-            findings.append(_not_built())
-        else:
+            findings.append(finding("platform", "not_built"))
+        elif not tag.startswith("musllinux"):  # beside another tag; nothing is said of musl
             findings += _unearned(tag, machine, needs, loadable)
-    note = "" if findings else f"earned: {earned_level(needs, machine).name}"
-    return _check("platform", findings, note)
-
-
-def _not_built() -> Finding:
-    return Finding(
-        check="platform",
-        where="",
-        what="holds no compiled code: it is for every machine",
-        why="an extension was not built, which some packages leave out where their compiler fails, "
-        "or the package is pure Python, and one wheel of it serves all variants",
-        fix="look into the build's log; publish a pure package by farm publish --to",
-    )
+    return _outcome("platform", findings, "" if findings else f"earned: {earned_level(needs, machine).name}")
 
 
 def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
@@ -727,163 +635,68 @@ def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequen
     known = level_of_tag(tag)
     musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
     if known is None or known[1] != machine:
-        yield Finding(
-            check="platform",
-            where="",
-            what=f"platform tag {tag} is not a manylinux tag for {machine}",
-            why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
-            fix="repair the wheel: that gives it the tag that its libraries earn",
-        )
+        yield finding("platform", "no_manylinux", tag=tag, machine=machine)
     elif musl:
-        yield from (
-            Finding(
-                check="platform",
-                where=path,
-                what=f"is for musl (Alpine Linux), and the platform tag is {tag}",
-                why="pip installs the wheel where this file cannot be loaded or started",
-                fix="build this file for glibc",
-            )
-            for path in musl
-        )
+        yield from (finding("platform", "musl", path, tag=tag) for path in musl)
     else:
         for need in needs:
             if unmet := unmet_needs(known[0], need, machine):
-                yield Finding(
-                    check="platform",
-                    where=need.who,
-                    what=f"needs {', '.join(unmet[:5])}, more than the tag {tag} promises",
-                    why="pip installs it on systems that are too old, where the import fails",
-                    fix="repair the wheel again, or build on the distribution that the tag means",
-                )
-
-
-def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
-    """A wheel whose tags name no machine must hold nothing that a machine loads."""
-    names = ", ".join(sorted({tag.rsplit("-", 1)[-1] for tag in tags}))
-    findings = [
-        Finding(
-            check="platform",
-            where=library.path,
-            what=f"is a library for {library.machine or 'no known machine'}; the platform tags are {names}",
-            why="pip installs the wheel on every machine that the tag fits, and this file loads on one kind",
-            fix="build it with the tag of its platform (Root-Is-Purelib: false)",
-        )
-        for library in contents.libraries
-        if library.is_loadable
-    ]
-    return _check("platform", findings, names)
-
-
-def _machine(policy: Policy) -> str | None:
-    """The machine as `Library.machine` has it: Windows has names of its own."""
-    if policy.platform is None:
-        return None
-    platform, machine = split_platform(policy.platform)
-    return platform.tag_of(machine)
-
-
-def _check_tags(platform: Facts, machine: str, tags: frozenset[str]) -> Check:
-    found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
-    findings = [
-        Finding(
-            check="platform",
-            where="",
-            what=f"platform tag {tag} is not {platform.tag}_{platform.tag_of(machine)}",
-            why="pip installs the wheel where it cannot run, or not at all",
-            fix="build it for Windows with Root-Is-Purelib: false; repair keeps Windows' tags",
-        )
-        for tag in found
-        if not platform.fits(tag, machine)
-    ]
-    return _check("platform", findings, ", ".join(found))
+                yield finding("platform", "unearned", need.who, unmet=", ".join(unmet[:5]), tag=tag)
 
 
 def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
     """Every needed library must be in the wheel where the loader looks, on the system, or excluded."""
-    machine = _machine(policy)
-    findings = [_unreadable(library) for library in contents.libraries if library.error]
+    machine = None
+    if policy.platform is not None:
+        platform, name = split_platform(policy.platform)
+        machine = platform.tag_of(name)  # as `Library.machine` has it: Windows has names of its own
+    findings = [
+        finding("imports", "unreadable", each.path, error=each.error) for each in contents.libraries if each.error
+    ]
     for library in contents.libraries:
         if machine and library.is_loadable and library.machine != machine:
-            findings.append(
-                Finding(
-                    check="imports",
-                    where=library.path,
-                    what=f"is built for {library.machine}, not for {machine}",
-                    why="the loader refuses it",
-                    fix="build it for the variant's machine, or leave it out of the wheel",
-                )
-            )
+            findings.append(finding("imports", "machine", library.path, there=library.machine, machine=machine))
         if runtimes := two_openmp(library):
-            findings.append(_two_openmp(library.path, runtimes))
+            findings.append(finding("imports", "two_openmp", library.path, runtimes=runtimes, fix=TWO_OPENMP))
     if not contents.libraries and (reason := unread(tags)):
         return Check(id="imports", status="not_run", note=reason)
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
-    for need in needs:
-        if need.answer is Answer.UNREACHABLE:
-            findings.append(_not_reached(need))
-    missing = [need for need in needs if need.answer is Answer.MISSING]
-    findings += _missing_libraries(missing, contents)
+    findings += [_not_reached(need) for need in needs if need.answer is Answer.UNREACHABLE]
+    findings += _missing([need for need in needs if need.answer is Answer.MISSING], contents)
     beside = sum(need.answer is Answer.DEPENDENCY for need in needs)
     note = f"{len(needs)} imports of {len(contents.libraries)} libraries"
-    return _check("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
+    return _outcome("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
 
 
 def _not_reached(need: Need) -> Finding:
     """A library that is there, where the loader does not find it: by its folder, or by its name."""
     there = str(need.by)
-    windows = need.who.lower().endswith((".pyd", ".dll"))
-    where = "where Windows does not look" if windows else "where its RUNPATH does not lead"
-    what, fix = f"needs {need.name}, which is at {there}, {where}", "farm repair --tools writes such a RUNPATH"
-    if windows:
-        fix = "put it beside the file that needs it, or into a folder that the package adds (os.add_dll_directory)"
+    kind = "not_on_runpath"
+    if need.who.lower().endswith((".pyd", ".dll")):
+        kind = "not_where_windows_looks"
     elif posixpath.basename(there) != posixpath.basename(need.name):
-        what = f"needs {need.name}, and no file has this name: {there} calls itself so (SONAME)"
-        fix = "give the file that name, or the other one to what needs it (patchelf --replace-needed); a tool that "
-        fix += "unpacks links as files loses such names"
-    why = "it loads only if something else has loaded that library before"
-    return Finding(check="imports", where=need.who, what=what, why=why, fix=fix)
+        kind = "by_soname"
+    return finding("imports", kind, need.who, name=need.name, there=there)
 
 
-def _missing_libraries(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
+def _missing(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
     """Libraries that the wheel does not have, by the file that needs them and the requirement that brings them."""
     known = {library.path for library in contents.libraries}
     fakes = {posixpath.basename(path): path for path in contents.files if path not in known}
     for who, group in groupby(needs, key=lambda need: need.who):
-        for requirement, names in _by_requirement([need.name for need in group], contents.requires).items():
-            what = f"needs {', '.join(names)}, which is neither in the wheel nor a system library"
-            fix = (
-                "repair the wheel with the folder that holds it, give the dependency that brings it (--dependency), or "
-            )
-            fix += "exclude it on purpose"
-            if requirement.strip():
-                what = f"needs {', '.join(names)} of another wheel: by its Requires-Dist {requirement}"
-                fix = f"give that wheel, too: pip download --no-deps '{requirement}'; farm verify --dependency FILE"
-            elif fake := fakes.get(posixpath.basename(names[0])):
-                what = f"needs {names[0]}, and {fake} is no library ({contents.files[fake][1]} bytes)"
-                fix = "build the wheel again with a tool that follows links: unpacked as a file, a link is its own text"
-            why = "importing fails wherever that library does not happen to be installed"
-            yield Finding(check="imports", where=who, what=what, why=why, fix=fix)
-
-
-def _by_requirement(names: Iterable[str], requires: Sequence[str]) -> dict[str, list[str]]:
-    """Names of libraries by the requirement that brings them; of others each by itself, under a key without words."""
-    found: dict[str, list[str]] = {}
-    alone = 0
-    for name in names:
-        requirement = brings(name, requires)
-        alone += not requirement
-        found.setdefault(requirement or " " * alone, []).append(name)
-    return found
-
-
-def _two_openmp(path: str, runtimes: str) -> Finding:
-    return Finding(
-        check="imports",
-        where=path,
-        what=f"imports two OpenMP runtimes: {runtimes}",
-        why="one runs its parallel regions and the other answers for threads and locks: wrong numbers without an error",
-        fix=TWO_OPENMP,
-    )
+        brought: dict[str, list[str]] = {}
+        alone: list[Finding] = []
+        for need in group:
+            if requirement := brings(need.name, contents.requires):
+                brought.setdefault(requirement, []).append(need.name)
+            elif fake := fakes.get(posixpath.basename(need.name)):
+                size = contents.files[fake][1]
+                alone.append(finding("imports", "no_library", who, names=need.name, fake=fake, size=size))
+            else:
+                alone.append(finding("imports", "missing", who, names=need.name))
+        for requirement, names in brought.items():
+            yield finding("imports", "of_another_wheel", who, names=", ".join(names), requirement=requirement)
+        yield from alone
 
 
 def check_cpu(contents: Contents, policy: Policy) -> Check:
@@ -892,39 +705,26 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
         note = f"CPU level {policy.cpu} cannot be checked" if policy.cpu else "no CPU level is promised"
         return Check(id="cpu", status="not_run", note=note)
     findings = []
-    checked = 0
     skipped = []
-    for library in contents.libraries:
-        if library.instructions is None:
+    decoded = [(library.path, library.instructions) for library in contents.libraries if library.instructions]
+    for path, code in decoded:
+        if code.not_checked:
+            skipped.append(f"{path}: {code.not_checked}")
             continue
-        if library.instructions.not_checked:
-            skipped.append(f"{library.path}: {library.instructions.not_checked}")
-            continue
-        checked += 1
-        on_load = library.instructions.starts is not None
-        which = "instructions run on loading" if on_load else "instructions"
-        for feature, (count, places) in library.instructions.beyond.items():
-            findings.append(
-                Finding(
-                    check="cpu",
-                    where=library.path,
-                    what=f"{count} {which} need {feature}, first at {', '.join(places)}",
-                    why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
-                    fix=_FIX_ON_LOAD if on_load else _advice(library.path),
-                )
-            )
+        known = any(fnmatchcase(posixpath.basename(path), pattern) for pattern in defaults("ask_the_cpu"))
+        kind = "on_load" if code.starts is not None else "asks_the_cpu" if known else "code"
+        seen = {"cpu": policy.cpu, "pattern": _CHANGING.sub("*", path)}
+        findings += [
+            finding("cpu", kind, path, count=count, feature=feature, places=", ".join(places), **seen)
+            for feature, (count, places) in code.beyond.items()
+        ]
     findings += _left_out(contents, policy)
-    if not checked and not findings:
+    if len(decoded) == len(skipped) and not findings:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
-    ends = [library.path for library in contents.libraries if library.instructions and library.instructions.open_ends]
-    note = f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped)
-    return _check("cpu", findings, note).model_copy(update={"undecided": tuple(ends)})
-
-
-def _advice(path: str) -> str:
-    known = any(fnmatchcase(posixpath.basename(path), pattern) for pattern in defaults("ask_the_cpu"))
-    return (_FIX_KNOWN if known else _FIX_CODE).format(_CHANGING.sub("*", path))
+    note = f"{len(decoded) - len(skipped)} libraries decoded" + "".join(f"; {line}" for line in skipped)
+    ends = tuple(path for path, code in decoded if code.open_ends)
+    return _outcome("cpu", findings, note).model_copy(update={"undecided": ends})
 
 
 def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
@@ -934,33 +734,17 @@ def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
     # One expression for all patterns: a large library exports very many names.
     pattern = re.compile("|".join(map(translate, policy.left_out)))
     for path, symbols in contents.symbols.items():
-        names = symbols.exports if isinstance(symbols, DllSymbols) else symbols.defined
-        found = sorted(name for name in names if pattern.match(name))
+        found = sorted(filter(pattern.match, symbols.exports))
         if found:
-            yield Finding(
-                check="cpu",
-                where=path,
-                what=f"exports {len(found)} names of code that {policy.cpu} leaves out, first {found[0][:200]}",
-                why="the tier was compiled: the build did not see the plan's setting",
-                fix="look at CMake's output for tiers.cmake (CMAKE_PROJECT_INCLUDE), and build it again",
-            )
+            yield finding("cpu", "left_out", path, count=len(found), cpu=policy.cpu, first=found[0][:200])
 
 
-def _unreadable(library: Library) -> Finding:
-    return Finding(
-        check="imports",
-        where=library.path,
-        what=f"cannot be read: {library.error}",
-        why="the loader refuses it, or loads something else than was checked here",
-        fix="build the wheel again; if this comes back, look at what writes this file",
-        waivable=False,
-    )
-
-
-def _check(check: CheckId, findings: list[Finding], note: str) -> Check:
-    return Check(id=check, status="failed" if findings else "passed", findings=tuple(findings), note=note)
-
-
+# Symbols that libraries take from one another by name. A library that is found but lacks a function that is taken from
+# it cannot be loaded. What the system's libraries give is not known here: so a name is missed where it should come from
+# a library of the wheel or of a dependency, or where nothing but the C and C++ runtime is asked besides. Known are
+# glibc's own names, which may be taken without a version too (`glibc_symbols.txt`), and on Windows those of kernel32
+# and the C runtime, from which nearly every DLL takes (`kernel32_symbols.txt`, `ucrt_symbols.txt`).
+#
 # All their symbols carry a version (GLIBC_2.17, GCC_3.0, GLIBCXX_3.4): what has none is not theirs.
 _VERSIONED = re.compile(rf"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|{LOADER}")
 # Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them (libtorch.so of torch
@@ -981,7 +765,7 @@ def missing_names(
     by_who: dict[str, list[Need]] = {}
     for need in needs:
         by_who.setdefault(need.who, []).append(need)
-    given = frozenset().union(*(each.defined for each in symbols.values() if isinstance(each, Symbols)))
+    given = frozenset().union(*(each.exports for each in symbols.values() if isinstance(each, Symbols)))
     for library in libraries:
         own = symbols.get(library.path)
         if library.error or not library.is_loadable:
@@ -1010,7 +794,7 @@ def _undefined(
         if file:
             theirs = symbols.get(by_name.get(file) or "")
             # An empty table proves nothing.
-            lacks = isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined
+            lacks = isinstance(theirs, Symbols) and theirs.exports and name not in theirs.exports
             if lacks or (library.machine == "x86_64" and _lacks_glibc(file, version, name)):
                 lost.append(f"{name}@{version} of {file}")
         elif (
@@ -1063,26 +847,11 @@ def _not_exported(
         theirs = symbols.get(by_name.get(dll) or "")
         if isinstance(theirs, DllSymbols):
             lost = sorted(taken - theirs.exports)
-            lost += sorted(
-                f"{name} (forwarded to {theirs.forwards[name]}, which is not there)"
-                for name in taken & theirs.forwards.keys()
-                if _leads_nowhere(theirs.forwards[name], symbols, machine)
-            )
         else:
             lost = sorted(name for name in taken if _lacks(dll, name, machine))
         if lost:
             more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
             yield library.path, f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it"
-
-
-def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], machine: str) -> bool:
-    """True if a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
-    stem, _, name = target.rpartition(".")
-    dll = f"{stem.lower()}.dll"
-    for path, each in symbols.items():
-        if isinstance(each, DllSymbols) and posixpath.basename(path).lower() == dll:
-            return name not in each.exports
-    return owner(dll) is None or _lacks(dll, name, machine)
 
 
 def _lacks(dll: str, name: str, machine: str) -> bool:
@@ -1110,227 +879,126 @@ _MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker sc
 def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
     """Each library must find every name that it takes, look nowhere else, and ask for nothing that loaders refuse."""
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
-    findings = [
-        Finding(
-            check="link",
-            where=where,
-            what=what,
-            why="loading it fails: error 127 on Windows, 'undefined symbol' on Linux",
-            fix="build all libraries of the wheel from one tree; vendor the version that was linked against",
-        )
-        for where, what in missing_names(contents.libraries, needs, contents.symbols)
-    ]
+    missing = missing_names(contents.libraries, needs, contents.symbols)
+    findings = [finding("link", "symbols", where, what=what) for where, what in missing]
     for library in contents.libraries:
         if library.is_loadable:
-            findings += [*_paths(library), *_refused(library), *_shadows(library)]
-    findings += _no_libraries(contents, policy)
+            findings += [*_refused(library), *_shadows(library)]
+    if policy.platform is not None:
+        # Files with a library's name that are none: damaged, empty, or a link that was unpacked as a file. On Linux
+        # only extension modules: other files called .so may be linker scripts, which nothing loads.
+        pattern = _MODULE if split_platform(policy.platform)[0].in_images else _WINDOWS_LIBRARY
+        names = set(filter(pattern.search, contents.files)) - {library.path for library in contents.libraries}
+        findings += [finding("link", "no_library", path) for path in contents.files if path in names]
     if not findings and not contents.libraries and (reason := unread(tags)):
         return Check(id="link", status="not_run", note=reason)
-    note = f"{len(contents.symbols)} libraries looked into"
-    return Check(id="link", status="failed" if findings else "passed", findings=tuple(findings), note=note)
-
-
-def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
-    """Files with a library's name that are none: damaged, empty, or a link that was unpacked as a file."""
-    if policy.platform is None:
-        return []
-    # On Linux only extension modules: other files called .so may be linker scripts, which nothing loads.
-    pattern = _MODULE if split_platform(policy.platform)[0].in_images else _WINDOWS_LIBRARY
-    libraries = {library.path for library in contents.libraries}
-    return [
-        Finding(
-            check="link",
-            where=path,
-            what="is named as a library, and is none",
-            why="importing or loading it fails: error 193 on Windows, 'invalid ELF header' on Linux",
-            fix="build the wheel again; look at what writes this file",
-        )
-        for path in contents.files
-        if path not in libraries and pattern.search(path)
-    ]
-
-
-def _paths(library: Library) -> list[Finding]:
-    why = "the loader takes libraries from there: others than those that were tested, or someone else's"
-    fix = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
-    return [
-        Finding(check="link", where=library.path, what=what, why=why, fix=fix)
-        for entry in dict.fromkeys(library.search_path)
-        if (what := foreign(library.path, entry))
-    ]
+    return _outcome("link", findings, f"{len(contents.symbols)} libraries looked into")
 
 
 def _refused(library: Library) -> Iterator[Finding]:
-    """Requests of the file that loaders refuse."""
+    """RUNPATHs that lead out of the wheel, and requests of the file that loaders refuse."""
+    for entry in dict.fromkeys(library.search_path):
+        if what := foreign(library.path, entry):
+            yield finding("link", "runpath", library.path, what=what)
     if library.executable_stack:
-        yield Finding(
-            check="link",
-            where=library.path,
-            what="asks for an executable stack (by PT_GNU_STACK, or without one)",
-            why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
-            fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
-        )
+        yield finding("link", "stack", library.path)
     if library.static_tls > _STATIC_TLS:
-        yield Finding(
-            check="link",
-            where=library.path,
-            what=f"has {library.static_tls} bytes of thread-local variables in the initial-exec model",
-            why="glibc keeps 1664 bytes for all libraries that are loaded later: 'cannot allocate memory in static TLS "
-            "block'",
-            fix="compile it with -ftls-model=global-dynamic, or keep large buffers in allocated memory",
-        )
+        yield finding("link", "tls", library.path, size=library.static_tls)
     if library.interpreter and not _INTERPRETER.fullmatch(library.interpreter):
-        yield Finding(
-            check="link",
-            where=library.path,
-            what=f"is a program for the loader {library.interpreter}, which other machines do not have",
-            why="starting it fails: 'No such file or directory'",
-            fix="link it on a system whose loader has its usual place, or patchelf --set-interpreter",
-        )
+        yield finding("link", "interpreter", library.path, loader=library.interpreter)
     if library.machine == "aarch64" and library.page_size < _ARM_PAGES:
-        yield Finding(
-            check="link",
-            where=library.path,
-            what=f"is for pages of {max(library.page_size, 1) / 1024:g} KiB at most",
-            why="kernels for Arm have pages of 4, 16 or 64 KiB; larger ones refuse it: ELF load command alignment not "
-            "page-aligned",
-            fix="link with -Wl,-z,max-page-size=65536, and edit it with patchelf --page-size 65536",
-        )
+        yield finding("link", "pages", library.path, size=max(library.page_size, 1) / 1024)
 
 
-def _shadows(library: Library) -> list[Finding]:
+def _shadows(library: Library) -> Iterator[Finding]:
     name = posixpath.basename(library.path)
     low = name.lower()
-    if library.format == "pe":
-        if is_brought_along(low):
-            return []
-        whose = "Python's" if _PYTHON_DLL.fullmatch(low) else None
-        whose = whose or {"system": "Windows'", "driver": "the GPU driver's"}.get(owner(low) or "")
-    else:
+    if library.format == "elf":
         whose = "the system's" if _SYSTEM_ELF.fullmatch(name) else None
-    if whose is None:
-        return []
-    why = "the machine has its own: two of them in one process, or one of another version, crash it"
-    fix = "leave it out of the wheel (--exclude)"
-    return [Finding(check="link", where=library.path, what=f"is a copy of {whose} own {name}", why=why, fix=fix)]
+    elif is_brought_along(low):
+        whose = None
+    elif _PYTHON_DLL.fullmatch(low):
+        whose = "Python's"
+    else:
+        whose = {"system": "Windows'", "driver": "the GPU driver's"}.get(owner(low) or "")
+    if whose:
+        yield finding("link", "shadow", library.path, whose=whose, name=name)
 
 
-def is_part(library: Library, patterns: str) -> bool:
-    """True if a library's file name fits the list of `verify_defaults.yaml` with this key."""
-    name = posixpath.basename(library.path)
-    return any(fnmatchcase(name, pattern) for pattern in defaults(patterns))
-
-
+# Device code: cuDNN comes from NVIDIA as it is, and its releases drop GPUs without changing the CUDA version they are
+# for. A wheel whose own kernels are right may still fail in its first convolution.
 _Kind = Literal["sass", "ptx"]
-_WHY = {
-    "sass": "on such a GPU every kernel here fails with 'no kernel image is available for execution on the device'",
-    "ptx": "GPUs newer than the machine code in the wheel have nothing that the driver could compile for them",
-}
 
 
 def check_sass(contents: Contents, policy: Policy) -> Check:
     """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
+    seen = _seen(contents, "sass")
     if policy.sass is None:
-        return Check(id="sass", status="not_run", note=f"no machine code is promised; {_seen(contents, 'sass')}")
-    findings = _lacking_code(contents, policy, "sass", policy.sass) + _cudnn(contents, policy.sass)
-    if not policy.allow_other_sass:
-        findings += _others(contents, policy, policy.sass)
-    return _device_check("sass", findings, contents)
+        return Check(id="sass", status="not_run", note=f"no machine code is promised; {seen}")
+    promised = policy.sass
+    theirs = [library for library in contents.libraries if _is(library, policy.foreign)]
+    findings = [
+        *_lacking(contents, policy, "sass", promised),
+        *_not_running(promised, [*theirs, *contents.dependencies]),
+    ]
+    lowest = min(map(number, promised), default=None)
+    for library in (*contents.libraries, *contents.dependencies):
+        there = _codes(library)
+        if lowest is not None and there and _is_cudnn(library) and not any(runs_on(lowest, code) for code in there):
+            findings.append(finding("sass", "cudnn", library.path, gpu=lowest, there=_sm(there)))
+    for library in () if policy.allow_other_sass else _own(contents, policy):
+        for group in _judged(library, policy):
+            more = [code for code in group.sass if not any(is_code_for(sm, code) for sm in promised)]
+            if more:
+                findings.append(finding("sass", "others", library.path, containers=group.containers, more=_sm(more)))
+    return _outcome("sass", findings, seen)
 
 
 def check_ptx(contents: Contents, policy: Policy) -> Check:
     """Every fat binary of the wheel's own libraries must hold the promised PTX; more does no harm."""
+    seen = _seen(contents, "ptx")
     if not policy.ptx:
-        return Check(id="ptx", status="not_run", note=f"no PTX is promised; {_seen(contents, 'ptx')}")
-    return _device_check("ptx", _lacking_code(contents, policy, "ptx", policy.ptx), contents)
+        return Check(id="ptx", status="not_run", note=f"no PTX is promised; {seen}")
+    return _outcome("ptx", _lacking(contents, policy, "ptx", policy.ptx), seen)
 
 
-def _device_check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
-    return Check(
-        id=kind, status="failed" if findings else "passed", findings=tuple(findings), note=_seen(contents, kind)
-    )
+def _own(contents: Contents, policy: Policy) -> list[Library]:
+    """The libraries with device code that was compiled here."""
+    return [
+        each for each in contents.libraries if each.fatbins and not _is_cudnn(each) and not _is(each, policy.foreign)
+    ]
 
 
-def _lacking_code(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> list[Finding]:
-    findings = []
-    own = [library for library in contents.libraries if library.fatbins and not _is_others(library, policy)]
+def _lacking(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> Iterator[Finding]:
+    own = _own(contents, policy)
     # Without device code there is no group that could lack something: the loop below would find nothing.
     if promised and not own:
         empty = sum(library.empty_fatbins for library in contents.libraries)
         beside = f" ({empty} fat binaries hold no kernel)" if empty else ""
-        findings.append(
-            _finding(kind, "", f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}")
-        )
-    for library in contents.libraries:
-        if not library.fatbins or _is_others(library, policy):
-            continue
+        what = f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}"
+        yield finding(kind, "lacks", what=what)
+    for library in own:
         for group in _judged(library, policy):
-            gaps = [sm for sm in promised if not any(is_code_for(sm, code) for code in _of(group, kind))]
+            there: tuple[int | str, ...] = getattr(group, kind)
+            gaps = [sm for sm in promised if not any(is_code_for(sm, code) for code in there)]
             if gaps:
-                what = f"{group.containers} fat binaries lack {_sm(gaps)}; they hold {_sm(_of(group, kind))}"
-                findings.append(_finding(kind, library.path, what))
-    if kind == "sass":
-        theirs = [library for library in contents.libraries if _is(library, policy.foreign)]
-        findings += _not_running(promised, theirs) + _not_running(promised, contents.dependencies)
-    return findings
+                what = f"{group.containers} fat binaries lack {_sm(gaps)}; they hold {_sm(there)}"
+                yield finding(kind, "lacks", library.path, what=what)
 
 
-def _not_running(promised: tuple[int | str, ...], libraries: Iterable[Library]) -> list[Finding]:
+def _not_running(promised: tuple[int | str, ...], libraries: Iterable[Library]) -> Iterator[Finding]:
     """Libraries that come from elsewhere as they are: each needs some code that runs on every promised GPU."""
-    findings = []
     for library in libraries:
-        there = {sm for group in library.fatbins for sm in group.sass}
-        gaps = [sm for sm in promised if not _any_runs_on(sm, there)]
+        there = _codes(library)
+        gaps = [sm for sm in promised if not any(runs_on(sm, code) for code in there)]
         # cuDNN has a check of its own.
-        if gaps and there and not is_part(library, "cudnn"):
-            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there, key=order))}"
-            findings.append(_finding("sass", library.path, what))
-    return findings
+        if gaps and there and not _is_cudnn(library):
+            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(there)}"
+            yield finding("sass", "lacks", library.path, what=what)
 
 
-def _others(contents: Contents, policy: Policy, promised: tuple[int | str, ...]) -> list[Finding]:
-    findings = []
-    for library in contents.libraries:
-        if _is_others(library, policy):
-            continue
-        for group in _judged(library, policy):
-            more = [code for code in group.sass if not any(is_code_for(sm, code) for sm in promised)]
-            if more:
-                findings.append(
-                    Finding(
-                        check="sass",
-                        where=library.path,
-                        what=f"{group.containers} fat binaries hold {_sm(more)}, which is not promised",
-                        why="the wheel was built for other GPUs than its name says; the extra code costs size",
-                        fix="set the architecture list to the variant's, or name the variant after what is built",
-                    )
-                )
-    return findings
-
-
-def _cudnn(contents: Contents, promised: tuple[int | str, ...]) -> list[Finding]:
-    """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU."""
-    findings = []
-    lowest = min(map(number, promised), default=None)
-    for library in (*contents.libraries, *contents.dependencies):
-        there = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
-        if lowest is None or not there or not is_part(library, "cudnn"):
-            continue
-        if not _any_runs_on(lowest, there):
-            findings.append(
-                Finding(
-                    check="sass",
-                    where=library.path,
-                    what=f"cuDNN without code for sm_{lowest}; it holds {_sm(there)}",
-                    why=f"on sm_{lowest} convolutions fail with CUDNN_STATUS_ARCH_MISMATCH or 'no kernel image'",
-                    fix="vendor an older cuDNN: choose it by the lowest GPU, not by the CUDA version",
-                )
-            )
-    return findings
-
-
-def _any_runs_on(gpu: int | str, there: Iterable[int | str]) -> bool:
-    return any(runs_on(gpu, code) for code in there)
+def _codes(*libraries: Library, kind: _Kind = "sass") -> list[int | str]:
+    return sorted({sm for each in libraries for group in each.fatbins for sm in getattr(group, kind)}, key=order)
 
 
 def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
@@ -1338,26 +1006,12 @@ def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
     return library.fatbins[:1] if _is(library, policy.mixed) else library.fatbins
 
 
-def _finding(kind: _Kind, where: str, what: str) -> Finding:
-    return Finding(
-        check=kind,
-        where=where,
-        what=what,
-        why=_WHY[kind],
-        fix="compile with the variant's architecture list (TORCH_CUDA_ARCH_LIST) and from a clean build folder",
-    )
-
-
 def _is(library: Library, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(library.path, pattern) for pattern in patterns)
 
 
-def _is_others(library: Library, policy: Policy) -> bool:
-    return is_part(library, "cudnn") or _is(library, policy.foreign)
-
-
-def _of(group: FatbinSet, kind: _Kind) -> tuple[int | str, ...]:
-    return group.sass if kind == "sass" else group.ptx
+def _is_cudnn(library: Library) -> bool:
+    return any(fnmatchcase(posixpath.basename(library.path), pattern) for pattern in defaults("cudnn"))
 
 
 def _sm(numbers: Sequence[int | str]) -> str:
@@ -1365,7 +1019,4 @@ def _sm(numbers: Sequence[int | str]) -> str:
 
 
 def _seen(contents: Contents, kind: _Kind) -> str:
-    there = sorted(
-        {sm for library in contents.libraries for group in library.fatbins for sm in _of(group, kind)}, key=order
-    )
-    return f"found: {_sm(there)}"
+    return f"found: {_sm(_codes(*contents.libraries, kind=kind))}"

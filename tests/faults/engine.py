@@ -123,7 +123,7 @@ def install(patch, plan, engine):
         lock=threading.Lock(),
         max_output=1 << 30,
     )
-    patch("farm.run.toolchain.render", lambda *_: rendered)
+    patch("farm.run.build.render", lambda *_: rendered)
     patch(mainjob, "toolchain", lambda *_: "toolchain:1")
     patch(mainjob, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):

@@ -1,5 +1,1 @@
-"""Programs for machines that have no farm. `farm.base.zipapps` makes one file of each, which is what is sent there.
-
-`bundle` is the program `run` of an offline bundle, `agent` runs in the container of a swarm job. They need the standard
-library alone; the oldest Python of each is in its docstring.
-"""
+"""Programs for machines that have no farm, of the standard library alone; `farm.base.zipapps` packs each."""

@@ -56,8 +56,7 @@ def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
             error.close()
             if error.code == 412 and data is not None:  # an earlier try got through, its answer was lost
                 return None
-            # 408 timeout, 409 a write at the same moment, 429 too many requests: all pass. Other refusals stay
-            # refusals.
+            # 408 timeout, 409 a write at the same moment, 429 too many requests: all pass; other refusals stay.
             if error.code < 500 and error.code not in (408, 409, 429):
                 raise
             problem = f"HTTP {error.code}"

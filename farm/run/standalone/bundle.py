@@ -32,6 +32,7 @@ from farm.base import enter
 from farm.base.errors import FarmError
 from farm.base.locks import lock
 from farm.base.processes import machine
+from farm.engines import transfer
 from farm.engines.base import Job
 from farm.engines.host import HostEngine
 
@@ -116,28 +117,14 @@ CHANGING = ("root/dev", "root/proc", "root/tmp", "root/run", "root/root", "root/
 """Folders that builds and their engine fill."""
 
 
-class Joined(io.RawIOBase):
-    """The parts, one after the other, as one file; each is verified before its first byte is used."""
-
-    def __init__(self, parts: list[tuple[Path, dict[str, Any]]]) -> None:
-        self._parts = iter(parts)
-        self._stream: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            count = self._stream.readinto(buffer) if self._stream else 0
-            if count:
-                return int(count)
-            following = next(self._parts, None)
-            if following is None:
-                return 0
-            path, entry = following
-            if digest(path) != entry["sha256"]:
-                leave(DAMAGED, f"{path} is damaged: its sha256 differs from the manifest's", "copy it here again")
-            self._stream = path.open("rb")
+def joined(parts: list[tuple[Path, dict[str, Any]]]) -> Iterator[bytes]:
+    """The content of the parts, one after the other; each is verified before its first byte is used."""
+    for path, entry in parts:
+        if digest(path) != entry["sha256"]:
+            leave(DAMAGED, f"{path} is damaged: its sha256 differs from the manifest's", "copy it here again")
+        with path.open("rb") as stream:
+            while piece := stream.read(1 << 20):
+                yield piece
 
 
 def digest(path: Path) -> str:
@@ -178,7 +165,8 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
     for name in ("root", *inputs):
         # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
-    with tarfile.open(fileobj=io.BufferedReader(Joined(found), 1 << 20), mode="r|") as archive:
+    size = sum(entry["size"] for _, entry in found)
+    with tarfile.open(fileobj=io.BufferedReader(transfer.Stream(joined(found), size), 1 << 20), mode="r|") as archive:
         for member in archive:
             stream = archive.extractfile(member)
             if stream is None:

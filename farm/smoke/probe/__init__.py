@@ -8,8 +8,8 @@ A program of its own, for the standard library of Python 3.7 or newer and the mo
 
 Every check ends as passed, failed (with what was seen and what was expected) or not run (with the reason), and is
 printed as it ends. The JSON file is written before and after every check, so a crash loses nothing, and names the
-check that is running. A check that takes longer than its limit ends the probe, with the place where it hung on
+check that is running. A check that runs when the time is over ends the probe, with the place where it hung on
 stderr.
 
-The way through: `main` reads the arguments, `checks` says which checks are run in which order, `recorder` runs them.
+The way through: `main` reads the arguments and says which checks are run in which order, `recorder` runs them.
 """

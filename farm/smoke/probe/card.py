@@ -1,9 +1,4 @@
-"""The NVIDIA driver itself, asked without the module under test.
-
-Is it the wheel's own machine code that the card runs, or PTX that the driver compiled?
-
-How fast the card multiplies and copies, as a share of what it can do.
-"""
+"""The NVIDIA driver, asked without the module under test; the code that the card runs; its speed."""
 
 from __future__ import annotations
 
@@ -28,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_driver() -> tuple[int, str]:
-    """Asks the NVIDIA driver itself, not the module: (number of GPUs, description).
-
-    Raises:
-        NotRunError: There is no driver, or it sees no GPU.
-        FailedError: There is a driver and it does not work.
-    """
+    """Asks the NVIDIA driver itself, not the module: (number of GPUs, description)."""
     driver, count = start_driver()
     version = ctypes.c_int(0)
     driver.cuDriverGetVersion(ctypes.byref(version))
@@ -169,11 +159,7 @@ def try_ways(run: Callable[[str, float], dict[str, Any]], limit_s: float) -> dic
 
 
 def judge_code(found: dict[str, dict[str, Any]], archs: list[str], sm: str) -> tuple[str, str]:
-    """The kind of code that serves the card: (`native` or `jit`, text), from the results of `try_ways`.
-
-    Raises:
-        FailedError: Nothing does.
-    """
+    """The kind of code that serves the card: (`native` or `jit`, text), from the results of `try_ways`."""
     holds = " ".join(archs) or "nothing"
     plain = found["without JIT"]
     if plain["ok"]:

@@ -1,13 +1,7 @@
-"""The features that the plan promises: are they in the module, and do they work?
+"""The features that the plan promises: are they in the module, and do they work? And torch.compile.
 
 What a child process does stands in `CHILDREN`: two of them talk to each other, or the libraries read variables of
 the environment when they are loaded.
-
-
-torch.compile: does it make code of its own, and is the result right?
-
-Asked on Windows, and of each card: it takes up to a minute, and on the CPU of a Linux machine what it needs is usual.
-
 """
 
 from __future__ import annotations
@@ -289,10 +283,9 @@ def _ended(child: subprocess.Popen[bytes], output: Any) -> str:
 
 
 def check_compile(torch: Any, device: str) -> str:
-    """A small model, compiled and as it is.
+    """torch.compile: does it make code of its own, and is the result that of the small model as it is?
 
-    Raises:
-        NotRunError: Something that torch.compile needs is not there; the text names it.
+    Asked on Windows, and of each card: it takes up to a minute, and on a Linux machine's CPU what it needs is usual.
     """
     if not hasattr(torch, "compile"):
         raise NotRunError("this torch has no torch.compile: 2.0 was the first")

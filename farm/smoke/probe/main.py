@@ -1,7 +1,4 @@
-"""Which checks are run, in which order.
-
-The command line of the probe.
-"""
+"""The command line of the probe, and which checks are run in which order."""
 
 from __future__ import annotations
 
@@ -63,11 +60,10 @@ def run_checks(recorder: Recorder, options: argparse.Namespace) -> None:
     recorder.run("package", "CUDA version", lambda: package.check_cuda_version(module, options.expect_cuda))
     recorder.run("package", "build configuration", lambda: package.check_config(module))
     recorder.run("package", "architectures", lambda: package.check_archs(module, options.expect_arch))
-    if not options.gpu_only:
-        check_cpu(recorder, module, options)
-    limit_s = recorder.check_limit_s or 900
+    check_cpu(recorder, module, options)
+    limit_s = recorder.time_limit_s or 900
     code = functools.partial(check_code, module, recorder.document["facts"], options.module, limit_s)
-    check_cuda(recorder, module, options.seed, options.cpu_only, code, options.expect_feature)
+    check_cuda(recorder, module, options.cpu_only, code, options.expect_feature)
 
 
 def check_package(recorder: Recorder, options: argparse.Namespace) -> None:
@@ -82,10 +78,9 @@ def check_package(recorder: Recorder, options: argparse.Namespace) -> None:
 def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> None:
     """The CPU part."""
     for name in products.FORMATS:
-        check = functools.partial(products.check_matmul, module, name, "cpu", products.CPU_SIZES, options.seed)
+        check = functools.partial(products.check_matmul, module, name, "cpu", products.CPU_SIZES)
         recorder.run("cpu", "matmul " + name + " on cpu", check)
-    sizes = products.CPU_SIZES
-    recorder.run("cpu", "matmul int32 on cpu", lambda: products.check_matmul_int(module, sizes, options.seed))
+    recorder.run("cpu", "matmul int32 on cpu", lambda: products.check_matmul_int(module, products.CPU_SIZES))
     if not is_torch(module):
         return
     recorder.run("cpu", "CPU capability", lambda: operations.cpu_capability(module))
@@ -104,20 +99,13 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
 def check_cuda(
     recorder: Recorder,
     module: Any,
-    seed: int,
     cpu_only: bool,
     code: Callable[[], str] | None = None,
     promised: Sequence[str] = (),
 ) -> None:
     """The GPU part. Where there is nothing to run it on, its checks say so and none passes.
 
-    Args:
-        recorder: Where the results go.
-        module: The module under test.
-        seed: Of the test data.
-        cpu_only: Leave the GPU alone.
-        code: The check for native code or JIT, which starts processes; None leaves it out.
-        promised: The features that the plan promises.
+    `code`: the check for native code or JIT, which starts processes; None leaves it out.
     """
     reason = None
 
@@ -145,23 +133,22 @@ def check_cuda(
     recorder.run("cuda", "devices", needs_card(lambda: package.check_devices(module)))
     recorder.run("cuda", "code for the device", needs_card(lambda: package.check_code_for_device(module)))
     if code is not None:
-        # It starts two processes, each with the whole time of a check, and perhaps a short third.
-        recorder.run("cuda", "native or JIT", needs_card(code), 2.2 * recorder.check_limit_s + 60)
-    for name, check in {**features.card_checks(module, promised), **card_checks(module, seed)}.items():
+        recorder.run("cuda", "native or JIT", needs_card(code))
+    for name, check in {**features.card_checks(module, promised), **card_checks(module)}.items():
         recorder.run("speed" if name.endswith(" speed") else "cuda", name, needs_card(check))
 
 
-def card_checks(module: Any, seed: int) -> dict[str, Callable[[], str]]:
+def card_checks(module: Any) -> dict[str, Callable[[], str]]:
     """Computations on the card, by the names of the checks."""
     if not is_torch(module):
         return {
             f"matmul {name} on cuda": functools.partial(
-                products.check_matmul, module, name, "cuda", products.CUDA_SIZES, seed
+                products.check_matmul, module, name, "cuda", products.CUDA_SIZES
             )
             for name in products.FORMATS
         }
     checks: dict[str, Callable[[], str]] = {
-        f"matmul {name} on cuda": functools.partial(products.check_wide_matmul, module, name, seed, "cuda")
+        f"matmul {name} on cuda": functools.partial(products.check_wide_matmul, module, name, "cuda")
         for name in products.MATMULS
     }
     checks.update({name: functools.partial(check, module, "cuda") for name, check in ON_THE_CARD.items()})
@@ -195,31 +182,15 @@ def parser() -> argparse.ArgumentParser:
         "--expect-arch", nargs="+", default=[], metavar="ARCH", help="what it must hold: sm_35 compute_35"
     )
     made.add_argument("--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm")
-    made.add_argument(
-        "--expect-feature",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a feature that it must have: gloo; may be repeated",
-    )
-    made.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="without torch's interface: import this; may be repeated",
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    made.add_argument("--expect-feature", metavar="NAME", help="must have this: gloo; may be repeated", **repeated)
+    about = "without torch's interface: import this; may be repeated"
+    made.add_argument("--import", dest="imports", metavar="MODULE", help=about, **repeated)
     made.add_argument("--script", metavar="FILE", help="without torch's interface: run this; it must exit with 0")
     made.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
-    made.add_argument("--gpu-only", action="store_true", help="leave out the CPU part")
     made.add_argument(
-        "--check-limit", type=float, default=900.0, metavar="SECONDS", help="for one check; 0: none (default: 900)"
+        "--time-limit", type=float, default=3600.0, metavar="SECONDS", help="for all checks; 0: none (default: 3600)"
     )
-    made.add_argument(
-        "--time-limit", type=float, default=0.0, metavar="SECONDS", help="for all checks; 0: none (default)"
-    )
-    made.add_argument("--seed", type=int, default=1, help="seed of the test data (default: 1)")
     made.add_argument("--first-kernel", action="store_true", help=argparse.SUPPRESS)
     return made
 
@@ -245,7 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
             "machine": platform.machine(),
         },
     }
-    recorder = Recorder(options.json, document, options.check_limit, options.time_limit)
+    recorder = Recorder(options.json, document, options.time_limit)
     run_checks(recorder, options)
     document["complete"] = True
     recorder.write()

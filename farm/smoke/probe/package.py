@@ -150,9 +150,6 @@ def code_for(capability: tuple[int, int], archs: list[str]) -> str:
     A cubin for X.y runs on X.z where z >= y, PTX for X.y can be compiled for any newer device (CUDA C++
     Programming Guide, "Binary Compatibility" and "PTX Compatibility"). `a` code runs on that one device only,
     `f` code on its family: the same major version, from that minor version on.
-
-    Raises:
-        FailedError: Nothing in the wheel can run there.
     """
     major, minor = capability
     native: list[tuple[tuple[int, int], str]] = []

@@ -1,7 +1,4 @@
-"""Matrix products in plain Python, for any module that multiplies matrices, with Higham's bound for each element.
-
-Matrix products of torch in every format of a card, against float64 on the CPU.
-"""
+"""Matrix products in plain Python, with Higham's bound for each element, and torch's in every format of a card."""
 
 from __future__ import annotations
 
@@ -61,11 +58,11 @@ def worst_error(a: list[list[float]], b: list[list[float]], c: list[list[float]]
     return worst, where
 
 
-def check_matmul(module: Any, name: str, device: str, sizes: tuple[tuple[int, int, int], ...], seed: int) -> str:
+def check_matmul(module: Any, name: str, device: str, sizes: tuple[tuple[int, int, int], ...]) -> str:
     """Multiplies matrices of all sizes on the device and compares every element with its bound."""
     roundoff, bits = FORMATS[name]
     dtype = getattr(module, name)
-    source = random.Random(seed)  # noqa: S311  the same numbers in every run
+    source = random.Random(1)  # noqa: S311  the same numbers in every run
     overall = 0.0
     for rows, inner, cols in sizes:
         label = f"{rows}x{inner} @ {inner}x{cols}"
@@ -88,9 +85,9 @@ def check_matmul(module: Any, name: str, device: str, sizes: tuple[tuple[int, in
     return f"{len(sizes)} sizes, largest error {overall:.2g} of its bound"
 
 
-def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...], seed: int) -> str:
+def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...]) -> str:
     """Products of 32-bit integers, which must be exact. Integer vectors are other instructions than float ones."""
-    source = random.Random(seed)  # noqa: S311 test data, no secret
+    source = random.Random(1)  # noqa: S311 test data, no secret
     half = 1 << (INTEGER_BITS - 1)
     for rows, inner, cols in sizes:
         a = [[int(value * half) for value in row] for row in make_matrix(rows, inner, INTEGER_BITS, source)]
@@ -194,13 +191,13 @@ def free_memory(torch: Any) -> int:
     return int(torch.cuda.mem_get_info()[0]) if hasattr(torch.cuda, "mem_get_info") else 0
 
 
-def check_wide_matmul(torch: Any, name: str, seed: int, device: str) -> str:
+def check_wide_matmul(torch: Any, name: str, device: str) -> str:
     """Products of all sizes in one format of the card."""
     dtype, bits, sums, result, lowest = MATMULS[name]
     capability = capability_of(torch, device)
     if capability < lowest:
         raise NotRunError("sm_{}{} has no {}".format(*capability, name))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(1)
     overall = 0.0
     with exactly(torch, tf32=name == "tf32"):
         for rows, inner, cols in LARGE_SIZES:

@@ -1,7 +1,4 @@
-"""How a check ends: it returns what it found, or raises one of these.
-
-Runs checks one after the other, prints each as it ends, and keeps the report's file up to date.
-"""
+"""How a check ends, and the recorder: it runs checks, prints each as it ends, and keeps the report's file."""
 
 from __future__ import annotations
 
@@ -42,6 +39,7 @@ class Warned(str):
         return text
 
 
+TEXTS = ("seen", "expected", "reason", "warning")
 MAX_TEXT = 4000  # characters kept of a text that comes from the module
 
 
@@ -51,48 +49,32 @@ class Recorder:
     Args:
         path: The JSON file.
         document: What is in it beside the checks.
-        check_limit_s: The time that one check may take, seconds; 0: no limit.
         time_limit_s: The time of all checks together, seconds; 0: no limit. A check that runs when it is over ends
             the process; one that would start after it is not run.
     """
 
-    def __init__(self, path: str, document: dict[str, Any], check_limit_s: float = 0, time_limit_s: float = 0) -> None:
+    def __init__(self, path: str, document: dict[str, Any], time_limit_s: float = 0) -> None:
         self.path = path
         self.document = document
-        self.check_limit_s = check_limit_s
         self.time_limit_s = time_limit_s
         self.started = time.perf_counter()
         self.checks: list[dict[str, Any]] = []
-        document.update(
-            complete=False, running=None, limit_s=check_limit_s, time_limit_s=time_limit_s, out_of_time=False,
-            skipped=0, checks=self.checks,
-        )  # fmt: skip
+        document.update(complete=False, running=None, time_limit_s=time_limit_s, skipped=0, checks=self.checks)
 
-    def remaining_s(self) -> float | None:
-        """Seconds until the time limit of the run, below 0 after it; None without a limit."""
-        if not self.time_limit_s:
-            return None
-        return self.time_limit_s - (time.perf_counter() - self.started)
-
-    def run(self, group: str, name: str, check: Callable[[], str], check_limit_s: float | None = None) -> str:
+    def run(self, group: str, name: str, check: Callable[[], str]) -> str:
         """Runs one check, which returns what it found, and returns its status."""
-        limit_s = check_limit_s if check_limit_s is not None and self.check_limit_s else self.check_limit_s
-        remaining, is_cut = self.remaining_s(), False
-        if remaining is not None and remaining <= 0:
+        remaining = self.time_limit_s - (time.perf_counter() - self.started)
+        if self.time_limit_s and remaining <= 0:
             self.document["skipped"] += 1
-            check, limit_s = self._no_time, 0.0
-        # The run's own end comes before the check's.
-        elif remaining is not None and (not limit_s or remaining < limit_s):
-            limit_s, is_cut = remaining, True
+            check = self._no_time
         # Written before the check starts: if it takes the process with it, the file says which one it was.
-        self.document.update(running=name, limit_s=round(limit_s, 3), out_of_time=is_cut)
+        self.document["running"] = name
         self.write()
-        if limit_s:
+        if self.time_limit_s and remaining > 0:
             # A thread of its own without Python code: it ends the process also where the module holds the GIL.
-            faulthandler.dump_traceback_later(limit_s, exit=True)
+            faulthandler.dump_traceback_later(remaining, exit=True)
         entry = run_check(group, name, check)
-        if limit_s:
-            faulthandler.cancel_dump_traceback_later()
+        faulthandler.cancel_dump_traceback_later()
         self.checks.append(entry)
         self.document["running"] = None
         self.write()
@@ -120,15 +102,8 @@ class Recorder:
 
 def run_check(group: str, name: str, check: Callable[[], str]) -> dict[str, Any]:
     """The entry of one check in the report, whatever the check did."""
-    entry: dict[str, Any] = {
-        "group": group,
-        "name": name,
-        "status": PASSED,
-        "seen": None,
-        "expected": None,
-        "reason": None,
-        "warning": None,
-    }
+    entry: dict[str, Any] = {"group": group, "name": name, "status": PASSED}
+    entry.update(dict.fromkeys(TEXTS))
     started = time.perf_counter()
     try:
         entry["seen"] = check()
@@ -140,7 +115,7 @@ def run_check(group: str, name: str, check: Callable[[], str]) -> dict[str, Any]
     # A module under test may call `sys.exit`; the other checks are to be run all the same.
     except (Exception, SystemExit) as error:
         entry.update(status=FAILED, seen=f"{type(error).__name__}: {error}", expected="no error")
-    for key in ("seen", "expected", "reason", "warning"):
+    for key in TEXTS:
         if entry[key] is not None:
             entry[key] = entry[key][:MAX_TEXT]
     entry["seconds"] = round(time.perf_counter() - started, 6)

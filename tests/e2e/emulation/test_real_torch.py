@@ -68,7 +68,7 @@ def test_the_engine_that_a_variant_promises_must_be_there(python, emulator):
 
 
 CHECKS = {
-    **{f"wide {name}": f"check_wide_matmul(torch, {name!r}, 1, 'cpu')" for name in products.MATMULS},
+    **{f"wide {name}": f"check_wide_matmul(torch, {name!r}, 'cpu')" for name in products.MATMULS},
     **{
         name: f"check_{name}(torch, 'cpu')"
         for name in (

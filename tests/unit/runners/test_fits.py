@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.engines.runners import Reported, cannot_test, differences
 from farm.plan.compat.stack import Stack
 from farm.plan.settings import Runner, load_runners
 from farm.plan.variant import Variant, cpus
+from farm.run.backends import Reported, cannot_test, differences
 
 ROOT = Path(__file__).parents[3]
 

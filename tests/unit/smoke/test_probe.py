@@ -240,7 +240,7 @@ def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=N
 
 def gpu_part(tmp_path, module, *, cpu_only=False):
     run = recorder.Recorder(str(tmp_path / "report.json"), {})
-    main.check_cuda(run, module, 1, cpu_only)
+    main.check_cuda(run, module, cpu_only)
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["checks"] == run.checks
     return {check["name"]: (check["status"], check["seen"] or check["reason"]) for check in run.checks}

@@ -165,8 +165,8 @@ def test_small_kernels_of_real_compilers_are_no_stubs(how):
 def test_fat_binaries_are_found_wherever_they_lie(make_container, make_entry):
     hidden = make_container(make_entry("sass", 75))
     raw = b"x" * 100 + hidden + b"y" * 50 + hidden
-    assert [each.container.sass for each in find_fatbins(raw, [])] == [{75}, {75}]
-    assert [each.container.sass for each in find_fatbins(raw, [(100, 100 + len(hidden))])] == [{75}]
+    assert [each.sass for each in find_fatbins(raw, [])] == [{75}, {75}]
+    assert [each.sass for each in find_fatbins(raw, [(100, 100 + len(hidden))])] == [{75}]
     with pytest.raises(VerificationFailedError, match="damaged fat binary"):
         find_fatbins(raw.replace(hidden, hidden[:20] + b"\xff" * 8 + hidden[28:]), [])
 
