@@ -182,7 +182,7 @@ class Recommendation(Model):
     """A recommendation. `variant` is None if nothing is for the machine; the warnings then say why.
 
     `submit` builds it, from `channel`; `python` is the path of the one to install into. `pip` installs a published
-    wheel, of which the site says `state` and `tests`. `alternatives` run on the machine too, best first. None: there is none.
+    wheel, of which the site says `state` and `tests`. `alternatives` run here too, best first. None: there is none.
     """
 
     variant: str | None

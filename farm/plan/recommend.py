@@ -50,7 +50,7 @@ def machine_of(
 
 @dataclass(frozen=True)
 class Own:
-    """A build that can be planned: how far it was proved, the cards without code, the official features that it lacks."""
+    """A build that can be planned: how far it was proved, cards without code, official features that it lacks."""
 
     variant: Variant
     channel: str

@@ -110,7 +110,7 @@ def has_archive(product: str, version: str, platform: str, component: str, cuda_
 def archives(
     product: str, version: str, platform: str, names: Sequence[str], cuda_major: int | None = None
 ) -> list[Archive]:
-    """The archives of NVIDIA's component `names`, each once; `cuda_major` for cuDNN. Raises UsageError: one has none."""
+    """The archives of NVIDIA's component `names`, each once; `cuda_major` for cuDNN. UsageError: one has none."""
     redist, chosen = load(product, version), []
     for name in dict.fromkeys(names):
         component = redist.components.get(name)
