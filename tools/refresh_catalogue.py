@@ -356,7 +356,7 @@ def official_record(version: str, platform: str, wheel: Wheel, pythons: Sequence
 
 def refresh_official(index: str, notes: Notes) -> Iterator[Proposal]:
     del notes
-    have = {(row.torch, row.platform) for row in catalog.official_wheels() if row.index == "pypi"}
+    have = {(row.torch, row.platform) for row in catalog.official().wheels if row.index == "pypi"}
     by_key: dict[tuple[str, str], list[Wheel]] = {}
     for wheel in wheels(index, "torch"):
         for platform, tag in OFFICIAL.items():
@@ -415,7 +415,7 @@ def by_hand() -> Iterator[str]:
     nulls = [name for name, toolkit in catalog.toolkits().items() if toolkit.driver_linux is None]
     if nulls:
         yield f"cuda.yaml: the driver of CUDA {', '.join(nulls)}, from NVIDIA's release notes"
-    arm = {row.torch for row in catalog.official_wheels() if row.platform == "linux-aarch64" and row.cuda}
+    arm = {row.torch for row in catalog.official().wheels if row.platform == "linux-aarch64" and row.cuda}
     new = [name for name in catalog.torch_releases() if release_key(name) >= release_key("2.4.0")]
     if missing := [name for name in new if not arm & {name, name.rpartition(".")[0]}]:
         yield f"official.yaml: wheels with CUDA for linux-aarch64 of torch {', '.join(missing)}, if there are any"

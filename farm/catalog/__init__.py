@@ -109,10 +109,6 @@ def dropped() -> list[models.Dropped]:
     return _read("dropped", models.DroppedCards).dropped
 
 
-def official_wheels() -> list[models.OfficialWheel]:
-    return official().wheels
-
-
 def wheel_toolkits() -> dict[str, models.WheelToolkit]:
     """CUDA compilers in NVIDIA's wheels, by CUDA version."""
     return _read("toolkit_wheels", models.WheelToolkits).toolkits

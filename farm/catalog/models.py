@@ -11,8 +11,6 @@ from farm.platforms.shape import Machine, PlatformName
 
 VERSION = r"^\d{1,4}(\.\d{1,6}){0,3}$"
 MSC_VER = Field(ge=1900, le=1999)
-
-
 Date = Annotated[date, Field(strict=False)]
 """Written as text: "2031-10-14"."""
 

@@ -181,14 +181,8 @@ def machine_warnings(readings: Readings) -> Iterator[str]:
 class Recommendation(Model):
     """A recommendation. `variant` is None if nothing is for the machine; the warnings then say why.
 
-    Attributes:
-        channel: The channel that builds it; None if there is none.
-        submit: The command that builds it; None without a channel.
-        python: Path of the Python to install into; None if it was not found.
-        pip: The command that installs a published wheel; None where there is none (`with_published`).
-        state: What the site says of the wheel that the command installs; None without a command for a published one.
-        tests: Its smoke tests, a line each.
-        alternatives: Other variants that run on the machine, best first.
+    `submit` builds it, from `channel`; `python` is the path of the one to install into. `pip` installs a published
+    wheel, of which the site says `state` and `tests`. `alternatives` run here too, best first. None: there is none.
     """
 
     variant: str | None

@@ -238,12 +238,10 @@ def git(patient: Patient) -> Iterator[Finding]:
         return
     yield ok("Git", reported.text.strip())
     if patient.platform.limits_paths:
-        answer = patient.site.run("git", "config", "--get", "core.longpaths")
-        if answer.text.strip() == "true":
-            yield ok("Git long paths", "core.longpaths is true")
-        else:
-            todo = "git config --global core.longpaths true (build.cmd sets it for its own calls)"
-            yield warning("Git long paths", "core.longpaths is not set", todo)
+        answer = patient.site.run("git", "config", "--get", "core.longpaths").text.strip()
+        todo = "git config --global core.longpaths true (build.cmd sets it for its own calls)"
+        unset = warning("Git long paths", "core.longpaths is not set", todo)
+        yield ok("Git long paths", "core.longpaths is true") if answer == "true" else unset
 
 
 def gpu(patient: Patient) -> Iterator[Finding]:
@@ -276,19 +274,15 @@ def engine(patient: Patient) -> Iterator[Finding]:
     except NoRunnerError as error:
         yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
-    if system == DEFAULT:
-        yield ok("Docker", f"{system} {version} {machine}")
-    else:
-        yield missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
+    other = missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
+    yield ok("Docker", f"{system} {version} {machine}") if system == DEFAULT else other
 
 
 def compiler(patient: Patient) -> Iterator[Finding]:
     """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
     found = patient.site.which("g++") or patient.site.which("clang++")
-    if found:
-        yield ok("torch.compile: C++ compiler", found)
-    else:
-        yield warning("torch.compile: C++ compiler", "neither g++ nor clang++", "apt-get install g++")
+    name = "torch.compile: C++ compiler"
+    yield ok(name, found) if found else warning(name, "neither g++ nor clang++", "apt-get install g++")
 
 
 def torch_compile(patient: Patient) -> Iterator[Finding]:
@@ -304,13 +298,10 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         yield ok("torch.compile: cl.exe", cl)
     if cl:
         messages = rf"{cl.rpartition(chr(92))[0]}\{ENGLISH}\clui.dll"
-        if patient.site.exists(messages):
-            yield ok("torch.compile: English", messages)
-        else:
-            todo = "add English under Language packs in the Visual Studio Installer"
-            yield missing(
-                "torch.compile: English", f"{messages} is not there: torch.compile reads what cl.exe says", todo
-            )
+        todo = "add English under Language packs in the Visual Studio Installer"
+        absent = f"{messages} is not there: torch.compile reads what cl.exe says"
+        there = patient.site.exists(messages)
+        yield ok("torch.compile: English", messages) if there else missing("torch.compile: English", absent, todo)
     torch, triton, wanted = patient.site.package("torch"), patient.site.package("triton-windows"), needs()
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")

@@ -258,10 +258,9 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
 
 
 def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
-    """The variables of the build, with `values` for their placeholders; where two sources set one, the later one wins.
+    """The variables of the build, with `values` for their placeholders; an option's origin says what it replaces.
 
-    The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options. The origin
-    of an option's variable says what it replaces. Raises UsageError: a recipe holds an unknown placeholder.
+    A later one wins: the platform's compilers, the recipe, the GPU's architectures, the switches, the options.
     """
     found: dict[str, Choice] = {}
     file = folder(candidate.pins.recipe) / "recipe.yaml"

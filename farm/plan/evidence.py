@@ -87,11 +87,8 @@ class ProvedWheel(Model):
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
         names = ("channel", "package", "platform", "variant", "version")
-        return all(getattr(self, name) == getattr(plan, name) for name in names) and not self.differs(plan)
-
-    def differs(self, plan: Plan) -> list[str]:
-        """The options of the proof that are not the plan's: `ptx=True`."""
-        return [f"{name}={value}" for name, value in self.options.items() if plan.options.get(name) != value]
+        same = all(getattr(self, name) == getattr(plan, name) for name in names)
+        return same and all(plan.options.get(name) == value for name, value in self.options.items())
 
 
 class _File(Model):

@@ -463,8 +463,7 @@ class Matrix:
     def by_alias(self, name: str, channel: str | None = None) -> Build:
         """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
 
-        Without a channel in the name or in `channel`, the first channel that has the alias is taken. Raises UsageError:
-        there is none; the nearest are given.
+        The first channel that has it, where none is named. Raises UsageError: there is none; the nearest are given.
         """
         head, slash, alias = name.rpartition("/")
         wanted = self.channel(head).name if slash else channel

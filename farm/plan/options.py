@@ -10,10 +10,13 @@ Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from farm.base.errors import UsageError
 from farm.base.text import nearest
+
+if TYPE_CHECKING:
+    from farm.plan.recipe import Recipe
 
 Value = str | bool | int | None
 """The value of an option; None where a build has no such thing."""
@@ -26,18 +29,7 @@ class Choice(NamedTuple):
     origin: str
 
 
-class Package(Protocol):
-    """The parts of a recipe that decide whether an option applies."""
-
-    @property
-    def package(self) -> str: ...
-    @property
-    def needs(self) -> Sequence[str]: ...
-    @property
-    def cudnn(self) -> bool: ...
-
-
-def _every(_: Package) -> bool:
+def _every(_: "Recipe") -> bool:
     return True
 
 
@@ -85,7 +77,7 @@ class Option:
     excepted: bool = False
     in_matrix: str | None = None
     needs_gpu: bool = False
-    applies: Callable[[Package], bool] = _every
+    applies: "Callable[[Recipe], bool]" = _every
     catalogue: str | None = None
     environment: Callable[[Value], Mapping[str, str]] = _no_variables
     packages: Callable[[Value], Sequence[str]] = _no_packages
@@ -132,7 +124,7 @@ class Option:
             raise UsageError(f"unknown {self.name} {value!r} (from {origin})", hint=f"nearest: {', '.join(near)}")
 
 
-def _of_torch(package: Package) -> bool:
+def _of_torch(package: "Recipe") -> bool:
     return "torch" in (package.package, *package.needs)
 
 
@@ -141,19 +133,9 @@ VERSION = r"^\d{1,2}\.\d{1,2}\.\d{1,2}$"
 _TABLE = (
     # A channel offers several: in ci/matrix.yaml `cuda` is an axis (farm/plan/matrix.py), the first its default.
     Option("cuda", "CUDA version", metavar="X.Y", pinned=False, needs_gpu=True, catalogue="toolkits"),
+    Option("toolkit", "where CUDA comes from", choices=("debian", "nvidia", "wheels"), needs_gpu=True),
     Option(
-        "toolkit",
-        "where CUDA comes from",
-        choices=("debian", "nvidia", "wheels"),
-        needs_gpu=True,
-    ),
-    Option(
-        "torch",
-        "PyTorch release",
-        metavar="VERSION",
-        pattern=VERSION,
-        applies=_of_torch,
-        catalogue="torch_releases",
+        "torch", "PyTorch release", metavar="VERSION", pattern=VERSION, applies=_of_torch, catalogue="torch_releases"
     ),
     Option(
         "cudnn",
@@ -187,13 +169,7 @@ _TABLE = (
         choices=("wheels", "vendored"),
         needs_gpu=True,
     ),
-    Option(
-        "ptx",
-        "PTX for the highest SM as well",
-        kind=bool,
-        default=False,
-        needs_gpu=True,
-    ),
+    Option("ptx", "PTX for the highest SM as well", kind=bool, default=False, needs_gpu=True),
     Option(
         "rebuild",
         "rebuild number, appended to the version as .N",

@@ -50,11 +50,7 @@ def machine_of(
 
 @dataclass(frozen=True)
 class Own:
-    """A build that can be planned.
-
-    `proved`: how far it was proved, empty: it never was. `lost`: cards without code. `without`: the features that the
-    official wheel has beside this one, with the reason.
-    """
+    """A build that can be planned: how far it was proved, cards without code, official features that it lacks."""
 
     variant: Variant
     channel: str

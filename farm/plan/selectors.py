@@ -33,16 +33,9 @@ class Selectors:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A build before it is judged.
+    """A build before it is judged: with a choice of every option, and the same as a `stack` for the rules.
 
-    Attributes:
-        selectors: What was asked for.
-        package: The name under which channels list it: a folder of recipes.
-        channel: Whose pins it has; `channel_origin` says who chose it.
-        pins: What the channel pins for this build.
-        recipe: How the package is built.
-        chosen: The choice of every option of the table.
-        stack: The same for the compatibility rules.
+    `package` is the name under which channels list it: a folder of recipes.
     """
 
     selectors: Selectors

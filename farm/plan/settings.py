@@ -13,7 +13,6 @@ from pydantic_core import PydanticCustomError
 from farm import catalog
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
-from farm.base.text import nearest
 from farm.base.yamlfile import Model, load, pattern, word_of
 from farm.catalog import gpus as cards
 from farm.plan.options import OPTIONS
@@ -118,30 +117,21 @@ class Settings(Model):
         return self.archives if self.archives and self.archives.startswith(("http://", "https://")) else None
 
 
-def _level(word: str) -> str:
-    known = list(cpus())
-    if word in known:
-        return word
-    near = nearest(word, known) or known
-    raise PydanticCustomError("level", "unknown CPU level '{word}'; nearest: {near}", {"word": word, "near": near[0]})
-
-
-Cpu = Annotated[str, AfterValidator(_level), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
+Cpu = Annotated[
+    str, word_of("CPU level", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))
+]
+Sm = Annotated[str, word_of("SM", lambda: list(catalog.architectures().architectures))]
 
 
 class Card(Model):
     """A GPU of a runner. `driver` is what nvidia-smi says; without it no rule on drivers is asked."""
 
     name: str = Field(min_length=1, max_length=80)
-    sm: str
+    sm: Sm
     driver: Annotated[str | None, Field(pattern=r"^\d{3,4}(\.\d{1,4}){0,2}$")] = None
 
     @model_validator(mode="after")
     def _is_known(self) -> Self:
-        known = catalog.architectures().architectures
-        if self.sm not in known:
-            near = nearest(self.sm, list(known)) or list(known)
-            raise PydanticCustomError("sm", "unknown SM '{sm}'; nearest: {near}", {"sm": self.sm, "near": near[0]})
         # A name that the catalogue does not know contradicts nothing.
         chips = {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(self.name)}
         if chips and self.sm not in chips:

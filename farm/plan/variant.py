@@ -51,20 +51,17 @@ class Variant:
         for part, (axis, known) in zip(parts, axes, strict=True):
             if choices == [["mps"]]:
                 choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
-                continue
-            if part in known:
+            elif part in known:
                 choices.append([part])
-                continue
-            if axis == "GPU" and card is not None:
+            elif axis == "GPU" and card is not None:
                 problems.append(card[0])
                 choices.append(card[1])
-                continue
-            # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
-            lower = part.lower()
-            exact = [lower] if lower in known else _as_others_write(lower)
-            near = exact or _same_kind(lower, known) or nearest(lower, known)
-            problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
-            choices.append(near)
+            else:
+                # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
+                lower = part.lower()
+                exact = [lower] if lower in known else _as_others_write(lower)
+                problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
+                choices.append(exact or _same_kind(lower, known) or nearest(lower, known))
         if problems:
             names = [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
             listed = ", ".join(names)

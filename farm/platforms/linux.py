@@ -23,7 +23,6 @@ TOOLKIT_SCRIPTS = {
     "nvidia": ("install_toolkit.py",),
     "wheels": ("install_cuda_wheels.py", "install_debian_cuda.py"),  # the first imports the second
 }
-EMULATED_SCRIPTS = ("native_compilers.sh",)
 PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first imports the second
 PYTHON_PREFIX = "/opt/python"
 
@@ -70,10 +69,8 @@ def _image(templates: Templates, plan: Plan) -> Files:
     image_env: dict[str, str] = {}
     # For an engine that emulates this machine. Ubuntu has packages for ARM on other servers than those for x86_64.
     native_compilers = plan.machine == "aarch64" and base.distribution == "debian"
-    if native_compilers:
-        scripts += EMULATED_SCRIPTS
-    if plan.python:
-        scripts += PYTHON_SCRIPTS
+    scripts += ["native_compilers.sh"] if native_compilers else []
+    scripts += PYTHON_SCRIPTS if plan.python else ()
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env

@@ -110,17 +110,7 @@ def has_archive(product: str, version: str, platform: str, component: str, cuda_
 def archives(
     product: str, version: str, platform: str, names: Sequence[str], cuda_major: int | None = None
 ) -> list[Archive]:
-    """The archives of the components `names`, in the order asked for, each once.
-
-    Args:
-        product: `cuda` or `cudnn`.
-        version: The product's version, `11.8.0`; not a component's.
-        platform: NVIDIA's name: `linux-x86_64`, `linux-sbsa`, `linux-aarch64`, `windows-x86_64`.
-        names: NVIDIA's names: `cuda_nvcc`, `cudnn`.
-        cuda_major: For which CUDA; needed where an archive exists once per CUDA major (cuDNN), else unused.
-
-    Raises UsageError: there is no archive of one for this platform or CUDA major.
-    """
+    """The archives of NVIDIA's component `names`, each once; `cuda_major` for cuDNN. UsageError: one has none."""
     redist, chosen = load(product, version), []
     for name in dict.fromkeys(names):
         component = redist.components.get(name)

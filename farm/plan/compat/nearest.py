@@ -112,11 +112,7 @@ def _rules(found: list[Reason], *, warnings: bool) -> set[str]:
 
 
 def nearest(
-    stack: Stack,
-    reason: Reason,
-    before: list[Reason],
-    only: Collection[str] | None = None,
-    keep: tuple[str, ...] = (),
+    stack: Stack, reason: Reason, before: list[Reason], only: Collection[str] | None = None, keep: tuple[str, ...] = ()
 ) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three changes.
 

@@ -58,10 +58,8 @@ PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
 class Wheel:
     """One release of PyTorch with one CUDA on one platform.
 
-    Args:
-        needed: The lowest driver that runs its machine code on every card; `full`: that compiles its PTX.
-        cudnn: The lowest SM in its cuDNN; None: not known.
-        glibc: The oldest glibc that it runs with; None: not on Linux.
+    `needed`: the lowest driver for its machine code, `full` for its PTX; `cudnn`: the lowest SM in its cuDNN; `glibc`:
+    the oldest that it runs with; None: not known, or none.
     """
 
     torch: str
@@ -97,15 +95,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best wheel for a question.
+    """The best wheel for a question; None: no wheel has code for any of the cards.
 
-    Args:
-        wheel: None: no wheel has code for any of the cards.
-        drivers: The drivers that run it on the cards: `525 or newer, up to branch 580`.
-        lost: The cards that it has no code for, of several.
-        problem: Why it does not run with the driver or the Python that was asked about.
-        update: The drivers with which it would; None: another driver does not help, or none is needed.
-        without: What it cannot do on the cards.
+    `drivers` run it on the cards, but for the `lost` ones, which it has no code for; `update`: those with which it runs
+    where a driver is the `problem`; `without`: what it cannot do on the cards.
     """
 
     wheel: Wheel | None
@@ -146,7 +139,7 @@ def wheels() -> tuple[Wheel, ...]:
 
 def rows(torch: str) -> list[OfficialWheel]:
     """The rows of the catalogue for a release; one may stand for all patch releases: `2.1` for 2.1.0 to 2.1.2."""
-    return [row for row in catalog.official_wheels() if row.torch in (torch, torch.rpartition(".")[0])]
+    return [row for row in catalog.official().wheels if row.torch in (torch, torch.rpartition(".")[0])]
 
 
 def source(wheel: Wheel) -> str:

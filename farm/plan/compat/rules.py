@@ -8,7 +8,7 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.catalog import gpus, number, redist
 from farm.catalog.gpus import is_integrated
-from farm.catalog.models import Architecture, DebianRelease, PinnedWheel, Toolkit, TorchRelease
+from farm.catalog.models import Architecture, DebianRelease, PinnedWheel, TorchRelease
 from farm.plan.compat import official
 from farm.plan.compat.stack import (
     Reason,
@@ -301,7 +301,11 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
         have, source = list(known.components), "farm/catalog/toolkit_wheels.yaml"
         have += [f"cuDNN {release}" for release, files in known.cudnn.items() if platform_of(stack) in files]
         wanted += [f"cuDNN {stack.cudnn}"] if stack.cudnn else []
-    elif stack.toolkit == "nvidia" and (platform := redist_platform(stack)) and _is_pinned(toolkit):
+    elif (
+        stack.toolkit == "nvidia"
+        and (platform := redist_platform(stack))
+        and toolkit.release in redist.versions("cuda")
+    ):
         provider = catalog.nvidia_provider()
         # A component is there only where every archive that makes it up is.
         archives = set(redist.components("cuda", toolkit.release, platform))
@@ -313,16 +317,12 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
         yield because("toolkit-components", stack, missing=missing, have=", ".join(have) or "none", source=source)
 
 
-def _is_pinned(toolkit: Toolkit) -> bool:
-    return toolkit.release in redist.versions("cuda")
-
-
 def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
     """The farm has the archives of this CUDA and a file of this cuDNN, each with its sha256."""
     toolkit, platform = catalog.toolkits().get(stack.cuda or ""), redist_platform(stack)
     if toolkit is None or stack.cuda is None or stack.toolkit != "nvidia" or platform is None or not stack.components:
         return
-    if not _is_pinned(toolkit):
+    if toolkit.release not in redist.versions("cuda"):
         yield because("toolkit-unpinned", stack, toolkit, known=", ".join(redist.versions("cuda")))
     release = catalog.cudnn_releases().get(stack.cudnn or "")
     fits = release is not None and int(stack.cuda.partition(".")[0]) in release.cuda_majors

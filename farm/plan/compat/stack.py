@@ -112,15 +112,8 @@ class Reason:
     """A rule's objection to a stack.
 
     An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to build it with. A
-    `warning`: it can be built, but read this.
-
-    Args:
-        rule: The rule's name, stable.
-        text: What does not go together, as users read it.
-        fact: What the reason rests on.
-        source: Where the fact stands.
-        nearest: The options that would do away with the reason, as they are typed.
-        change: The fields of the stack that may be changed to get there, best first.
+    `warning`: it can be built, but read this. `nearest`: the options that would do away with the reason, as they are
+    typed; `change`: the fields of the stack that may be changed to get there, best first.
     """
 
     rule: str

@@ -39,7 +39,7 @@ def test_every_fact_has_a_source_and_every_source_a_fact(name):
 
 
 def test_every_row_names_a_source_of_its_file():
-    for file, rows in ((catalog.official(), catalog.official_wheels()), (official.makers(), official.makers().makers)):
+    for file, rows in ((catalog.official(), catalog.official().wheels), (official.makers(), official.makers().makers)):
         assert {row.source for row in rows} <= set(file.sources)
 
 

@@ -60,15 +60,15 @@ def test_every_official_row_is_possible(torch, cuda, cudnn, platform):
 
 
 def test_wheels_that_were_read_say_so():
-    read = [row for row in catalog.official_wheels() if row.index == "pypi"]
+    read = [row for row in catalog.official().wheels if row.index == "pypi"]
     assert len(read) >= 90
     assert all(row.sha256 and row.file and row.pythons and row.file.startswith(f"torch-{row.torch}-") for row in read)
-    assert all(row.source != "wheel" for row in catalog.official_wheels() if row.sha256 is None)
+    assert all(row.source != "wheel" for row in catalog.official().wheels if row.sha256 is None)
 
 
 def test_wheels_that_were_read_agree_with_the_release_table():
     """The CUDA of a wheel of the Python index is one that RELEASE.md names for its release."""
-    for row in catalog.official_wheels():
+    for row in catalog.official().wheels:
         if row.index == "pypi" and row.cuda:
             assert row.cuda in {each.cuda for each in catalog.torch_releases()[row.torch].official}, row
 
