@@ -164,8 +164,9 @@ def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = N
     if reason := _not_decoded(file, level):
         return IsaResult(not_checked=reason)
     functions = function_symbols(data, file)
-    finds = _sweep_arm(data, file, level) if level in arm_table() else _sweep(data, file, level, functions, chosen)
-    return finds.result(data, functions)
+    left_out = frozenset(_left_out(data, functions, chosen) if chosen else ())
+    sweep = _sweep_arm if level in arm_table() else _sweep
+    return sweep(data, file, level, functions, left_out).result(data, functions)
 
 
 def scan_starts(data: Buffer, file: Elf | Pe, level: str, called: Collection[str] = ()) -> InitScan:
@@ -222,10 +223,9 @@ def _not_decoded(elf: Elf, level: str) -> str | None:
     return None if elf.sections else "it has no section table to find its code by"
 
 
-def _sweep(data: Buffer, elf: Elf, level: str, functions: Functions, chosen: Chosen | None) -> "Sweep":
+def _sweep(data: Buffer, elf: Elf, level: str, functions: Functions, left_out: frozenset[int]) -> "Finds":
     sweep = Sweep(level)
     addresses = functions.addresses
-    left_out = frozenset(_left_out(data, functions, chosen) if chosen else ())
     for section, start, end in code_sections(data, elf):
         first = bisect_right(addresses, section.address)
         last = bisect_right(addresses, section.address + section.size - 1)
@@ -366,9 +366,9 @@ def place_of(data: Buffer, functions: Functions, address: int) -> str:
     return f"{symbol_name(data, functions.names[index])}+{address - functions.addresses[index]:#x}"
 
 
-def _sweep_arm(data: Buffer, elf: Elf, level: str) -> Finds:
+def _sweep_arm(data: Buffer, elf: Elf, level: str, functions: Functions, left_out: frozenset[int]) -> Finds:
     """Every instruction has four bytes, so the code is read word by word."""
-    words, finds = _Words(level), Finds()
+    words, finds, starts = _Words(level), Finds(), functions.addresses
     for section, start, end in code_sections(data, elf):
         for offset in range(start, end - end % _WORD, _ARM_BLOCK):
             block = array("I", bytes(data[offset : min(offset + _ARM_BLOCK, end - (end - start) % _WORD)]))
@@ -376,9 +376,11 @@ def _sweep_arm(data: Buffer, elf: Elf, level: str) -> Finds:
                 block.byteswap()
             verdicts = words.judge(set(block))
             for index, word in enumerate(block if verdicts else ()):
-                if word in verdicts:
+                address = section.address + offset - start + _WORD * index
+                function = bisect_right(starts, address) - 1 if word in verdicts else -1
+                if word in verdicts and not (function >= 0 and starts[function] in left_out):
                     finds.undecodable += not verdicts[word]
-                    finds.note(verdicts[word], section.address + offset - start + _WORD * index)
+                    finds.note(verdicts[word], address)
     return finds
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import _allowed, _is_base, scan_isa, scan_starts
-from farm.wheel.policy import arm_level_names, arm_table
+from farm.wheel.policy import Chosen, arm_level_names, arm_table
 
 CODE = 352  # where build_elf puts the text
 BASE = {
@@ -89,6 +89,13 @@ def test_counts_and_places(scan):
 def test_data_between_functions_are_counted(scan):
     found = scan([RET, 0x02345678, 0xFFFFFFFF], "armv8_2")
     assert (found.beyond, found.undecodable) == ((), 2)
+
+
+def test_functions_that_are_chosen_at_run_time_are_left_out_and_no_others(make_elf):
+    sdot, _ = OF_ARMV9["sdot v0.4s, v1.16b, v2.16b"]
+    raw = make_elf(machine=183, text=struct.pack("<2I", sdot, sdot), symbols={"xnn_dot": 0, "at_dot": 4})
+    [find] = scan_isa(raw, read_elf(raw), "armv8_2", Chosen(functions=("xnn_*",))).beyond
+    assert find.places == ("at_dot+0x0",)
 
 
 def test_a_size_that_is_no_multiple_of_four(make_elf):

@@ -44,3 +44,6 @@ newest=$(tr ';' '\n' <<< "${TORCH_CUDA_ARCH_LIST:-}" | sed 's/+PTX//; s/\.//' | 
 if [ "${newest:-0}" -lt 80 ]; then
     sed -i 's/defined(_MSC_VER)/1/' aten/src/ATen/native/sparse/cuda/SparseSemiStructured*.cu
 fi
+
+# Upstream compiles this file with FP16 instructions of Arm and asks no CPU; Armv8.2-A need not have them. The level decides.
+sed -i '/BlasKernel.cpp PROPERTIES COMPILE_FLAGS "-march=armv8.2-a+fp16"/d' caffe2/CMakeLists.txt
