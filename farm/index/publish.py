@@ -137,7 +137,6 @@ class Pages:
     """The pages of an index, in the hands of one writer.
 
     Args:
-        store: Where.
         catalogue: What is stored of the catalogue, where it was read already.
         exact: Every page is compared with what it must be and not by its generation alone, and one that is none of
             ours is written over. `farm.index.reconcile` then writes the lists of the whole index itself.
@@ -165,8 +164,7 @@ class Pages:
         """Writes the pages of projects from their records: the one way in which a wheel gets onto a page or off it.
 
         Args:
-            group: Whose pages.
-            projects: Some or all wheels of each project.
+            projects: Some or all wheels of each project of the group.
             seen: The JSON page of the one project as it was read, which spares a read if it is still so.
             rest: What to do with further entries of these pages; None: they stay as they are.
         """
