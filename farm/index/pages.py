@@ -133,6 +133,8 @@ def updated(
     """The page with these wheels as their records and events say: the next generation, or the same page if it is so.
 
     Args:
+        page: As it is; None where there is none.
+        project: Its name.
         wheels: Some or all of the project's wheels.
         drop: Entries that go, since nothing says that there are such wheels.
         above: The new generation is above this one: it was shown to somebody.

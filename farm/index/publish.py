@@ -164,7 +164,8 @@ class Pages:
         """Writes the pages of projects from their records: the one way in which a wheel gets onto a page or off it.
 
         Args:
-            projects: Some or all wheels of each project of the group.
+            group: Whose pages.
+            projects: Some or all wheels of each project.
             seen: The JSON page of the one project as it was read, which spares a read if it is still so.
             rest: What to do with further entries of these pages; None: they stay as they are.
         """

@@ -76,6 +76,7 @@ class Store(Protocol):
         """Stores what will never change; False when there was an object already: nothing changed then.
 
         Args:
+            key: Where.
             data: The bytes, or a file to copy without holding it in memory.
             content_type: The media type that a client sees.
             sha256: What the bytes must hash to; computed here when not given.
