@@ -94,10 +94,8 @@ class Position:
 class LogWatcher(Watcher):
     """For CI: a line for each step and for what the farm does; where neither comes, one that says how far the step is.
 
-    Output goes to the run's log files. Used as a context: outside of one it says nothing by itself.
-
-    Args:
-        verbose: Print the output as well.
+    Output goes to the run's log files, with `verbose` to the screen as well. Outside of a context it says nothing by
+    itself.
     """
 
     def __init__(self, *, verbose: bool = False) -> None:

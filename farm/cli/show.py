@@ -81,12 +81,12 @@ def note(text: str) -> None:
     print(plain(text), file=sys.stderr, flush=True)
 
 
-def console(*, stderr: bool = True) -> "Console":
-    """Rich's console on standard error, or output; wide where it is not a terminal."""
+def console() -> "Console":
+    """Rich's console on standard error; wide where it is not a terminal."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
+    made = Console(stderr=True, highlight=False)
+    return made if made.is_terminal else Console(stderr=True, highlight=False, width=LOG_WIDTH)
 
 
 def on_terminal() -> bool:
@@ -190,7 +190,11 @@ def prepare() -> None:
     before the start (`farm plan >&-`) goes nowhere; left closed, the next file that is opened would take its number,
     and programs that are started would write into that file.
     """
-    _open_closed()
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _to_nowhere(descriptor)
     sys.stdout = _wrap(sys.stdout)
     sys.stderr = _wrap(sys.stderr)
     in_main = threading.current_thread() is threading.main_thread()
@@ -200,14 +204,6 @@ def prepare() -> None:
         number = getattr(signal, name, None)
         if in_main and number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _interrupt)
-
-
-def _open_closed() -> None:
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            _to_nowhere(descriptor)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:

@@ -137,7 +137,6 @@ class Pages:
     """The pages of an index, in the hands of one writer.
 
     Args:
-        store: Where.
         catalogue: What is stored of the catalogue, where it was read already.
         exact: Every page is compared with what it must be and not by its generation alone, and one that is none of
             ours is written over. `farm.index.reconcile` then writes the lists of the whole index itself.

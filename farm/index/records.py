@@ -47,10 +47,7 @@ class Model(BaseModel):
 class Record(Model):
     """The claim on a name.
 
-    Attributes:
-        groups: Where the wheel is listed, `sm35-avx` for one.
-        channel: The channel that built it.
-        provenance: Where the wheel comes from: digests of its plan and reports, small.
+    `groups`: where the wheel is listed. `provenance`: where it comes from; small: digests of its plan and reports.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
