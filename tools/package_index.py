@@ -18,7 +18,7 @@ from typing import Any
 from pip._internal.models.index import PyPI
 
 from farm.base.errors import InfrastructureError
-from farm.base.tags import python_of
+from farm.base.requirement import python_of
 
 PYPI = PyPI.simple_url.rstrip("/")  # the index that pip itself asks by default
 TIMEOUT_S = 120

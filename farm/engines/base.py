@@ -32,25 +32,19 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of an engine: others ask for these, never for its name.
+    """Properties of an engine: others ask for these, never for its name."""
 
-    Attributes:
-        gathers: Its runners have a farm of their own, which fetches sources and needed wheels and makes the
-            toolchain image there.
-        in_container: A job runs in an image; else on the machine as it is, with the scripts that an image would hold.
-        keeps_volumes: It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
-        unpacks: A job runs in the file system of an image that was unpacked where its runners find it.
-        queues: Its builds go through the farm's queue, since its machines are others' as well.
-        platforms: Of the plans that it can build.
-        on_this_machine: Its machine is always this one: what is found here counts, such as compilers and disk.
-    """
-
+    # Its runners have a farm of their own, which fetches sources and needed wheels and makes the toolchain image
+    # there.
     gathers: bool = False
+    # a job runs in an image; else on the machine as it is, with the scripts that an image would hold.
     in_container: bool = True
+    # It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
     keeps_volumes: bool = False
-    unpacks: bool = False
-    queues: bool = False
-    platforms: frozenset[str] = frozenset({DEFAULT})
+    unpacks: bool = False  # a job runs in the file system of an image that was unpacked where its runners find it
+    queues: bool = False  # its builds go through the farm's queue, since its machines are others' as well
+    platforms: frozenset[str] = frozenset({DEFAULT})  # of the plans that it can build
+    # Its machine is always this one: what is found here counts, such as compilers and disk.
     on_this_machine: bool = False
 
 

@@ -21,6 +21,7 @@ API_VERSION = "1.1"
 """Of the simple API: sizes, versions and upload times (PEP 700)."""
 
 HTML = "text/html; charset=utf-8"
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 JSON = "application/vnd.pypi.simple.v1+json"  # clients refuse application/json for a page
 CATALOGUE_TYPE = "application/json"
 
@@ -30,13 +31,7 @@ class Hashes(Model):
 
 
 class File(Model):
-    """One wheel on a page, as PEP 691, 700 and 714 write it; keys with `_` are the farm's own.
-
-    Attributes:
-        channel: The channel that it was built for.
-        record: The sha256 of the wheel's record: what signs the page covers that, and so where the wheel comes from.
-        event: The number of the newest event about it that the page shows.
-    """
+    """One wheel on a page, as PEP 691, 700 and 714 write it; keys with `_` are the farm's own."""
 
     filename: WheelName
     url: str | None = None
@@ -46,8 +41,10 @@ class File(Model):
     requires_python: str | None = Field(default=None, alias="requires-python")
     core_metadata: Hashes | None = Field(default=None, alias="core-metadata")
     yanked: bool | str = False
-    channel: str | None = Field(default=None, alias="_channel")
+    channel: str | None = Field(default=None, alias="_channel")  # the channel that it was built for
+    # The sha256 of the wheel's record: what signs the page covers that, and so where the wheel comes from.
     record: Sha256 | None = Field(default=None, alias="_record")
+    # The number of the newest event about it that the page shows.
     event: int | None = Field(default=None, ge=1, alias="_event")
 
 
@@ -132,13 +129,9 @@ def updated(
 ) -> Update:
     """The page with these wheels as their records and events say: the next generation, or the same page if it is so.
 
-    Args:
-        page: As it is; None where there is none.
-        project: Its name.
-        wheels: Some or all of the project's wheels.
-        drop: Entries that go, since nothing says that there are such wheels.
-        above: The new generation is above this one: it was shown to somebody.
-        force: Also what the page shows of later events, and of removals, is taken back.
+    `wheels`: some or all of the project's. `drop`: entries that go, since nothing says that there are such wheels.
+    `above`, which somebody was shown, is below the new generation. `force`: also what the page shows of later events
+    and of removals is taken back.
     """
     files = {} if page is None else {name: file for name, file in page.entries.items() if name not in drop}
     removed = {file.filename: file for file in (page.removed or () if page else ())}
@@ -204,17 +197,13 @@ class Catalogue(Model):
     """The catalogue, for programs; small, however many wheels there are, and read by every publisher first.
 
     Only a project that is new to a group changes it.
-
-    Attributes:
-        groups: The projects of each group.
-        projects: All names, once, for clients that read PEP 691; follows from the groups.
-        tried: The store whose conditional writes the first publish tried: the sha256 of its URL.
     """
 
     schema_version: Literal[3] = Field(default=3, alias="schema")
-    groups: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, tuple[str, ...]] = {}  # the projects of each group
     meta: ListMeta = ListMeta()
-    projects: tuple[ProjectName, ...] = ()
+    projects: tuple[ProjectName, ...] = ()  # all names, once, for clients that read PEP 691; follows from the groups
+    # The store whose conditional writes the first publish tried: the sha256 of its URL.
     tried: Sha256 | None = Field(default=None, alias="_tried")
 
     def render(self) -> bytes:
@@ -323,12 +312,8 @@ def anchor(file: File, href: str | None) -> str:
     if file.yanked is not False:
         attributes["data-yanked"] = "" if file.yanked is True else file.yanked
     # a line break must stay inside its line: pages are read back by lines
-    text = " ".join(f'{name}="{_quoted(value)}"' for name, value in attributes.items())
+    text = " ".join(f'{name}="{CONTROL.sub(" ", escape(value))}"' for name, value in attributes.items())
     return f"<a {text}>{escape(file.filename)}</a><br>"
-
-
-def _quoted(value: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", escape(value))
 
 
 def document(title: str, head: list[str], body: list[str]) -> bytes:

@@ -179,7 +179,7 @@ class Pages:
             self._html(group, page, Prediction(None) if name in new else None)
         after = self.known.having(group, made)
         if self.exact or after is not self.known:
-            for key in lists_of(group):
+            for key in (f"{simple_root(group)}index.html", f"whl/{group}/v1-json/index.json"):
                 self._list(key, group, set(made))
         if self.exact:
             return
@@ -270,7 +270,10 @@ class Pages:
             shown = self.ours(parse_names, old, key) or set()
             if self.exact:  # what a publisher added since stays
                 shown = {name for name in shown - names if self.store.get(html_key(group, name))}
-            return None if names <= shown else render_names(key, group, shown | names)
+            if names <= shown:
+                return None
+            every = shown | names
+            return ProjectNames.of(every).render() if key.endswith(".json") else pages.list_html(group, every)
 
         empty = group not in self.known.groups and not self.exact
         content_type = pages.JSON if key.endswith(".json") else pages.HTML
@@ -312,15 +315,6 @@ def finish(store: Store, group: str, project: str) -> None:
     page = pages.page(group, project)
     if page is not None and project not in pages.known.groups.get(group, ()):
         pages.derive(group, {project: page})
-
-
-def lists_of(group: str) -> list[str]:
-    """The keys of the lists of a group's projects, as HTML and JSON."""
-    return [f"{simple_root(group)}index.html", f"whl/{group}/v1-json/index.json"]
-
-
-def render_names(key: str, group: str, names: Iterable[str]) -> bytes:
-    return ProjectNames.of(names).render() if key.endswith(".json") else pages.list_html(group, names)
 
 
 def parse_names(data: bytes, key: str) -> set[str]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
 from farm.index.layout import CATALOGUE, GROUPS, event_key, html_key, json_page_of, metadata_key, record_key, wheel_key
-from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue, parse_page
+from farm.index.pages import Catalogue, ProjectPage, parse_catalogue, parse_page
 from farm.index.publish import Pages, check_store, delete_files, parse_names
 from farm.index.records import ForeignObjectError, State, Wheel, fold, parse_record, read_all, read_events, read_state
 from farm.index.signatures import expiring
@@ -77,7 +77,8 @@ class Rebuild:
                 if gone and state.removed is None:
                     yield f"the removal of {file.filename}"
                 elif (file.event or 0) > state.number:
-                    yield f"event {file.event} of {file.filename}, by which it is {_state_of(file)}"
+                    seen = "not yanked" if file.yanked is False else f"yanked ({file.yanked})"
+                    yield f"event {file.event} of {file.filename}, by which it is {seen}"
 
     def all(self) -> Reconciled:
         listed: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
@@ -127,10 +128,6 @@ class Rebuild:
             return made.render()
 
         self.pages.swap(CATALOGUE, change, pages.CATALOGUE_TYPE)
-
-
-def _state_of(file: File) -> str:
-    return "not yanked" if file.yanked is False else f"yanked ({file.yanked})"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from farm import catalog
 from farm.base.errors import FarmError
-from farm.base.tags import serves
+from farm.base.requirement import serves
 from farm.base.yamlfile import Model, load
 from farm.catalog import gpus as cards
 from farm.catalog.gpus import sass_runs

@@ -8,7 +8,7 @@ from typing import Literal, cast
 from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.hashes import tree_digest
-from farm.base.tags import serves
+from farm.base.requirement import serves
 from farm.base.yamlfile import where
 from farm.catalog import redist
 from farm.catalog.models import PinnedWheel, TorchRelease

@@ -43,43 +43,28 @@ def _no_packages(_: Value) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a build.
+    """One option of a build."""
 
-    Args:
-        name: As it is typed: `--name`, and FARM_NAME in upper case.
-        help: One line for `--help` and for the docs.
-        kind: What a value is: text, a truth value or a whole number.
-        metavar: What stands for the value in the help, where there are no `choices`.
-        choices: The words that it takes; empty: any text that fits `pattern`.
-        pattern: What ci/matrix.yaml may write (regular expression).
-        maximum: The largest number.
-        default: The value of a build that sets none, or for which the option means nothing. A plan leaves it out.
-        pinned: A channel of ci/matrix.yaml has a key of this name. (`cuda` is an axis: it has one of its own.)
-        excepted: `exceptions:` of a channel may set it for some of the builds.
-        in_matrix: What the key means there, where that is not what `help` says.
-        needs_gpu: Means nothing to a wheel without device code.
-        applies: Whether it means anything to a package.
-        catalogue: The function of `farm.catalog` that has its known versions: a short one is completed.
-        environment: The variables that a value sets for the build. Beside these, the recipes and the platforms take
-            values by the option's name.
-        packages: The Debian packages that the toolchain image needs for a value.
-    """
-
-    name: str
-    help: str
-    kind: type[str] | type[bool] | type[int] = str
-    metavar: str = "VALUE"
-    choices: tuple[str, ...] = ()
-    pattern: str | None = None
-    maximum: int = 0
+    name: str  # as it is typed: `--name`, and FARM_NAME in upper case
+    help: str  # one line for `--help` and for the docs
+    kind: type[str] | type[bool] | type[int] = str  # what a value is: text, a truth value or a whole number
+    metavar: str = "VALUE"  # what stands for the value in the help, where there are no `choices`
+    choices: tuple[str, ...] = ()  # the words that it takes; empty: any text that fits `pattern`
+    pattern: str | None = None  # what ci/matrix.yaml may write (regular expression)
+    maximum: int = 0  # the largest number
+    # The value of a build that sets none, or for which the option means nothing. A plan leaves it out.
     default: Value = None
+    # A channel of ci/matrix.yaml has a key of this name. (`cuda` is an axis: it has one of its own.)
     pinned: bool = True
-    excepted: bool = False
-    in_matrix: str | None = None
-    needs_gpu: bool = False
-    applies: "Callable[[Recipe], bool]" = _every
-    catalogue: str | None = None
+    excepted: bool = False  # `exceptions:` of a channel may set it for some of the builds
+    in_matrix: str | None = None  # what the key means there, where that is not what `help` says
+    needs_gpu: bool = False  # means nothing to a wheel without device code
+    applies: "Callable[[Recipe], bool]" = _every  # whether it means anything to a package
+    catalogue: str | None = None  # the function of `farm.catalog` that has its known versions: a short one is completed
+    # The variables that a value sets for the build. Beside these, the recipes and the platforms take values by the
+    # option's name.
     environment: Callable[[Value], Mapping[str, str]] = _no_variables
+    # The Debian packages that the toolchain image needs for a value.
     packages: Callable[[Value], Sequence[str]] = _no_packages
 
     @property

@@ -19,53 +19,33 @@ WINDOWS = "windows"
 
 
 class Facts(NamedTuple):
-    """One platform.
+    """One platform."""
 
-    Args:
-        name: As plans, channels and `--platform` name it.
-        title: As its maker writes it.
-        aliases: What Docker (OSType), GitHub (a runner's os), `sys.platform` and `uname` call it, in lower case.
-        machines: The machines by the farm's name, each with its other spellings (Docker, GitHub, Python), lower case.
-        built_on: The machines that the farm builds for.
-        tag: The word for it in a wheel's platform tag: `win` of `win_amd64`.
-        tag_pattern: A whole platform tag as a regular expression; `{machine}` stands for the machine.
-        tag_machines: How a wheel's platform tag spells a machine, where that is not the farm's name.
-        markers: `os_name`, `sys_platform` and `platform_system` of PEP 508.
-        marker_machines: `platform_machine` of PEP 508, where that is not the farm's name.
-        compiler: The compiler of host code.
-        cuda: Whether there is CUDA for it.
-        gpus: The GPU words of variants that are for it alone.
-        in_images: Whether its builds run in a toolchain image that the farm makes from Debian's packages.
-        in_alias: The word for it in the aliases of builds; None: it has none.
-        python: The interpreter in a virtual environment, relative to that.
-        libraries: The format of its libraries; those in Mach-O are not read.
-        swap: What it calls memory on a disk.
-        build_root: Where builds are made on a machine itself: the disk that must have room.
-        limits_paths: Whether paths beyond 260 characters need a setting.
-        hardware_from: Where a program reads what the machine is: `proc`, `sysctl` or `registry`.
-    """
-
-    name: str
-    title: str
+    name: str  # as plans, channels and `--platform` name it
+    title: str  # as its maker writes it
+    # What Docker (OSType), GitHub (a runner's os), `sys.platform` and `uname` call it, in lower case.
     aliases: tuple[str, ...]
+    # The machines by the farm's name, each with its other spellings (Docker, GitHub, Python), lower case.
     machines: Mapping[str, tuple[str, ...]]
-    built_on: tuple[str, ...]
-    tag: str
-    tag_pattern: str
-    markers: tuple[str, str, str]
-    compiler: Literal["gcc", "clang", "msvc"]
-    libraries: Literal["ELF", "PE", "Mach-O"]
+    built_on: tuple[str, ...]  # the machines that the farm builds for
+    tag: str  # the word for it in a wheel's platform tag: `win` of `win_amd64`
+    tag_pattern: str  # a whole platform tag as a regular expression; `{machine}` stands for the machine
+    markers: tuple[str, str, str]  # `os_name`, `sys_platform` and `platform_system` of PEP 508
+    compiler: Literal["gcc", "clang", "msvc"]  # the compiler of host code
+    libraries: Literal["ELF", "PE", "Mach-O"]  # the format of its libraries; those in Mach-O are not read
+    # Where a program reads what the machine is: `proc`, `sysctl` or `registry`.
     hardware_from: Literal["proc", "sysctl", "registry"]
+    # How a wheel's platform tag spells a machine, where that is not the farm's name.
     tag_machines: Mapping[str, str] = {}
-    marker_machines: Mapping[str, str] = {}
-    cuda: bool = True
-    gpus: tuple[str, ...] = ()
-    in_images: bool = False
-    in_alias: str | None = None
-    python: str = "bin/python"
-    swap: str = "swap"
-    build_root: str = "."
-    limits_paths: bool = False
+    marker_machines: Mapping[str, str] = {}  # `platform_machine` of PEP 508, where that is not the farm's name
+    cuda: bool = True  # whether there is CUDA for it
+    gpus: tuple[str, ...] = ()  # the GPU words of variants that are for it alone
+    in_images: bool = False  # whether its builds run in a toolchain image that the farm makes from Debian's packages
+    in_alias: str | None = None  # the word for it in the aliases of builds; None: it has none
+    python: str = "bin/python"  # the interpreter in a virtual environment, relative to that
+    swap: str = "swap"  # what it calls memory on a disk
+    build_root: str = "."  # where builds are made on a machine itself: the disk that must have room
+    limits_paths: bool = False  # whether paths beyond 260 characters need a setting
 
     def machine(self, spelling: str) -> str:
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""

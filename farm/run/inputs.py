@@ -40,7 +40,7 @@ from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, U
 from farm.base.hashes import read_tree, sha256_of
 from farm.base.heartbeat import Pulse, megabytes
 from farm.base.locks import retry_while_open
-from farm.base.tags import serves
+from farm.base.requirement import serves
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line, nearest, short
 from farm.base.yamlfile import Model, load

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
-from farm.base.tags import serves
+from farm.base.requirement import serves
 from farm.base.text import plain_lines
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Engine, Job
@@ -258,14 +258,9 @@ def smoke_summary(report: SmokeReport) -> str:
 
 
 MAX_OUTPUT = 64 << 20
-PROGRAM = """
-import runpy, site, sys
-site.addsitedir("/farm/site")
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""`-I` leaves PYTHONPATH out, as it should: the wheel's folder is added here."""
-START = 'mkdir -p /farm/out; exec python3 -I -X faulthandler -c "$0" "$@"'
+START = 'mkdir -p /farm/out; exec python3 -X faulthandler "$0" "$@"'
+PACKAGES = {"PYTHONPATH": "/farm/site", "PYTHONNOUSERSITE": "1"}
+"""For the processes that the probe starts too; the image's own packages come after them."""
 
 
 def probe_job(
@@ -293,10 +288,10 @@ def probe_job(
     job = Job(
         name=f"smoke {plan.package}-{plan.variant}",
         image=elsewhere.image,
-        command=("sh", "-c", START, PROGRAM, "/farm/test/probe.pyz", *options),
+        command=("sh", "-c", START, "/farm/test/probe.pyz", *options),
         inputs={"/farm/test": test, "/farm/site": site},
         output="/farm/out",
-        environment={"QEMU_CPU": emulate} if emulate else {},
+        environment=PACKAGES | ({"QEMU_CPU": emulate} if emulate else {}),
         limits=engine.capacity(),
         timeout_s=int(limit + GRACE_S),
         labels={"farm.run": run, "farm.kind": "smoke"},

@@ -55,7 +55,7 @@ def files(there: Sequence[Wheel], *, project: Path | None, source: Source, root:
     made["index.html"] = index_page(data(project, there), there, channels, evidence, root).encode()
     sources = {group: source(group) for group in sorted({group for wheel in there for group in wheel.groups})}
     for name, found in of_project(there).items():
-        made[project_key(name)] = project_page(name, found, sources).encode()
+        made[f"project/{name}.html"] = project_page(name, found, sources).encode()
     made[KEY] = render({wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None})
     made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     return made
@@ -125,10 +125,6 @@ def embedded(data: Mapping[str, Any]) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 escaped above
-
-
-def project_key(project: str) -> str:
-    return f"project/{project}.html"
 
 
 def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:

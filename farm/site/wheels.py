@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from farm.base.tags import python_of
+from farm.base.requirement import python_of
 from farm.base.text import plain, short
 from farm.index.layout import CATALOGUE, SMOKE, json_key, record_key
 from farm.index.pages import File, parse_catalogue, parse_page
@@ -40,24 +40,16 @@ REQUESTS = 8  # at a time
 
 @dataclass(frozen=True)
 class Smoke:
-    """One smoke test of a wheel.
+    """One smoke test of a wheel."""
 
-    Attributes:
-        where: The CPU, emulated or not, and the card where the GPU part ran.
-        time: When, ISO 8601; empty where the report does not say.
-        outcome: What ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`.
-        passed: Nothing failed, and something passed; `gpu`: the GPU part too; `gpu_ran`: however it ended.
-        python: The Python that imported it, `3.11.2`; empty where the report does not say.
-    """
-
-    where: str
-    time: str
-    outcome: str
-    passed: bool = False
+    where: str  # the CPU, emulated or not, and the card where the GPU part ran
+    time: str  # when, ISO 8601; empty where the report does not say
+    outcome: str  # what ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`
+    passed: bool = False  # nothing failed, and something passed; `gpu`: the GPU part too; `gpu_ran`: however it ended
     gpu: bool = False
     failed: bool = False
     gpu_ran: bool = False
-    python: str = ""
+    python: str = ""  # the Python that imported it, `3.11.2`; empty where the report does not say
 
     @property
     def date(self) -> str:
@@ -166,14 +158,7 @@ class Report(BaseModel):
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel in the index.
-
-    Attributes:
-        report: What its record has of verify's report; None: it was adopted, and not verified.
-        without: What the official wheel has beside it, by its record; empty: nothing, or nobody says.
-        withdrawn: Why installers do not get it; None: they do.
-        tests: The newest smoke test on each kind of machine.
-    """
+    """A wheel in the index."""
 
     filename: str
     project: str
@@ -183,10 +168,10 @@ class Wheel:
     sha256: str
     uploaded: str
     channel: str | None = None
-    report: "Report | None" = None
-    without: str = ""
-    withdrawn: str | None = None
-    tests: tuple[Smoke, ...] = ()
+    report: "Report | None" = None  # what its record has of verify's report; None: it was adopted, and not verified
+    without: str = ""  # what the official wheel has beside it, by its record; empty: nothing, or nobody says
+    withdrawn: str | None = None  # why installers do not get it; None: they do
+    tests: tuple[Smoke, ...] = ()  # the newest smoke test on each kind of machine
 
     @cached_property
     def tags(self) -> tuple[str, str]:

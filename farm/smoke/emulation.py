@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.base.tags import python_of
+from farm.base.requirement import python_of
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model, load
 from farm.smoke.environment import find_python, probe_environment

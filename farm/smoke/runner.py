@@ -225,14 +225,9 @@ def run_probe(
     A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an emulator that is missing
     makes the outcome `not_run`.
 
-    Args:
-        python: The interpreter of the environment that has the module.
-        module: The module to test (`torch`, `canary`).
-        expect: What the module must say of itself.
-        timeout_s: Limit for the whole run, seconds; checks that would start later are not run.
-        emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
-        line: Gets the line of each check when it ends.
-        passed: Names of this environment's variables that the probe gets as well.
+    `timeout_s` limits the whole run: checks that would start later are not run. `emulate`, a CPU model of qemu
+    (`SandyBridge`): the CPU part runs under emulation. `line` gets the line of each check when it ends. `passed`: names
+    of this environment's variables that the probe gets as well.
     """
     prefix: list[str] = []
     if emulate is not None:

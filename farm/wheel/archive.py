@@ -119,11 +119,7 @@ def check_is_file(path: Path) -> None:
 
 
 class Archive:
-    """A wheel opened for reading.
-
-    Attributes:
-        path: The file.
-        members: Name to entry, in the order of the file.
+    """A wheel opened for reading; `members`: name to entry, in the order of the file.
 
     Raises:
         UsageError: There is no such file.

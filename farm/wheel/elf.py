@@ -87,27 +87,24 @@ class Segment:
 
 @dataclass(frozen=True)
 class Elf:
-    """The facts of one ELF file.
+    """The facts of one ELF file."""
 
-    Attributes:
-        machine: As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are not those of
-            64-bit little-endian machines.
-        needed: DT_NEEDED and DT_FILTER in order: glibc loads neither without (without DT_AUXILIARY, it does).
-        runpath: DT_RUNPATH split at colons; None where there is none (then the loader uses DT_RPATH).
-        versions: Library name to the symbol versions required of it, such as `GLIBC_2.17`.
-        version_names: Index of a required version, as symbols name it, to (library, version).
-    """
-
+    # As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are not those of 64-bit
+    # little-endian machines.
     machine: str
     kind: str  # `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`
     soname: str | None = None
+    # DT_NEEDED and DT_FILTER in order: glibc loads neither without (without DT_AUXILIARY, it does).
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()  # DT_RPATH split at colons
+    # DT_RUNPATH split at colons; None where there is none (then the loader uses DT_RPATH).
     runpath: tuple[str, ...] | None = None
+    # Library name to the symbol versions required of it, such as `GLIBC_2.17`.
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
     segments: tuple[Segment, ...] = ()  # what is loaded (PT_LOAD)
     dynamic: tuple[tuple[int, int], ...] = ()  # the dynamic section: (tag, value)
+    # Index of a required version, as symbols name it, to (library, version).
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     executable_stack: bool = False  # asked for by PT_GNU_STACK, or by none of it
     interpreter: str | None = None  # the loader that a program names (PT_INTERP)

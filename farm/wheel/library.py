@@ -263,13 +263,9 @@ def symbols_of(data: Buffer) -> Symbols | DllSymbols:
         return Symbols(error=str(error))
 
 
-def _no_code(_: str) -> None:
-    return None
-
-
 def read_contents(
     archive: Archive,
-    code_of: Callable[[str], Code | None] = _no_code,
+    code_of: Callable[[str], Code | None] = lambda _: None,
     *,
     with_symbols: bool = False,
     device: bool = True,

@@ -192,24 +192,21 @@ _MAX_ROUNDS = 100
 
 
 class RepairOptions(NamedTuple):
-    """A request to repair; the command line and a plan's recipe fill it.
-
-    Attributes:
-        into: Folder inside the wheel for them, such as `torch/lib`; None has auditwheel or delvewheel choose one and
-            change the libraries so that it is found.
-        requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
-        opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
-            by name at run time. Each must fit a file.
-        library_wheels: Wheels of which libraries are needed instead of being vendored (Linux).
-    """
+    """A request to repair; the command line and a plan's recipe fill it."""
 
     lib_dirs: Sequence[Path] = ()  # where to take libraries from, in this order. For DLLs case does not count
+    # Folder inside the wheel for them, such as `torch/lib`; None has auditwheel or delvewheel choose one and change
+    # the libraries so that it is found.
     into: str | None = None
     exclude: Sequence[str] = ()  # name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's
     version: str | None = None  # the new version; None keeps it
+    # Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
     requires: Sequence[str] = ()
     description: str = ""  # a paragraph for the end of METADATA's description
+    # Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them by name
+    # at run time. Each must fit a file.
     opens: Sequence[str] = ()
+    # Wheels of which libraries are needed instead of being vendored (Linux).
     library_wheels: Sequence[LibraryWheel] = ()
 
 

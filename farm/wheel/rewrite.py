@@ -66,14 +66,10 @@ def rewrite(
 ) -> dict[str, tuple[str, int]]:
     """Write `dest` from `source`: some members dropped or renamed, new ones added, RECORD rebuilt.
 
-    Args:
-        source: The wheel to copy from.
-        dest: The file to write. It appears whole (temporary file, fsync, rename) or not at all.
-        record: Name of RECORD in the new wheel. Members of `source` with the old name must be in `drop`.
-        hashes: (sha256 in hexadecimal, length in bytes) of every kept file of `source`, by old name.
-        drop: Names in `source` to leave out. To replace a member, drop it and add a new one.
-        rename: Old name to new name.
-        new: What to add, deflated, in this order.
+    `dest` appears whole (temporary file, fsync, rename) or not at all. `record`: the name of RECORD in the new wheel;
+    that of `source` must be in `drop`, as must a member that is replaced. `hashes`: (sha256 in hexadecimal, length in
+    bytes) of every kept file of `source`, by old name. `rename`: old name to new name. `new` is deflated, in this
+    order.
 
     Returns:
         (sha256, length) of each new member, by name.

@@ -29,8 +29,7 @@ from packaging.version import InvalidVersion, Version
 from farm.base import yamlfile
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
-from farm.base.requirement import read_requirement
-from farm.base.tags import serves
+from farm.base.requirement import read_requirement, serves
 from farm.base.text import printable
 from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS, split_platform, unread
 from farm.wheel.archive import Archive, check_is_file
@@ -108,14 +107,11 @@ def _outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Che
 
 
 def verify(wheel: Path, policy: Policy, *, waivers: Sequence[Waiver] = (), dependencies: Sequence[Path] = ()) -> Report:
-    """Check a wheel against what it promises.
+    """Check a wheel against what its name promises (`policy`).
 
-    Args:
-        wheel: The file.
-        policy: What its name promises.
-        waivers: Findings that are accepted: they stay in the report, with the reason, and do not fail it.
-        dependencies: Wheels, or folders of wheels, that it requires and leaves libraries to: its imports are
-            followed into them, and their device code must run on the promised GPUs too.
+    `waivers` are accepted: such findings stay in the report, with the reason, and do not fail it. `dependencies`:
+    wheels, or folders of wheels, that it requires and leaves libraries to: its imports are followed into them, and
+    their device code must run on the promised GPUs too.
 
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.

@@ -26,19 +26,6 @@ MAX_ARCH_LIST = 300
 class Stack:
     """The parts of a build and further questions about it; None: not asked, or not used by this build.
 
-    Args:
-        base: The base image's name in the catalogue (Linux).
-        gpu: The SM of the card that must run the wheel; `gpu_name` is what the user called it.
-        arch_list: TORCH_CUDA_ARCH_LIST; without it, the one that follows from the variant and `ptx`.
-        msvc: `_MSC_VER` of the host compiler on Windows.
-        gcc: Major version of the host compiler on Linux; without it, the base image's.
-        driver: The driver's version; a branch alone (`470`) means its newest release.
-        switches: PyTorch's switches that must be on (`USE_FLASH_ATTENTION`).
-        components: What the recipe takes of a toolkit.
-        features: What of PyTorch the recipe can build.
-        words: The words of options that have an effect of their own (`words.yaml`), by option.
-        standalone: The packages that the build imports, where its Python is not the base image's but a standalone one.
-
     Raises:
         UsageError: A version is not one, or the arch list is too long.
     """
@@ -46,23 +33,25 @@ class Stack:
     package: str
     variant: Variant
     platform: str
-    base: str | None = None
+    base: str | None = None  # the base image's name in the catalogue (Linux)
     toolkit: str | None = None
     cuda: str | None = None
     torch: str | None = None
     cudnn: str | None = None
     ptx: bool = False
-    gpu: int | None = None
+    gpu: int | None = None  # the SM of the card that must run the wheel; `gpu_name` is what the user called it
     gpu_name: str | None = None
-    arch_list: str | None = None
-    msvc: int | None = None
-    gcc: int | None = None
-    driver: str | None = None
+    arch_list: str | None = None  # TORCH_CUDA_ARCH_LIST; without it, the one that follows from the variant and `ptx`
+    msvc: int | None = None  # `_MSC_VER` of the host compiler on Windows
+    gcc: int | None = None  # major version of the host compiler on Linux; without it, the base image's
+    driver: str | None = None  # the driver's version; a branch alone (`470`) means its newest release
     numpy: str | None = None
-    switches: frozenset[str] = frozenset()
-    components: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
+    switches: frozenset[str] = frozenset()  # PyTorch's switches that must be on (`USE_FLASH_ATTENTION`)
+    components: tuple[str, ...] = ()  # what the recipe takes of a toolkit
+    features: tuple[str, ...] = ()  # what of PyTorch the recipe can build
+    # The words of options that have an effect of their own (`words.yaml`), by option.
     words: tuple[tuple[str, str], ...] = ()
+    # The packages that the build imports, where its Python is not the base image's but a standalone one.
     standalone: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

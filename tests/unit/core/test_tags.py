@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.base.tags import python_of, serves
+from farm.base.requirement import python_of, serves
 from farm.plan.variant import PYTHONS
 
 CASES = yaml.safe_load(Path(__file__).with_name("tags.yaml").read_text(encoding="utf-8"))
