@@ -118,13 +118,14 @@ def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
 
 
 def missing_features(wanted: Candidate, found: dict[str, Setting]) -> dict[str, str]:
-    """The features that the official wheel has and this build lacks, with the reason."""
-    stack = wanted.stack
-    return {
-        name: one.reason
-        for name, one in found.items()
-        if not one.on and is_official(catalog.features()[name], stack.platform, stack.torch, gpu=stack.cuda is not None)
-    }
+    """The features that the official wheel for this kind of machine has and this build lacks, with the reason."""
+    stack, lacking = wanted.stack, {}
+    for name, one in found.items():
+        feature = catalog.features()[name]
+        for_it = feature.machines is None or stack.variant.machine in feature.machines
+        if for_it and not one.on and is_official(feature, stack.platform, stack.torch, gpu=stack.cuda is not None):
+            lacking[name] = one.reason
+    return lacking
 
 
 def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:

@@ -43,6 +43,13 @@ def test_nccl_needs_code_for_the_card():
     assert plan.env["USE_NCCL"] == "0"
 
 
+def test_only_what_the_official_wheel_for_the_same_kind_of_machine_has_counts_as_lacking():
+    arm = plan_of("cpu-armv8_2-py311", channel="debian-2.6.0").without
+    assert "acl" in arm
+    assert not {"mkl", "itt", "fbgemm"} & {*arm}
+    assert "acl" not in plan_of("cpu-avx2-py311", channel="debian-2.6.0").without
+
+
 @pytest.mark.parametrize(("left_out", "gone"), [("nccl,kineto", {"nccl", "kineto"}), ("distributed", {"gloo", "nccl"})])
 def test_without_leaves_features_out_and_what_needs_them(left_out, gone):
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0", without=left_out)

@@ -42,6 +42,7 @@ export USE_KINETO=1
 export USE_MAGMA=0
 export USE_MEM_EFF_ATTENTION=0
 export USE_MKLDNN=1
+export USE_MKLDNN_ACL=0
 export USE_MPI=0
 export USE_NCCL=1
 export USE_NNPACK=0
