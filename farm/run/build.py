@@ -334,7 +334,7 @@ def emulates(backend: Backend, plan: Plan) -> bool:
     return True
 
 
-def toolchain(workspace: Workspace, backend: Backend, plan: Plan, folder: Path, outcomes: Outcomes) -> str:
+def toolchain(workspace: Workspace, opened: Callable[[], Backend], plan: Plan, folder: Path, outcomes: Outcomes) -> str:
     """Renders a plan into `folder/context` and makes its toolchain: the image's name that the runners know, or "".
 
     InfrastructureError: the image cannot be made, pushed or unpacked. NoRunnerError: the builder is another machine
@@ -346,6 +346,7 @@ def toolchain(workspace: Workspace, backend: Backend, plan: Plan, folder: Path, 
         files = rendered.write(context)
         inside = context.is_relative_to(workspace.project)  # `artifacts:` may name a folder anywhere
         step.result = f"{len(files)} files in {context.relative_to(workspace.project) if inside else context}"
+    backend = opened()  # rendering needs no engine: what can be read of a plan is there without one
     traits = backend.engine.traits
     if traits.gathers:  # `farm build` on the runner makes it
         return ""

@@ -106,7 +106,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             needed["needs"] = folder / "needs"
             fetch_needs(workspace, plan, needed["needs"])
         outcomes = Outcomes()
-        image = toolchain(workspace, backend, plan, folder, outcomes)
+        image = toolchain(workspace, lambda: backend, plan, folder, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
             workspace.watcher.line(f"packing {image}, once an image: minutes")
             tree = pack_toolchain(workspace, engine, image)

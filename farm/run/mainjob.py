@@ -85,7 +85,7 @@ class MainJob:
         """The open engine of this run's runner, or of the one that an attempt had."""
         return self.open(runner or self.runner)
 
-    def toolchain(self, backend: Backend, folder: Path) -> str:
+    def toolchain(self, backend: Callable[[], Backend], folder: Path) -> str:
         """The image of the plan's toolchain, by the name that the runners of an engine know."""
         return toolchain(self.workspace, backend, self.plan, folder, self.outcomes)
 
@@ -179,7 +179,9 @@ class MainJob:
         """The test as a job of a Docker machine with a card, or of the engine; None: it runs on this machine."""
         if machine:
             backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
-            return Elsewhere(backend.engine, self.toolchain(backend, self.folder / "test"))  # its image is another one
+            return Elsewhere(
+                backend.engine, self.toolchain(lambda: backend, self.folder / "test")
+            )  # its image is another one
         system, own = this_machine()
         foreign = (system.facts.name, own) != (self.plan.platform, self.plan.machine)
         if self.pieces is not None or not (foreign or engine_kind(self.run.request.on).traits.unpacks):
@@ -191,7 +193,7 @@ class MainJob:
         if foreign and (self.folder / IMAGE).is_file():
             image = (self.folder / IMAGE).read_text(encoding="utf-8")
         else:
-            image = self.toolchain(backend, self.folder)
+            image = self.toolchain(self.backend, self.folder)
         return Elsewhere(backend.engine, image, foreign, foreign and emulates(backend, self.plan))
 
     # --- the build
@@ -235,7 +237,7 @@ class MainJob:
                 self._note_wheel(step)
             return
         self._fetch()
-        image = self.toolchain(self.backend(), self.folder)
+        image = self.toolchain(self.backend, self.folder)
         engine = self.backend().engine
         with self.outcomes.timed("build", self.workspace.watcher) as step:
             # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
@@ -272,7 +274,7 @@ class MainJob:
         with self._ending(attempt):
             wheel = bundle.join_pieces(self.plan, pieces, part)
             missing = bundle.stand_ins(part / "lib")
-            image = self.toolchain(self.backend(), self.folder) if missing else ""
+            image = self.toolchain(self.backend, self.folder) if missing else ""
             with self.outcomes.timed("build", self.workspace.watcher) as step:
                 if missing:
                     self.workspace.watcher.note(f"taken from the toolchain's image: {', '.join(missing)}")

@@ -47,7 +47,7 @@ def extended_farm(extended, clean_environment):
         environ = {**os.environ, "PYTHONPATH": str(extended), **variables}
         command = [sys.executable, "-P", "-m", module, *words]
         return subprocess.run(
-            command, check=False, cwd=extended, env=environ, capture_output=True, text=True, timeout=60
+            command, check=False, cwd=extended, env=environ, capture_output=True, text=True, timeout=600
         )
 
     return run
