@@ -1,6 +1,9 @@
 """The smoke test runs on the Docker machine that has the card, and a machine without a fitting one builds only."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -80,3 +83,16 @@ def test_the_test_is_a_job_there(workspace, monkeypatch):
     assert (attempt.engine, attempt.runner, attempt.result) == ("docker", "k40", "success")
     assert (engine.job.gpus, engine.job.image, engine.containers) == (1, "toolchain:1", {})
     assert opened == closed == ["k40"]
+
+
+def test_a_probe_elsewhere_and_what_it_starts_take_the_wheels_packages_before_the_images(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/yaml.py").write_text("OF_THE_WHEEL = True\n")
+    look = "import yaml; assert yaml.OF_THE_WHEEL"
+    (tmp_path / "probe.py").write_text(
+        f"{look}\nimport subprocess, sys\nsubprocess.run([sys.executable, '-c', {look!r}], check=True)\n"
+    )
+    environ = {name: value.replace("/farm", str(tmp_path)) for name, value in smoke.PACKAGES.items()}
+    environ["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"  # this Python has another yaml, as an image has
+    command = ["sh", "-c", smoke.START.replace("/farm", str(tmp_path)), tmp_path / "probe.py"]
+    subprocess.run(command, env=environ, check=True)
