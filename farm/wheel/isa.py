@@ -376,9 +376,11 @@ def _sweep_arm(data: Buffer, elf: Elf, level: str, functions: Functions, left_ou
                 block.byteswap()
             verdicts = words.judge(set(block))
             for index, word in enumerate(block if verdicts else ()):
+                if word not in verdicts:
+                    continue
                 address = section.address + offset - start + _WORD * index
-                function = bisect_right(starts, address) - 1 if word in verdicts else -1
-                if word in verdicts and not (function >= 0 and starts[function] in left_out):
+                function = bisect_right(starts, address) - 1
+                if function < 0 or starts[function] not in left_out:
                     finds.undecodable += not verdicts[word]
                     finds.note(verdicts[word], address)
     return finds
