@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -83,6 +84,17 @@ def runs_nothing(folder: Path) -> bool:
 def _there(folder: Path) -> Path:
     # Not `Path.exists`: it raises where a folder above may not be read.
     return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))  # noqa: PTH110
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last: a file that was moved into it is there after a power cut."""
+    if sys.platform == "win32":
+        return  # NTFS writes its journal itself
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write(dest: Path, files: Mapping[Path, bytes]) -> None:

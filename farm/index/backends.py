@@ -25,6 +25,7 @@ from urllib.request import url2pathname
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import lock, retry_while_open
+from farm.base.outputs import sync_folder
 from farm.base.temporary import to_its_end
 from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Store, Stored, check_discardable, check_key, file_chunks
 
@@ -181,7 +182,7 @@ class DirectoryStore:
                     os.link(temporary, path)
                 except FileExistsError:
                     return False
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
                 return True
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
@@ -194,7 +195,7 @@ class DirectoryStore:
             if current is None or current.etag != etag:
                 return False
             retry_while_open(temporary.replace, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             return True
 
     def clock(self) -> None:
@@ -282,7 +283,7 @@ class DirectoryStore:
                 if new.name != ".tmp":
                     # Only folders that this call made: what an administrator set stays.
                     new.chmod(0o755)
-            _sync_folder(new.parent)
+            sync_folder(new.parent)
 
 
 def _remove(path: Path) -> None:
@@ -303,16 +304,6 @@ def _open(path: Path) -> BufferedReader:
     if sys.platform == "win32" and path.is_dir():  # Windows says PermissionError, as of a file that is being replaced
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     return path.open("rb")
-
-
-def _sync_folder(folder: Path) -> None:
-    if sys.platform == "win32":
-        return  # NTFS writes its journal itself
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unless_absent(error: OSError) -> None:

@@ -20,6 +20,7 @@ from packaging.version import Version
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.locks import retry_while_open
+from farm.base.outputs import sync_folder
 from farm.wheel.archive import (
     DEFLATED,
     DOS_EPOCH,
@@ -105,7 +106,7 @@ def rewrite(
             # It was 0600 while it was being written: no one else reads half a wheel.
             temporary.chmod(0o644)
             retry_while_open(temporary.replace, dest)
-            _sync_folder(dest.parent)
+            sync_folder(dest.parent)
     except OSError as error:
         raise UsageError(f"{dest}: cannot be written ({error})") from error
     return written
@@ -185,15 +186,6 @@ def _pieces(content: bytes | Path) -> Iterator[bytes]:
     with content.open("rb") as file:
         while chunk := file.read(_BLOCK):
             yield chunk
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # Windows cannot open folders
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
