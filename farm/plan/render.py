@@ -14,6 +14,7 @@ from pathlib import Path, PureWindowsPath
 
 import jinja2
 
+from farm import catalog
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
@@ -54,6 +55,11 @@ class Rendered:
 
 def render(project: Path, plan: Plan) -> Rendered:
     """Render with the farm's templates, or the project's own `dockerfiles/`. Raises UsageError: one is wrong."""
+    # A plan file of another version of the farm may ask for what the catalogue of this one has not.
+    toolkits = catalog.wheel_toolkits() if plan.toolkit and plan.toolkit.provider == "wheels" else catalog.toolkits()
+    for name, table in ((plan.base, catalog.debian_releases()), (plan.toolkit and plan.toolkit.cuda, toolkits)):
+        if name is not None and name not in table:
+            raise UsageError(f"the catalogue has no {name!r}", hint="create the plan again")
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = _templates(folder, shipped.path(project, "dockerfiles/scripts"))
@@ -61,9 +67,6 @@ def render(project: Path, plan: Plan) -> Rendered:
     values = _values(plan) | {"digest": plan.digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
     try:
         image, job = platform(plan.platform).render(templates, plan, values)
-    except KeyError as error:
-        # A plan file of another version of the farm may ask for what the catalogue of this one has not.
-        raise UsageError(f"the catalogue has no {error}", hint="create the plan again") from error
     except jinja2.TemplateError as error:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:

@@ -93,7 +93,7 @@ class Platform:
     # --- rendering
 
     def render(self, templates: Templates, _plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        """The files of the image's context (none without an image), and of the job. Raises UsageError or KeyError."""
+        """The files of the image's context (none without an image), and of the job. Raises UsageError."""
         names = (name for name in templates.names() if name != DOCKERFILE)
         return {}, {name.removesuffix(".j2"): templates.fill(name, values) for name in names}
 
