@@ -11,7 +11,15 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
-from farm.plan.environment import environment, feature_settings, filled, missing_features, needs, placeholders
+from farm.plan.environment import (
+    environment,
+    feature_settings,
+    filled,
+    missing_features,
+    needs,
+    placeholders,
+    recipe_of,
+)
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice
@@ -165,6 +173,8 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
         *inputs.standalone_wheels(wanted.stack),
         *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack),
     ]
+    if "torch" in wanted.recipe.needs and not any(wheel.package == "torch" for wheel in own):
+        own += inputs.nccl_of_torch(recipe_of(wanted, "torch"), wanted.stack)
     there = {wheel.package for wheel in own}
     named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
     return [*own, *(wheel for wheel in named if wheel.package not in there)]

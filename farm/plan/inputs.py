@@ -116,6 +116,13 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
     return [_of_build(wheel) for _, wheel in wanted]
 
 
+def nccl_of_torch(torch: str, stack: Stack) -> list[SourcePlan]:
+    """NCCL's wheel for a build that imports the farm's own torch of the recipe `torch`, whose libraries load it."""
+    taken = facts(stack.platform).in_images and any(isinstance(part.source, NcclSource) for part in recipe(torch).parts)
+    wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine) if taken else None
+    return [_pinned(wheel)] if wheel else []
+
+
 def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
     """PyTorch's own wheel that a channel names, and what it imports; none where the build must not be against it.
 
