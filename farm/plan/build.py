@@ -11,15 +11,7 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
-from farm.plan.environment import (
-    environment,
-    feature_settings,
-    filled,
-    missing_features,
-    needs,
-    placeholders,
-    recipe_of,
-)
+from farm.plan.environment import environment, feature_settings, filled, missing_features, needs, placeholders
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice
@@ -174,7 +166,7 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
         *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack),
     ]
     if "torch" in wanted.recipe.needs and not any(wheel.package == "torch" for wheel in own):
-        own += inputs.nccl_of_torch(recipe_of(wanted, "torch"), wanted.stack)
+        own += inputs.nccl_of_torch(wanted.recipe_of("torch"), wanted.stack)
     there = {wheel.package for wheel in own}
     named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
     return [*own, *(wheel for wheel in named if wheel.package not in there)]

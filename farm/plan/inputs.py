@@ -70,11 +70,13 @@ def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[
 
 
 def _part_source(part: Part, stack: Stack) -> SourcePlan:
-    if not isinstance(part.source, NcclSource):
-        return _fixed(part.source)
+    # The rules refuse NCCL where the catalogue names no wheel.
+    return _nccl(stack)[0] if isinstance(part.source, NcclSource) else _fixed(part.source)
+
+
+def _nccl(stack: Stack) -> list[SourcePlan]:
     wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
-    assert wheel  # the rules refuse NCCL where the catalogue names no wheel
-    return _pinned(wheel)
+    return [_pinned(wheel)] if wheel else []
 
 
 def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
@@ -113,14 +115,13 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
                 f"{line}: build_requires.{index}.file: {wheel.file} is not for Python {stack.variant.python_version} "
                 f"on {stack.platform} {stack.variant.machine}"
             )
-    return [_of_build(wheel) for _, wheel in wanted]
+    return [_pinned(wheel, wheel.index) for _, wheel in wanted]
 
 
 def nccl_of_torch(torch: str, stack: Stack) -> list[SourcePlan]:
     """NCCL's wheel for a build that imports the farm's own torch of the recipe `torch`, whose libraries load it."""
     taken = facts(stack.platform).in_images and any(isinstance(part.source, NcclSource) for part in recipe(torch).parts)
-    wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine) if taken else None
-    return [_pinned(wheel)] if wheel else []
+    return _nccl(stack) if taken else []
 
 
 def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
@@ -130,7 +131,11 @@ def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) 
     """
     fitting = [wheel for wheel in listed if "torch" in recipe_.needs and _serves(wheel, stack)]
     torch = next((wheel for wheel in fitting if wheel.package == "torch" and _knows_cards(wheel, stack)), None)
-    return [_of_build(wheel) for wheel in fitting if wheel is torch or wheel.package != "torch"] if torch else []
+    return (
+        [_pinned(wheel, wheel.index) for wheel in fitting if wheel is torch or wheel.package != "torch"]
+        if torch
+        else []
+    )
 
 
 def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
@@ -168,12 +173,8 @@ def _serves(wheel: BuildWheel, stack: Stack) -> bool:
     )
 
 
-def _of_build(wheel: BuildWheel) -> SourcePlan:
-    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256, url=wheel.index)
-
-
-def _pinned(wheel: PinnedWheel) -> SourcePlan:
-    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256)
+def _pinned(wheel: PinnedWheel | BuildWheel, url: str | None = None) -> SourcePlan:
+    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256, url=url)
 
 
 def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
