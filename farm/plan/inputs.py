@@ -21,7 +21,6 @@ from farm.plan.recipe import (
     BuildWheel,
     GitSource,
     NcclSource,
-    Part,
     PathSource,
     Recipe,
     WheelSource,
@@ -63,15 +62,16 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
 def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[str]) -> list[PartPlan]:
     """Third-party code that goes into the source tree in a build on the image `base` with these features."""
     return [
-        PartPlan(into=part.into, source=_part_source(part, stack), strip=part.strip, members=part.members)
+        PartPlan(
+            into=part.into,
+            # The rules refuse NCCL where the catalogue names no wheel.
+            source=_nccl(stack)[0] if isinstance(part.source, NcclSource) else _fixed(part.source),
+            strip=part.strip,
+            members=part.members,
+        )
         for part in recipe_.parts
         if (not part.bases or base in part.bases) and (part.feature is None or part.feature in features)
     ]
-
-
-def _part_source(part: Part, stack: Stack) -> SourcePlan:
-    # The rules refuse NCCL where the catalogue names no wheel.
-    return _nccl(stack)[0] if isinstance(part.source, NcclSource) else _fixed(part.source)
 
 
 def _nccl(stack: Stack) -> list[SourcePlan]:
