@@ -131,11 +131,9 @@ def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) 
     """
     fitting = [wheel for wheel in listed if "torch" in recipe_.needs and _serves(wheel, stack)]
     torch = next((wheel for wheel in fitting if wheel.package == "torch" and _knows_cards(wheel, stack)), None)
-    return (
-        [_pinned(wheel, wheel.index) for wheel in fitting if wheel is torch or wheel.package != "torch"]
-        if torch
-        else []
-    )
+    if torch is None:
+        return []
+    return [_pinned(wheel, wheel.index) for wheel in fitting if wheel is torch or wheel.package != "torch"]
 
 
 def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
