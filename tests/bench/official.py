@@ -28,7 +28,7 @@ def once(python: Path, threads: int, device: str) -> Run:
     run: Run = {"version": "?", "device": "?", "seconds": {}, "errors": {}, "memory": {}}
     with tempfile.TemporaryFile("w+") as output:
         try:
-            command = [python, CHILD, str(threads), device]
+            command = [str(python), str(CHILD), str(threads), device]
             done = subprocess.run(command, stdout=output, env=env, timeout=CHILD_LIMIT, check=False)
             end = f"exit code {done.returncode}" if done.returncode else None
         except subprocess.TimeoutExpired:
@@ -59,9 +59,9 @@ def together(runs: list[Run]) -> Run:
     return whole
 
 
-def ratios(ours: Run, official: Run, key: str) -> dict[str, float]:
-    """The official wheel's values over ours, of what both have."""
-    return {name: official[key][name] / value for name, value in ours[key].items() if name in official[key]}
+def ratios(first: Run, second: Run, key: str) -> dict[str, float]:
+    """The second's values over the first's, of what both have."""
+    return {name: second[key][name] / value for name, value in first[key].items() if name in second[key]}
 
 
 def table(ours: Run, official: Run, key: str, unit: str, size: float) -> dict[str, float]:
@@ -103,7 +103,7 @@ def compare(ours: Run, official: Run) -> Run:
 def show_slower_with_more(kept: dict[int, Run]) -> None:
     """The operations that more threads make slower, beside what they do to the official wheel."""
     few, many = min(kept), max(kept)
-    more = {side: ratios(*({"seconds": kept[count][side]} for count in (few, many)), "seconds") for side in SIDES}
+    more = {side: ratios(kept[few], kept[many], side) for side in SIDES}
     print(f"slower with {many} threads than with {few}, by more than {MARGIN - 1:.0%}:")
     for name, ratio in more["ours"].items():
         if ratio > MARGIN:
