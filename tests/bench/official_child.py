@@ -21,12 +21,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # n
 from torch.utils.benchmark import Timer  # noqa: E402
 
 LIMIT, FUZZED_LIMIT, BLOCK = 0.3, 0.1, 0.02  # seconds of an operation, of a fuzzed one, of the calls between two times
-CARD_TYPES = {
-    "float32": torch.float32,
-    "TF32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+CARD_TYPES = {"float32": torch.float32, "TF32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # The seeds give 8 thousand to 3.7 million elements: contiguous, with steps, permuted, broadcast.
 UNARY, UNARY_SEEDS = "abs exp log sqrt rsqrt sin tanh sigmoid erf square median sum", (2, 3, 4, 7, 10, 13)
 BINARY, BINARY_SEEDS = "add mul div maximum atan2 pow", (2, 4, 9, 11, 12, 13)

@@ -246,13 +246,7 @@ def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
 
 
 def fat_entry(
-    kind: str,
-    sm: int,
-    *,
-    data: bytes | None = None,
-    flags: int = 0x11,
-    unpacked: int = 0,
-    header: int = 64,
+    kind: str, sm: int, *, data: bytes | None = None, flags: int = 0x11, unpacked: int = 0, header: int = 64
 ) -> bytes:
     """One entry. `unpacked` is the size before compression, for entries whose flags say that they are compressed."""
     if data is None:
@@ -295,11 +289,7 @@ def build_wheel(
         metadata = (head + "".join(f"Requires-Dist: {each}\n" for each in requires) + "\nText\n").encode()
     if wheel_file is None:
         wheel_file = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n{tags}".encode()
-    everything = {
-        **files,
-        f"{info}/METADATA": metadata,
-        f"{info}/WHEEL": wheel_file,
-    }
+    everything = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel_file}
     if record is None:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")

@@ -430,10 +430,7 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
     assert len(report.checks) == len(CHECKS)
 
 
-@pytest.mark.parametrize(
-    ("platform", "title"),
-    [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")],
-)
+@pytest.mark.parametrize(("platform", "title"), [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")])
 def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
     files = {"canary/__init__.py": b"", "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28}
     report = verify(make_wheel(tmp_path, files, tag=f"cp311-cp311-{platform}"), Policy())
