@@ -17,10 +17,10 @@ from farm.wheel.policy import CheckId, Policy, Report
 from farm.wheel.verify import verify
 from tests.examples import examples
 from tests.schemas import valid
+from tests.unit.wheel.conftest import VPADDD_YMM
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 CHECKS = get_args(CheckId)
-VPADDD_YMM = bytes.fromhex("c5f5fec2")
 POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], ptx=[], cpu="avx")
 
 
