@@ -73,8 +73,8 @@ def table(ours: Run, official: Run, key: str, unit: str, size: float) -> dict[st
 
 
 def mean(values: list[float]) -> float:
-    """The geometric one."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+    """The geometric one, 0 of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
 
 
 def compare(ours: Run, official: Run) -> Run:
