@@ -1,105 +1,137 @@
 """A wheel beside the official one: the same operations by turns in one run, and the ratio of their times.
 
     python tests/bench/official.py --ours ENV/bin/python --official ENV/bin/python --threads 1 16 [--json FILE]
+    python tests/bench/official.py --ours ENV/bin/python --official ENV/bin/python --device cuda [--json FILE]
 
-Both environments have a torch; that of the official wheel comes from the Python index. Of the rounds the fastest
-counts: other work on the machine makes an operation slower, never faster.
+Both environments have a torch and numpy; the official wheel comes from the Python index. Of the rounds the fastest
+counts: other work on the machine makes an operation slower, never faster. The operations are in `official_child.py`.
 """
 
 import argparse
 import json
 import math
+import os
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import Any
 
-CHILD = """
-import json, sys, time
-started = time.perf_counter()
-import torch
-results = {"import": time.perf_counter() - started}
-torch.set_num_threads(int(sys.argv[1]))
-torch.manual_seed(0)
-nn = torch.nn
-def block(wide, narrow, stride=1):
-    return nn.Sequential(
-        nn.Conv2d(wide, narrow, 1, bias=False), nn.BatchNorm2d(narrow), nn.ReLU(),
-        nn.Conv2d(narrow, narrow, 3, stride, 1, bias=False), nn.BatchNorm2d(narrow), nn.ReLU(),
-        nn.Conv2d(narrow, wide * stride, 1, bias=False), nn.BatchNorm2d(wide * stride))
-net = nn.Sequential(
-    nn.Conv2d(3, 256, 7, 4, 3), block(256, 64), block(256, 128, 2), block(512, 256, 2),
-    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
-images, labels = torch.randn(4, 3, 224, 224), torch.randint(0, 1000, (4,))
-a, b, z = torch.randn(1024, 1024), torch.randn(1024, 1024), torch.randn(1 << 20)
-layer, words = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True), torch.randn(4, 128, 768)
-half = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True).bfloat16()
-lstm, steps = nn.LSTM(512, 512, 2, batch_first=True), torch.randn(8, 32, 512)
-conv, planes = nn.Conv2d(256, 256, 3, padding=1), torch.randn(4, 256, 28, 28)
-perceptron = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024))
-torch.backends.quantized.engine = "onednn"
-whole = torch.ao.quantization.quantize_dynamic(perceptron, {nn.Linear})
-def train(model, given, loss):
-    model.zero_grad()
-    loss(model(given)).backward()
-def without_gradients(call):
-    with torch.no_grad():
-        call()
-forward = {
-    "ResNet-like forward": lambda: net(images), "transformer layer": lambda: layer(words),
-    "transformer layer bfloat16": lambda: half(words.bfloat16()), "LSTM": lambda: lstm(steps),
-    "convolution 3x3": lambda: conv(planes), "matmul 1024": lambda: a @ b,
-    "matmul 1024 bfloat16": lambda: a.bfloat16() @ b.bfloat16(), "int8 perceptron": lambda: whole(a[:64]),
-    "exp 1 M": lambda: z.exp(), "softmax": lambda: z.view(1024, 1024).softmax(1), "sort 1 M": lambda: z.sort(),
-    "SVD 256": lambda: torch.linalg.svd(a[:256, :256]), "inverse 512": lambda: torch.linalg.inv(a[:512, :512]),
-    "FFT 1 M": lambda: torch.fft.rfft(z),
-}
-calls = {name: (lambda call=call: without_gradients(call)) for name, call in forward.items()}
-calls["ResNet-like training step"] = lambda: train(net, images, lambda out: nn.functional.cross_entropy(out, labels))
-calls["transformer layer training step"] = lambda: train(layer, words, torch.sum)
-for name, call in calls.items():
-    call()
-    times = []
-    while len(times) < 5 and sum(times) < 3:
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    results[name] = min(times)
-print(json.dumps({"version": torch.__version__, "seconds": results}))
-"""
+CHILD = Path(__file__).with_name("official_child.py")
+SIDES = ("ours", "official")
+SLOW, MARGIN, CHILD_LIMIT = 0.9, 1.05, 300
+Run = dict[str, Any]
 
 
-def once(python: Path, threads: int) -> dict[str, object]:
-    done = subprocess.run([python, "-c", CHILD, str(threads)], capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def once(python: Path, threads: int, device: str) -> Run:
+    """What one process measured; what it wrote before a crash or its limit counts."""
+    env = os.environ if device == "cuda" else os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    run: Run = {"version": "?", "device": "?", "seconds": {}, "errors": {}, "memory": {}}
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            command = [str(python), str(CHILD), str(threads), device]
+            done = subprocess.run(command, stdout=output, env=env, timeout=CHILD_LIMIT, check=False)
+            end = f"exit code {done.returncode}" if done.returncode else None
+        except subprocess.TimeoutExpired:
+            end = f"over {CHILD_LIMIT} s"
+        output.seek(0)
+        rows = [json.loads(line) for line in output if line.startswith("{") and line.endswith("}\n")]
+    for row in rows:
+        if "version" in row:
+            run |= row
+        elif "memory" in row:
+            run["memory"][row["memory"]] = row["bytes"]
+        elif "error" in row:
+            run["errors"][row["name"]] = row["error"]
+        else:
+            run["seconds"][row["name"]] = row["seconds"]
+    if end:
+        run["errors"]["the process"] = f"{end} after {rows[-1] if rows else 'nothing'}"
+    return run
 
 
-def fastest(runs: list[dict[str, dict[str, float]]]) -> dict[str, float]:
-    return {name: min(run["seconds"][name] for run in runs) for name in runs[0]["seconds"]}
+def together(runs: list[Run]) -> Run:
+    """The fastest time and the most memory of each name, and every error."""
+    whole: Run = runs[0] | {"seconds": {}, "errors": {}, "memory": {}}
+    for key, better in (("seconds", min), ("memory", max), ("errors", min)):
+        for run in runs:
+            for name, value in run[key].items():
+                whole[key][name] = better(value, whole[key].get(name, value))
+    return whole
+
+
+def ratios(first: Run, second: Run, key: str) -> dict[str, float]:
+    """The second's values over the first's, of what both have."""
+    return {name: second[key][name] / value for name, value in first[key].items() if name in second[key]}
+
+
+def table(ours: Run, official: Run, key: str, unit: str, size: float) -> dict[str, float]:
+    by_name = ratios(ours, official, key)
+    print(f"{key:45} {'ours ' + unit:>11} {'official ' + unit:>12} {'ratio':>6}")
+    for name, ratio in by_name.items():
+        print(f"{name:45} {ours[key][name] / size:11.3f} {official[key][name] / size:12.3f} {ratio:6.2f}")
+    return by_name
+
+
+def mean(values: list[float]) -> float:
+    """The geometric one, 0 of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
+
+
+def compare(ours: Run, official: Run) -> Run:
+    """Prints both side by side and returns what the file keeps of them."""
+    speeds = table(ours, official, "seconds", "ms", 1e-3)
+    fuzzed = {name for name in speeds if name.startswith("fuzzed ")}
+    means = {
+        kind: round(mean([speeds[name] for name in names]), 3)
+        for kind, names in (("all", speeds), ("fuzzed", fuzzed), ("others", speeds.keys() - fuzzed))
+    }
+    slow = {name: round(speed, 3) for name, speed in sorted(speeds.items(), key=lambda row: row[1]) if speed < SLOW}
+    print(f"geometric means of {len(speeds)} speeds: {means}; below {SLOW}: {len(slow)}")
+    for name, speed in slow.items():
+        print(f"  {speed:.2f} {name}")
+    table(ours, official, "memory", "MB", 1e6)
+    sides = {"ours": ours, "official": official}
+    for side, run in sides.items():
+        for name, error in run["errors"].items():
+            print(f"error, {side}: {name}: {error}")
+    print()
+    times = {side: run["seconds"] for side, run in sides.items()}
+    rest = {key: {side: run[key] for side, run in sides.items()} for key in ("version", "device", "memory", "errors")}
+    return times | {"geometric mean": means, f"below {SLOW}": slow} | rest
+
+
+def show_slower_with_more(kept: dict[int, Run]) -> None:
+    """The operations that more threads make slower, beside what they do to the official wheel."""
+    few, many = min(kept), max(kept)
+    more = {side: ratios(kept[few], kept[many], side) for side in SIDES}
+    print(f"slower with {many} threads than with {few}, by more than {MARGIN - 1:.0%}:")
+    for name, ratio in more["ours"].items():
+        if ratio > MARGIN:
+            print(f"{name:45} {ratio:6.2f} times as long; official {more['official'].get(name, math.nan):6.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ours", type=Path, required=True, help="the Python that has the wheel")
     parser.add_argument("--official", type=Path, required=True, help="the Python that has the official wheel")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the times to this file")
     args = parser.parse_args()
-    kept = {}
+    kept: dict[int, Run] = {}
     for threads in args.threads:
-        runs = {name: [] for name in ("ours", "official")}
+        runs: dict[str, list[Run]] = {side: [] for side in SIDES}
         for _ in range(args.rounds):
-            for name, python in (("ours", args.ours), ("official", args.official)):
-                runs[name].append(once(python, threads))
-        ours, official = fastest(runs["ours"]), fastest(runs["official"])
-        print(f"{threads} threads: ours {runs['ours'][0]['version']}, official {runs['official'][0]['version']}")
-        print(f"{'operation':34} {'ours ms':>9} {'official ms':>11} {'speed':>6}")
-        for name, seconds in ours.items():
-            print(f"{name:34} {seconds * 1e3:9.2f} {official[name] * 1e3:11.2f} {official[name] / seconds:6.2f}")
-        mean = math.exp(sum(math.log(official[name] / ours[name]) for name in ours) / len(ours))
-        print(f"geometric mean of the speeds: {mean:.2f}\n")
-        kept[str(threads)] = {"ours": ours, "official": official, "geometric mean": round(mean, 3)}
-    if args.json:
-        args.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            for side, measured in runs.items():
+                measured.append(once(getattr(args, side), threads, args.device))
+        ours, official = (together(measured) for measured in runs.values())
+        print(f"{threads} threads, {ours['device']}: ours {ours['version']}, official {official['version']}")
+        kept[threads] = compare(ours, official)
+        if args.json:
+            args.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    if len(kept) > 1:
+        show_slower_with_more(kept)
 
 
 if __name__ == "__main__":

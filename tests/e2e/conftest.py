@@ -224,12 +224,7 @@ class Farm:
         command = ["env", "--default-signal=INT", sys.executable, "-m", "farm.cli.main"]
         command += ["--project", str(self.project), *arguments]
         return subprocess.Popen(
-            command,
-            env=environ,
-            cwd=self.project,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, env=environ, cwd=self.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -31,7 +31,7 @@ ROOT = HERE.parents[1]
 TOOLKITS = {name for names in TOOLKIT_SCRIPTS.values() for name in names}
 WINDOWS_SCRIPTS = (*SCRIPTS, *WINDOWS_TOOLKIT)
 COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
-COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS}
+COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "run_build.py"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
     "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),
@@ -197,15 +197,18 @@ def test_rendered_text_is_the_golden_text(request):
 @pytest.mark.parametrize("case", CASES)
 def test_copied_scripts_are_those_of_the_project(case):
     plan, _ = rendered(case)
-    image = render(ROOT, plan).image
+    texts = render(ROOT, plan)
+    image, copied = texts.image, {name: text for name, text in texts.job.items() if name == "run_build.py"}
     scripts = {name for name in image if name in COPIED}
     if plan.platform == "macos":
         assert not image
         return
     expected = SCRIPTS if plan.platform == "windows" else COMMON_SCRIPTS
     assert {f"scripts/{name}" for name in expected} <= scripts
-    for name in scripts:
-        assert image[name].encode() == (ROOT / "dockerfiles" / name).read_bytes()
+    copied |= {name.removeprefix("scripts/"): image[name] for name in scripts}
+    assert ("run_build.py" in copied) == (plan.platform == "linux")
+    for name, text in copied.items():
+        assert text.encode() == (ROOT / "dockerfiles/scripts" / name).read_bytes()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -92,8 +92,8 @@ def store(store_url):
 
 @pytest.fixture
 def make_wheel(tmp_path):
-    """A factory of small wheels that pip installs."""
-    return lambda filename, payload="x = 1\n", extra="": build_wheel(tmp_path / "made", filename, payload, extra)
+    """A factory of small pure wheels; the metadata says what the file name says, unless told otherwise."""
+    return lambda filename, *arguments, **more: build_wheel(tmp_path / "made", filename, *arguments, **more)
 
 
 @pytest.fixture

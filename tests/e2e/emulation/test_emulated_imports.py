@@ -65,9 +65,7 @@ LIBRARIES = {
         "a": f"void run(void (*)(void)); {KERNEL} {START} {{ run(kernel); }}",
         "b": "void run(void (*f)(void)) { f(); }",
     },
-    "once": {
-        "a": f"#include <pthread.h>\nstatic pthread_once_t o; {KERNEL} {START} {{ pthread_once(&o, kernel); }}",
-    },
+    "once": {"a": f"#include <pthread.h>\nstatic pthread_once_t o; {KERNEL} {START} {{ pthread_once(&o, kernel); }}"},
 }
 
 

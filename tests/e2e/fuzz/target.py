@@ -155,20 +155,7 @@ def peisa(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (
-        directory,
-        whole,
-        parts,
-        record,
-        metadata,
-        names,
-        elf,
-        pe,
-        fatbin,
-        cubin,
-        isa,
-        peisa,
-    )
+    for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, cubin, isa, peisa)
 }
 
 

@@ -24,14 +24,7 @@ TEXT = "text/plain"
 
 
 def put(store, wheel, **options):
-    return publish(
-        store,
-        wheel,
-        group=GROUP,
-        upload_time=datetime.now(UTC),
-        provenance={},
-        **options,
-    )
+    return publish(store, wheel, group=GROUP, upload_time=datetime.now(UTC), provenance={}, **options)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

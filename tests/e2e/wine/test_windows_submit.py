@@ -132,12 +132,7 @@ def test_a_wheel_is_built_repaired_verified_and_published(farm, machine):
 @pytest.mark.parametrize(
     ("tool", "part", "code", "told"),
     [
-        (
-            "vswhere.exe",
-            "installationPath",
-            4,
-            r"build\.cmd ended with 3(.|\n)*Visual Studio is missing",
-        ),
+        ("vswhere.exe", "installationPath", 4, r"build\.cmd ended with 3(.|\n)*Visual Studio is missing"),
         ("git.exe", " clone ", 9, r"build\.cmd ended with 9(.|\n)*can this machine reach https://github\.com/pytorch"),
         ("python.exe", "-m build", 5, r"the build failed with exit code 5(.|\n)*the first line with FAILED: or error"),
     ],

@@ -25,13 +25,7 @@ class Manager:
             "Status": {"State": "ready"},
         }
         status = {"State": "running", "ContainerStatus": {}}
-        self.task = {
-            "ID": "t",
-            "CreatedAt": "1",
-            "NodeID": "n3",
-            "DesiredState": "running",
-            "Status": status,
-        }
+        self.task = {"ID": "t", "CreatedAt": "1", "NodeID": "n3", "DesiredState": "running", "Status": status}
         self.replicas, self.version = 1, {"Index": 1}
         self.left = None  # so many answers about the service, then somebody else has removed it
         self.conflicts = False  # somebody else asks for the same end at the same time

@@ -101,8 +101,7 @@ def test_without_a_repository_nothing_is_begun(farm, journal, project):
 
 
 @pytest.mark.parametrize(
-    ("scopes", "needs"),
-    [({"read", "write"}, "administration=read"), ({"read", "admin"}, "actions=write")],
+    ("scopes", "needs"), [({"read", "write"}, "administration=read"), ({"read", "admin"}, "actions=write")]
 )
 def test_a_token_of_too_narrow_scope_ends_the_run_and_says_which_right_it_lacks(fake, dispatched, scopes, needs):
     fake.add_runner("linux-build", BUILDER)

@@ -41,10 +41,7 @@ def test_a_wheel_that_is_given_by_its_name_alone_is_asked_for_as_a_file(tmp_path
     )
 
 
-SAID = {
-    "yank": ["yank", NEW, "--reason", "slow"],
-    "remove": ["remove", NEW, "--reason", "secret"],
-}
+SAID = {"yank": ["yank", NEW, "--reason", "slow"], "remove": ["remove", NEW, "--reason", "secret"]}
 
 
 @pytest.mark.parametrize("what", SAID)

@@ -147,9 +147,6 @@ def test_a_redirect_is_followed_without_the_password_and_not_to_a_file(one):
     assert "HTTP 302" in one.refused(9)
 
 
-GOOD_ROW = {"component": "liba", "version": "1", "url": "https://example.org/a.zip", "size": 5, "kind": "zip"}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

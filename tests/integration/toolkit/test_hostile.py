@@ -19,8 +19,7 @@ def entry(name, kind=tarfile.REGTYPE, link="", size=0):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["/etc/evil", "a/../../evil", "../evil", "a/./evil", "a//evil", "a/sub/../x", r"a/..\evil", "a/x\\y"],
+    "name", ["/etc/evil", "a/../../evil", "../evil", "a/./evil", "a//evil", "a/sub/../x", r"a/..\evil", "a/x\\y"]
 )
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE])
 def test_tar_members_outside(case, make_tar, name, kind):
@@ -44,17 +43,7 @@ def test_names_that_windows_reads_otherwise(case, make_zip, name):
 
 @pytest.mark.parametrize(
     "target",
-    [
-        "/etc/passwd",
-        "../../../etc/passwd",
-        "../..",
-        "..",
-        "../include/../../../x",
-        ".",
-        "",
-        "//x",
-        "../../a/bin/tool",
-    ],
+    ["/etc/passwd", "../../../etc/passwd", "../..", "..", "../include/../../../x", ".", "", "//x", "../../a/bin/tool"],
 )
 def test_symlinks_that_lead_outside(case, make_tar, target):
     case.add("liba", make_tar("a", FILES, links=[("lib/l", target)]))

@@ -91,10 +91,7 @@ def test_windows_layout_nvtx_and_visual_studio(case, make_zip, tree_of):
     nested = "visual_studio_integration/MSBuildExtensions"
     case.add(
         "visual_studio_integration",
-        make_zip(
-            "vs-w",
-            {f"{nested}/CUDA 11.8.props": b"<P/>", f"{nested}/CUDA 11.8.ico": b"i", "readme.txt": b"r"},
-        ),
+        make_zip("vs-w", {f"{nested}/CUDA 11.8.props": b"<P/>", f"{nested}/CUDA 11.8.ico": b"i", "readme.txt": b"r"}),
         "zip",
         "visual-studio",
     )

@@ -64,10 +64,7 @@ def windows(tmp_path, make_pe, make_wheel):
     libs.mkdir()
     (libs / "deep.dll").write_bytes(aligned(make_pe(needed=["KERNEL32.dll"], exports=["f"])))
     module = aligned(make_pe(needed=["deep.dll", "nvcuda.dll"]))
-    files = {
-        "canary/__init__.py": b"X = 1\n",
-        "canary/_C.cp311-win_amd64.pyd": module,
-    }
+    files = {"canary/__init__.py": b"X = 1\n", "canary/_C.cp311-win_amd64.pyd": module}
     return make_wheel(tmp_path / "in", files, tag="cp311-cp311-win_amd64"), libs
 
 

@@ -31,18 +31,12 @@ def load() -> ModuleType:
 helpers = load()
 
 
-@pytest.mark.parametrize(
-    ("text", "flags"),
-    CASES["arch_list_becomes_exactly_these_flags"],
-)
+@pytest.mark.parametrize(("text", "flags"), CASES["arch_list_becomes_exactly_these_flags"])
 def test_arch_list_becomes_exactly_these_flags(text, flags):
     assert helpers.gencode_flags(helpers.parse_arch_list(text)) == flags
 
 
-@pytest.mark.parametrize(
-    "text",
-    CASES["a_wrong_arch_list_is_refused_by_name"],
-)
+@pytest.mark.parametrize("text", CASES["a_wrong_arch_list_is_refused_by_name"])
 def test_a_wrong_arch_list_is_refused_by_name(text):
     with pytest.raises(helpers.EnvironmentValueError, match=r"^TORCH_CUDA_ARCH_LIST: "):
         helpers.parse_arch_list(text)

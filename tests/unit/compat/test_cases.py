@@ -31,13 +31,7 @@ def test_a_case(stack, told, silent, name):
 
 def test_the_whole_rtx_5070_log_needs_two_changes(stack, told):
     asked = stack(
-        "sm120-avx2-py311",
-        "windows",
-        cuda="12.3",
-        torch="2.7.1",
-        gpu=120,
-        arch_list="8.9",
-        msvc=parse_msvc("2022"),
+        "sm120-avx2-py311", "windows", cuda="12.3", torch="2.7.1", gpu=120, arch_list="8.9", msvc=parse_msvc("2022")
     )
     errors = {reason.rule for reason in check(asked) if reason.severity == "error"}
     assert errors == {"cuda-sm", "arch-list-gpu", "cuda-msvc"}

@@ -73,10 +73,7 @@ def test_wheels_that_were_read_agree_with_the_release_table():
             assert row.cuda in {each.cuda for each in catalog.torch_releases()[row.torch].official}, row
 
 
-@pytest.mark.parametrize(
-    ("card", "torch", "runs", "line"),
-    CASES["which_official_wheel_runs_on_a_card"],
-)
+@pytest.mark.parametrize(("card", "torch", "runs", "line"), CASES["which_official_wheel_runs_on_a_card"])
 def test_which_official_wheel_runs_on_a_card(card, torch, runs, line):
     answer = ask(card, LINUX, torch)
     assert (answer.runs, pip(answer)) == (runs, line)
@@ -122,19 +119,13 @@ def test_windows_wheels_of_the_python_index_are_for_cpus():
     assert all(each.index != "pypi" for each in official.wheels() if each.platform == "windows-x86_64")
 
 
-@pytest.mark.parametrize(
-    ("torch", "cuda", "card", "said"),
-    CASES["what_upstream_dropped_is_said"],
-)
+@pytest.mark.parametrize(("torch", "cuda", "card", "said"), CASES["what_upstream_dropped_is_said"])
 def test_what_upstream_dropped_is_said(torch, cuda, card, said):
     found = check(Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch))
     assert ("torch-official-gpu" in {reason.rule for reason in found}) == said
 
 
-@pytest.mark.parametrize(
-    ("code", "suffix", "card", "runs"),
-    CASES["binary_compatibility"],
-)
+@pytest.mark.parametrize(("code", "suffix", "card", "runs"), CASES["binary_compatibility"])
 def test_binary_compatibility(code, suffix, card, runs):
     """CUDA C++ Programming Guide, Binary Compatibility; Architecture-Specific and Family-Specific Features."""
     assert sass_runs(code, card, suffix) == runs
@@ -230,9 +221,6 @@ def test_other_makers_are_named_with_what_they_lack():
     assert "NVIDIA for Jetson" in {row.maker for row in official.others(Question((87,), AARCH64))}
 
 
-@pytest.mark.parametrize(
-    ("name", "sm", "machine"),
-    CASES["the_machine_that_a_card_is_in"],
-)
+@pytest.mark.parametrize(("name", "sm", "machine"), CASES["the_machine_that_a_card_is_in"])
 def test_the_machine_that_a_card_is_in(name, sm, machine):
     assert gpus.machine(name, sm) == machine

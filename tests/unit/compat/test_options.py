@@ -43,10 +43,7 @@ def test_a_question_about_upstreams_wheels_uses_an_option_or_refuses_it(farm, op
         assert (code, option.flag in said.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "words", "code", "says"),
-    CASES["a_variable_is_used_or_refused_too"],
-)
+@pytest.mark.parametrize(("variable", "value", "words", "code", "says"), CASES["a_variable_is_used_or_refused_too"])
 def test_a_variable_is_used_or_refused_too(farm, monkeypatch, variable, value, words, code, says):
     monkeypatch.setenv(variable, value)
     got, said = farm(*words)
@@ -61,18 +58,14 @@ def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_no
 
 
 @pytest.mark.parametrize(
-    "given",
-    [("--numpy", "2"), ("--package", "canary"), ("--channel", "main"), ("--mkldnn",), ("--arch-list", "8.6")],
+    "given", [("--numpy", "2"), ("--package", "canary"), ("--channel", "main"), ("--mkldnn",), ("--arch-list", "8.6")]
 )
 def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
     code, said = farm("why", "--official", "--gpu", "V100", *given)
     assert (code, given[0] in said.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("given", "code", "says"),
-    CASES["the_answers_about_upstreams_wheels"],
-)
+@pytest.mark.parametrize(("given", "code", "says"), CASES["the_answers_about_upstreams_wheels"])
 def test_the_answers_about_upstreams_wheels(farm, given, code, says):
     got, said = farm("why", "--official", *given)
     assert (got, says in " ".join((said.out + said.err).split())) == (code, True), said

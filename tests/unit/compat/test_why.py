@@ -96,10 +96,7 @@ def test_no_official_wheel_leads_to_proved_builds_first(why):
     assert "--channel" not in why("--official", "--gpu", "RTX 4090")[1].out
 
 
-@pytest.mark.parametrize(
-    ("card", "sm"),
-    CASES["names_that_people_and_tools_write"],
-)
+@pytest.mark.parametrize(("card", "sm"), CASES["names_that_people_and_tools_write"])
 def test_names_that_people_and_tools_write(why, card, sm):
     code, said = why("--official", "--gpu", card)
     assert (code in (0, 3), said.err, f"({sm})" in said.out) == (True, "", True), said
@@ -125,10 +122,7 @@ def test_a_card_by_its_sm(why, name):
     assert why("--variant", "sm75-avx-py311", "--gpu", name)[0] == 3
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    CASES["what_cannot_be_read_is_a_usage_error"],
-)
+@pytest.mark.parametrize(("words", "says"), CASES["what_cannot_be_read_is_a_usage_error"])
 def test_what_cannot_be_read_is_a_usage_error(why, words, says):
     code, said = why("--variant", "sm35-avx-py311", *words)
     assert code == 2
@@ -137,8 +131,7 @@ def test_what_cannot_be_read_is_a_usage_error(why, words, says):
 
 
 @pytest.mark.parametrize(
-    ("card", "python", "code", "line"),
-    CASES["the_official_wheel_for_a_python_that_the_farm_may_not_build_for"],
+    ("card", "python", "code", "line"), CASES["the_official_wheel_for_a_python_that_the_farm_may_not_build_for"]
 )
 def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, card, python, code, line):
     got, said = why("--official", "--gpu", card, "--python", python)
@@ -146,10 +139,7 @@ def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, ca
     assert f"-{python} " not in said.out  # the farm's variant, where one is named, can be built
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    CASES["a_question_that_cannot_be_answered_is_refused"],
-)
+@pytest.mark.parametrize(("words", "message"), CASES["a_question_that_cannot_be_answered_is_refused"])
 def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
     code, said = why(*words)
     assert code == 2

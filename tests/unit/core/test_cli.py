@@ -121,12 +121,7 @@ def test_what_cannot_be_written_or_read(farm, tmp_path):
 
 @pytest.mark.parametrize(
     "args",
-    [
-        ("plan", *CANARY),
-        ("plan", "--variant", "sm35-avx-py311"),
-        ("why", *CANARY),
-        ("status",),
-    ],
+    [("plan", *CANARY), ("plan", "--variant", "sm35-avx-py311"), ("why", *CANARY), ("status",)],
     ids=lambda args: " ".join(args[:3]),
 )
 def test_json_is_one_document(farm, project, args):

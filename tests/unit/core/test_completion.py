@@ -30,14 +30,7 @@ def test_bash_completes(line, offered, capsys):
     script = f"{capsys.readouterr().out}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; COMP_LINE='{line}'; "
     script += f"COMP_POINT={len(line)}; _python_argcomplete farm; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == offered, done.stderr
 
 

@@ -118,10 +118,7 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
     assert "Docker engine" in failures.read(NO_NETWORK.splitlines()).advice
 
 
-@pytest.mark.parametrize(
-    ("log", "advice"),
-    CASES["what_a_recipe_lacks"],
-)
+@pytest.mark.parametrize(("log", "advice"), CASES["what_a_recipe_lacks"])
 def test_what_a_recipe_lacks(log, advice):
     found = failures.read(log.splitlines(), build=True)
     assert (advice is None) == (found.advice is None)

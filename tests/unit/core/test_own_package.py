@@ -285,8 +285,7 @@ def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "text"),
-    CASES["a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written"],
+    ("old", "new", "line", "text"), CASES["a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written"]
 )
 def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own, capsys, old, new, line, text):
     file = own / RECIPE
@@ -630,10 +629,7 @@ def test_a_git_source_is_a_tag_and_its_commit(own):
 
 @pytest.mark.parametrize(
     "source",
-    [
-        f'{{kind: git, url: "https://git.example.org/x.git", tag: v1, commit: {COMMIT}}}',
-        "{kind: path, path: src}",
-    ],
+    [f'{{kind: git, url: "https://git.example.org/x.git", tag: v1, commit: {COMMIT}}}', "{kind: path, path: src}"],
 )
 @pytest.mark.parametrize(
     ("platform", "script", "start"),

@@ -32,12 +32,7 @@ def report(tmp_path, capsys):
     plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
 
     def run(**changes):
-        files = {
-            "plan.json": plan.to_json(),
-            "farm-report.txt": MACHINE,
-            "build.log": LOG,
-            "CMakeCache.txt": CACHE,
-        }
+        files = {"plan.json": plan.to_json(), "farm-report.txt": MACHINE, "build.log": LOG, "CMakeCache.txt": CACHE}
         path = tmp_path / "farm-report.zip"
         with zipfile.ZipFile(path, "w") as archive:
             for name, text in (files | {name.replace("_", "."): text for name, text in changes.items()}).items():

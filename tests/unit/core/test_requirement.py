@@ -19,15 +19,7 @@ def test_a_requirement_is_read():
     assert str(read_requirement('Foo >=1; python_version < "3.12"')) == 'Foo>=1; python_version < "3.12"'
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "foo bar",
-        "foo==" + "1" * MAX_LENGTH,
-    ],
-    ids=["empty", "words", "long"],
-)
+@pytest.mark.parametrize("line", ["", "foo bar", "foo==" + "1" * MAX_LENGTH], ids=["empty", "words", "long"])
 def test_anything_else_is_no_requirement(line):
     with pytest.raises(InvalidRequirement):
         read_requirement(line)

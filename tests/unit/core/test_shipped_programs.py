@@ -30,8 +30,7 @@ def imported(tree):
 
 
 @pytest.mark.parametrize(
-    ("entry", "source"),
-    [pytest.param(entry, path, id=path.stem) for entry in PROGRAMS for path in sources(entry)],
+    ("entry", "source"), [pytest.param(entry, path, id=path.stem) for entry in PROGRAMS for path in sources(entry)]
 )
 def test_every_module_needs_the_oldest_python_and_the_standard_library_alone(entry, source):
     tree = ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, PROGRAMS[entry]))

@@ -20,10 +20,7 @@ def test_the_python_of_a_wheels_tags(python):
     assert python_of(interpreter, "none") == python.rstrip("t")
 
 
-@pytest.mark.parametrize(
-    ("interpreter", "abi", "pythons"),
-    CASES["which_pythons_install_a_wheel"],
-)
+@pytest.mark.parametrize(("interpreter", "abi", "pythons"), CASES["which_pythons_install_a_wheel"])
 def test_which_pythons_install_a_wheel(interpreter, abi, pythons):
     """As pip decides (PEP 425, PEP 384, PEP 703)."""
     known = ["py39", "py310", "py311", "py312", "py313", "py313t", "py314", "py314t"]

@@ -46,10 +46,7 @@ def test_what_a_name_means(name, sms, python, machine):
     assert (variant.sms, variant.python_version, variant.machine) == (sms, python, machine)
 
 
-@pytest.mark.parametrize(
-    ("name", "first"),
-    CASES["the_nearest_name_comes_first"],
-)
+@pytest.mark.parametrize(("name", "first"), CASES["the_nearest_name_comes_first"])
 def test_the_nearest_name_comes_first(name, first):
     with pytest.raises(UsageError) as caught:
         Variant.parse(name)
@@ -57,10 +54,7 @@ def test_the_nearest_name_comes_first(name, first):
     assert caught.value.hint.removeprefix("nearest: ").split(", ")[0] == first
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "hint"),
-    CASES["a_card_in_place_of_its_sm_is_known"],
-)
+@pytest.mark.parametrize(("name", "said", "hint"), CASES["a_card_in_place_of_its_sm_is_known"])
 def test_a_card_in_place_of_its_sm_is_known(name, said, hint):
     with pytest.raises(UsageError) as caught:
         Variant.parse(name)
@@ -89,10 +83,7 @@ def test_three_names_are_given_where_more_are_as_near():
 
 @pytest.mark.parametrize(
     ("python", "releases", "near"),
-    [
-        ("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"),
-        ("py315", "torch 2.15.0", "py314 or py313 or py312"),
-    ],
+    [("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"), ("py315", "torch 2.15.0", "py314 or py313 or py312")],
 )
 def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reason(python, releases, near):
     """Releases: the names of the published wheels of torch on the Python index."""

@@ -180,10 +180,7 @@ def test_a_file_without_end_is_bounded():
     assert len(Machine().read("/dev/zero")) == MAX_TEXT
 
 
-@pytest.mark.parametrize(
-    ("name", "variant", "says"),
-    CASES["what_stands_between_a_system_and_its_card"],
-)
+@pytest.mark.parametrize(("name", "variant", "says"), CASES["what_stands_between_a_system_and_its_card"])
 def test_what_stands_between_a_system_and_its_card(recommend, name, variant, says):
     found = recommend(name)
     assert variant is None or found.variant == variant

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,13 +102,12 @@ def journal(workspace):
 
 @pytest.fixture
 def submit(journal):
-    plan = plan_of("cpu-avx-py311", "canary")
+    return partial(begun, journal, plan_of("cpu-avx-py311", "canary"))
 
-    def go(**asked):
-        request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
-        return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
-    return go
+def begun(journal, plan, **asked):
+    request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
+    return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
 
 def lost(word="node x is down"):

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -14,10 +13,10 @@ from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
 from farm.run.mainjob import AwayError, CancelledError, StillRunningError
 from farm.run.queue import Worker
-from farm.run.run import cancel, request_for
+from farm.run.run import cancel
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
-from tests.unit.dispatch.conftest import Backend, attempts, lost
+from tests.unit.dispatch.conftest import Backend, attempts, begun, lost
 
 
 def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal, submit):
@@ -32,13 +31,7 @@ def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal,
 @pytest.fixture
 def pair(journal):
     """Detached runs of torch and of the torchvision that is built against it; the younger first."""
-
-    def go(package, **asked):
-        plan = plan_of("sm61-avx-py313", package, "main")
-        request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
-        return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
-
-    return go
+    return lambda package, **asked: begun(journal, plan_of("sm61-avx-py313", package, "main"), **asked)
 
 
 def test_what_is_built_against_torch_comes_after_it(fleet, workspace, journal, pair):

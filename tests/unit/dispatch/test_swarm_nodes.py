@@ -58,10 +58,7 @@ def test_a_node_of_the_api():
         "Description": {
             "Hostname": "k40",
             "Platform": {"OS": "linux", "Architecture": "x86_64"},
-            "Resources": {
-                "NanoCPUs": 8000000000,
-                "MemoryBytes": 1 << 34,
-            },
+            "Resources": {"NanoCPUs": 8000000000, "MemoryBytes": 1 << 34},
         },
         "Spec": {"Availability": "pause"},
         "Status": {"State": "ready"},

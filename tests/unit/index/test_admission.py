@@ -45,10 +45,7 @@ def test_what_nests_too_deeply_is_refused(field):
         judge(f"{field}: numpy; {'(' * 3000}\n")
 
 
-@pytest.mark.parametrize(
-    "lines",
-    CASES["what_packaging_refuses_is_refused"],
-)
+@pytest.mark.parametrize("lines", CASES["what_packaging_refuses_is_refused"])
 def test_what_packaging_refuses_is_refused(lines):
     """The judge is `packaging.metadata` itself, which PyPI asks too."""
     text = f"Metadata-Version: 2.4\nName: torch\nVersion: 2.0.1\n{lines}"
@@ -82,10 +79,7 @@ def test_what_pypi_refuses_besides_is_refused(lines):
         judge(lines)
 
 
-@pytest.mark.parametrize(
-    "need",
-    CASES["a_direct_url_is_refused_unless_it_is_allowed"],
-)
+@pytest.mark.parametrize("need", CASES["a_direct_url_is_refused_unless_it_is_allowed"])
 def test_a_direct_url_is_refused_unless_it_is_allowed(need):
     with pytest.raises(PublishRefusedError, match=r"direct URL|bad Requires-Dist") as caught:
         judge(f"Requires-Dist: {need}\n")
@@ -118,10 +112,7 @@ def test_another_wheels_metadata_is_refused(changes):
         judge("", **changes)
 
 
-@pytest.mark.parametrize(
-    ("lines", "changes"),
-    CASES["sound_metadata_is_taken"],
-)
+@pytest.mark.parametrize(("lines", "changes"), CASES["sound_metadata_is_taken"])
 def test_sound_metadata_is_taken(lines, changes):
     assert judge(lines, **changes) is None
 

@@ -15,11 +15,7 @@ NAME = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 @pytest.fixture
 def say(uploaded):
     def say(wheel, **changes):
-        arguments = {
-            "group": "sm35-avx",
-            "upload_time": uploaded,
-            "provenance": {"plan": "sha256:1"},
-        }
+        arguments = {"group": "sm35-avx", "upload_time": uploaded, "provenance": {"plan": "sha256:1"}}
         return describe(wheel.path, **(arguments | changes)).record
 
     return say

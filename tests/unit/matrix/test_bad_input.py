@@ -11,10 +11,7 @@ from farm.plan.matrix import load_matrix
 CASES = yaml.safe_load(Path(__file__).with_name("bad_input.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "text"),
-    CASES["wrong_channel"],
-)
+@pytest.mark.parametrize(("old", "new", "line", "text"), CASES["wrong_channel"])
 def test_wrong_channel(read, channels, tmp_path, old, new, line, text):
     assert channels.count(old) == 1
     with pytest.raises(UsageError) as caught:
@@ -22,10 +19,7 @@ def test_wrong_channel(read, channels, tmp_path, old, new, line, text):
     assert f"{tmp_path}/ci/matrix.yaml:{line}: {text}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("rules", "line", "text"),
-    CASES["wrong_rule"],
-)
+@pytest.mark.parametrize(("rules", "line", "text"), CASES["wrong_rule"])
 def test_wrong_rule(read, channels, tmp_path, rules, line, text):
     with pytest.raises(UsageError) as caught:
         read(f"{channels}    {rules}\n")

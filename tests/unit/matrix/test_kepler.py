@@ -11,10 +11,7 @@ from farm.plan.variant import Variant
 CASES = yaml.safe_load(Path(__file__).with_name("kepler.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("package", "variant", "platform", "channel"),
-    CASES["default_channel"],
-)
+@pytest.mark.parametrize(("package", "variant", "platform", "channel"), CASES["default_channel"])
 def test_default_channel(shipped, package, variant, platform, channel):
     assert shipped.default_channel(package, Variant.parse(variant), platform) == channel
 
@@ -25,8 +22,7 @@ def test_no_channel_for_the_platform(shipped):
 
 
 @pytest.mark.parametrize(
-    ("channel", "variant", "platform", "torch", "cuda", "cudnn", "blas"),
-    CASES["stacks_of_the_guide"],
+    ("channel", "variant", "platform", "torch", "cuda", "cudnn", "blas"), CASES["stacks_of_the_guide"]
 )
 def test_stacks_of_the_guide(shipped, channel, variant, platform, torch, cuda, cudnn, blas):
     one, parsed = shipped.channel(channel), Variant.parse(variant)

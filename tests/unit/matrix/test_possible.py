@@ -37,10 +37,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "line", "text"),
-    CASES["refused_with_file_and_line"],
-)
+@pytest.mark.parametrize(("change", "line", "text"), CASES["refused_with_file_and_line"])
 def test_refused_with_file_and_line(tmp_path, change, line, text):
     path = tmp_path / "ci" / "matrix.yaml"
     path.parent.mkdir()

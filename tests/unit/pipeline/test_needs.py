@@ -36,13 +36,7 @@ def put(workspace, tmp_path):
     def run(version, tag, group="sm61-avx"):
         path = build_wheel(tmp_path, f"torch-{version}-{tag}.whl").path
         when = datetime(2026, 11, 21, tzinfo=UTC)
-        publish(
-            open_store(workspace.index_url),
-            path,
-            group=group,
-            upload_time=when,
-            provenance={"plan": "0" * 64},
-        )
+        publish(open_store(workspace.index_url), path, group=group, upload_time=when, provenance={"plan": "0" * 64})
         return path
 
     return run

@@ -58,8 +58,7 @@ def test_a_driver_that_cannot(k40):
 
 def test_one_good_card_is_enough(k40):
     both = changed(
-        k40,
-        gpus=[{"name": "Tesla K40", "sm": "sm35", "driver": "550.1"}, {"name": "Tesla K80", "sm": "sm37"}],
+        k40, gpus=[{"name": "Tesla K40", "sm": "sm35", "driver": "550.1"}, {"name": "Tesla K80", "sm": "sm37"}]
     )
     assert cannot_test(smoke("kepler-avx-py311"), both) == []
     assert len(cannot_test(smoke(), both)) == 1

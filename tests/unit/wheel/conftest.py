@@ -16,6 +16,21 @@ import pytest
 
 TEXT = 352
 """Where the code of `build_elf` lies: behind the header and five program headers."""
+RET = b"\xc3"
+VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
+
+
+def text(**pieces: bytes) -> bytes:
+    """Machine code from pieces at given offsets (`p16` at 16), int3 between."""
+    code = bytearray(b"\xcc" * 256)
+    for name, piece in pieces.items():
+        at = int(name[1:])
+        code[at : at + len(piece)] = piece
+    return bytes(code)
+
+
+def call(at: int, to: int) -> bytes:
+    return b"\xe8" + struct.pack("<i", to - at - 5)
 
 
 class _Strings:
@@ -174,7 +189,6 @@ def build_pe(
     dll: bool = True,
     linker: tuple[int, int] = (14, 29),
     absolute: bool = False,
-    dotnet: int | None = None,
 ) -> bytes:
     """A 64-bit DLL (32-bit with machine 0x14C). It takes the first function of each DLL in `needed`, or by name what
     `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers."""
@@ -212,8 +226,6 @@ def build_pe(
         count = len(exports)
         head = struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, count, count, places_, names, ordinals)
         places[0] = (add(head), 40)
-    if dotnet is not None:
-        places[14] = (add(struct.pack("<IHHIII", 72, 2, 5, 0, 0, dotnet).ljust(72, b"\0")), 72)
     parts = [(b".text", 0x1000, text, 0x60000020), (b".rdata", at, bytes(rdata), 0x40000040)]
     if fatbin is not None:
         parts.append((b".nv_fatb", at + 0x1000 * (1 + len(rdata) // 0x1000), fatbin, 0x40000040))
@@ -246,13 +258,7 @@ def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
 
 
 def fat_entry(
-    kind: str,
-    sm: int,
-    *,
-    data: bytes | None = None,
-    flags: int = 0x11,
-    unpacked: int = 0,
-    header: int = 64,
+    kind: str, sm: int, *, data: bytes | None = None, flags: int = 0x11, unpacked: int = 0, header: int = 64
 ) -> bytes:
     """One entry. `unpacked` is the size before compression, for entries whose flags say that they are compressed."""
     if data is None:
@@ -295,11 +301,7 @@ def build_wheel(
         metadata = (head + "".join(f"Requires-Dist: {each}\n" for each in requires) + "\nText\n").encode()
     if wheel_file is None:
         wheel_file = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n{tags}".encode()
-    everything = {
-        **files,
-        f"{info}/METADATA": metadata,
-        f"{info}/WHEEL": wheel_file,
-    }
+    everything = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel_file}
     if record is None:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")

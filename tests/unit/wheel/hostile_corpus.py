@@ -157,8 +157,7 @@ plus("deflate-tail", "behind its end", Member("canary/a", b"", raw=b"\3\0EVIL"))
 # Codes that are not complete: some unpackers take it, to one byte with this CRC; zlib, which installers use, refuses.
 _LENIENT = bytes.fromhex("4d84b10ec2300c44f343f550608732a04a2031b05b4e638aa534ad1257227c3d412d8885e7bb")
 CASES["deflate-incomplete-code"] = Case(
-    lambda kit: pack([*kit.members(), Member("canary/a", raw=_LENIENT, crc=2363233923, size=1)]),
-    "damaged",
+    lambda kit: pack([*kit.members(), Member("canary/a", raw=_LENIENT, crc=2363233923, size=1)]), "damaged"
 )
 plus("deflate-nothing", "cut off|length", Member("canary/a", b"", raw=b""))
 

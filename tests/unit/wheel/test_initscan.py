@@ -9,31 +9,16 @@ from farm.base.errors import VerificationFailedError
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import scan_starts
 from tests.examples import examples
-from tests.unit.wheel.conftest import build_elf
+from tests.unit.wheel.conftest import RET, VPADDD_YMM, build_elf, call, text
+from tests.unit.wheel.conftest import TEXT as CODE
 
-CODE = 352  # where build_elf puts the text
-RET = b"\xc3"
-VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
 JMP_RAX = b"\xff\xe0"
 LEA_RDX = b"\x48\x8d\x15"
 LEA_RDI = b"\x48\x8d\x3d"
 
 
-def call(at, to):
-    return b"\xe8" + struct.pack("<i", to - at - 5)
-
-
 def jump(at, to):
     return b"\xe9" + struct.pack("<i", to - at - 5)
-
-
-def text(**pieces):
-    """Machine code from pieces at given offsets (`p16` at 16), int3 between."""
-    code = bytearray(b"\xcc" * 256)
-    for name, piece in pieces.items():
-        at = int(name[1:])
-        code[at : at + len(piece)] = piece
-    return bytes(code)
 
 
 @pytest.fixture
@@ -111,12 +96,12 @@ def test_calls_count_down_to_a_depth_and_leave_open_what_is_below(scan):
     assert (found.open_ends, found.instructions) == (0, 9), "all of it is followed, and holds nothing"
 
 
-def switch(*, cases=(64, 80), last=1, more=b""):
-    """A `switch` as compilers write it; its table is behind the code."""
+def switch():
+    """A `switch` of two cases as compilers write it; its table is behind the code."""
     table = 208
-    head = b"\x83\xff" + bytes([last]) + b"\x77\x20" + LEA_RDX  # cmp edi, last; ja; lea rdx, [rip+table]
-    head += struct.pack("<i", table - len(head) - 4) + b"\x48\x63\x04\xba\x48\x01\xd0" + more + JMP_RAX
-    rows = b"".join(struct.pack("<i", case - table) for case in cases)
+    head = b"\x83\xff\x01\x77\x20" + LEA_RDX  # cmp edi, 1; ja; lea rdx, [rip+table]
+    head += struct.pack("<i", table - len(head) - 4) + b"\x48\x63\x04\xba\x48\x01\xd0" + JMP_RAX
+    rows = b"".join(struct.pack("<i", case - table) for case in (64, 80))
     return text(p0=head, p37=RET, p64=VPADDD_YMM + RET, p80=RET, p208=rows)
 
 

@@ -12,13 +12,12 @@ from farm.wheel.elf import read_elf
 from farm.wheel.isa import scan_isa
 from farm.wheel.policy import Chosen, level_names
 from tests.examples import examples
+from tests.unit.wheel.conftest import RET, VPADDD_YMM
 
 # Encodings by hand from Intel SDM vol. 2.
-RET = b"\xc3"
 PSHUFB = bytes.fromhex("660f3800c1")  # SSSE3
 CRC32 = bytes.fromhex("f20f38f1c1")  # SSE4.2
 VADDPS_YMM = bytes.fromhex("c5f458c2")  # AVX
-VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
 VFMADD_YMM = bytes.fromhex("c4e275b8c2")  # FMA
 VADDPS_ZMM = bytes.fromhex("62f1744858c2")  # AVX-512F
 VPDPBUSD_ZMM = bytes.fromhex("62f2754850c2")  # AVX-512 VNNI

@@ -10,27 +10,14 @@ from farm.base.errors import VerificationFailedError
 from farm.wheel.isa import scan_dll
 from farm.wheel.pe import read_pe
 from tests.examples import examples
+from tests.unit.wheel.conftest import RET, VPADDD_YMM, call, text
 
 BASE, TEXT, RDATA = 0x10000000, 0x1000, 0x2000
-RET = b"\xc3"
-VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
-
-
-def text(**pieces):
-    """Machine code from pieces at given offsets (`p16` at 16), int3 between."""
-    code = bytearray(b"\xcc" * 256)
-    for name, piece in pieces.items():
-        code[int(name[1:]) : int(name[1:]) + len(piece)] = piece
-    return bytes(code)
 
 
 def lea(register, at, to):
     """`lea rdx/rcx, [rip+x]` at an offset of the text, of an offset of .rdata."""
     return {"rdx": b"\x48\x8d\x15", "rcx": b"\x48\x8d\x0d"}[register] + struct.pack("<i", RDATA + to - TEXT - at - 7)
-
-
-def call(at, to):
-    return b"\xe8" + struct.pack("<i", to - at - 5)
 
 
 def pointers(*offsets):

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from farm.base.errors import UsageError
 from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, load_policy, parse_waiver
 from farm.wheel.verify import verify
+from tests.unit.wheel.conftest import VPADDD_YMM
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
-VPADDD_YMM = bytes.fromhex("c5f5fec2")
 POLICY = {"name": "canary", "version": "1.0", "python": "cp311", "platform": "linux_x86_64", "sass": [35], "cpu": "avx"}
 
 

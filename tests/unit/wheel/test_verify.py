@@ -17,10 +17,10 @@ from farm.wheel.policy import CheckId, Policy, Report
 from farm.wheel.verify import verify
 from tests.examples import examples
 from tests.schemas import valid
+from tests.unit.wheel.conftest import VPADDD_YMM
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 CHECKS = get_args(CheckId)
-VPADDD_YMM = bytes.fromhex("c5f5fec2")
 POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], ptx=[], cpu="avx")
 
 
@@ -430,10 +430,7 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
     assert len(report.checks) == len(CHECKS)
 
 
-@pytest.mark.parametrize(
-    ("platform", "title"),
-    [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")],
-)
+@pytest.mark.parametrize(("platform", "title"), [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")])
 def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
     files = {"canary/__init__.py": b"", "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28}
     report = verify(make_wheel(tmp_path, files, tag=f"cp311-cp311-{platform}"), Policy())
