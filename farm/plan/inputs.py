@@ -64,7 +64,6 @@ def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[
     return [
         PartPlan(
             into=part.into,
-            # The rules refuse NCCL where the catalogue names no wheel.
             source=_nccl(stack)[0] if isinstance(part.source, NcclSource) else _fixed(part.source),
             strip=part.strip,
             members=part.members,
@@ -76,7 +75,7 @@ def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[
 
 def _nccl(stack: Stack) -> list[SourcePlan]:
     wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
-    return [_pinned(wheel)] if wheel else []
+    return [_pinned(wheel)] if wheel else []  # none: the rules refuse a torch with NCCL
 
 
 def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
