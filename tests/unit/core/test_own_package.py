@@ -377,7 +377,7 @@ OFFICIAL = """
     [
         ("cpu-avx-py311", "AD"),
         ("sm80-avx-py311", "CD"),  # PyTorch's wheel of CUDA 11.8 has code for it
-        ("sm35-avx-py311", ""),  # none has
+        ("sm35-avx-py311", ""),  # none has: the farm's own, which loads NCCL's library
     ],
 )
 def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card(own, capsys, variant, digits):
@@ -389,7 +389,8 @@ def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card
     file.write_text(text.replace('cuda: "11.8"', f'cuda: "11.8"\n    torch: "2.6.0"{hashes.rstrip()}'))
     edit(own, more='requires: ["torch=={torch_version}"]\n')
     plan = plan_of(own, variant)
-    assert [wheel.sha256[0].upper() for wheel in plan.build_requires] == list(digits)
+    found = [wheel.sha256[0].upper() for wheel in plan.build_requires if wheel.package != "nvidia-nccl-cu11"]
+    assert (found, len(plan.build_requires) - len(found)) == (list(digits), 0 if digits else 1)
     farms = f"torch==2.6.0+{'cpu' if variant.startswith('cpu') else 'cu118.' + variant.split('-')[0]}.avx"
     assert (plan.needs, plan.requires) == (([], ["torch==2.6.0"]) if digits else ([farms], [farms]))
     assert main(["--project", str(own), "plan", "--variant", variant, "--package", "hello"]) == 0

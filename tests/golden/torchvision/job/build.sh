@@ -49,7 +49,7 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
 fi
 echo "farm: step needs"
 # needs/ holds the wheels that the farm built for this variant before.
-PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.6.0+cu118.sm35.avx typing-extensions==4.12.2
+PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.6.0+cu118.sm35.avx nvidia-nccl-cu11==2.21.5 typing-extensions==4.12.2
 
 export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"    # cmake, cython, …
 # Meson and meson-python have no variable for the number of jobs, only one for the program.
