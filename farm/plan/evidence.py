@@ -112,8 +112,8 @@ class Evidence:
     def rows(self, plan: Plan) -> list[tuple[str, str, str]]:
         """(what, text, where it is described): a line a test of the build, and what was never run."""
         if own := self.of(plan):
-            never = set[str].intersection(*(set(wheel.not_run) for wheel in own))
-            text = ", ".join(name for name in own[0].not_run if name in never) or "nothing known"
+            never = [name for name in own[0].not_run if all(name in wheel.not_run for wheel in own)]
+            text = ", ".join(never or own[0].not_run) or "nothing known"
             tested = [("tested", f"{wheel.built.date}: {wheel.state}", wheel.page) for wheel in own]
             return [*tested, ("not tested", text, own[0].page)]
         named = list(dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package)))

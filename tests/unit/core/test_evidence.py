@@ -9,7 +9,7 @@ import yaml
 
 from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.plan.evidence import FILE, load_evidence
+from farm.plan.evidence import FILE, Evidence, load_evidence
 from farm.plan.matrix import load_matrix
 from tests.plans import plan_of
 from tools.channel_table import OUT, table, written
@@ -71,6 +71,13 @@ def test_every_entry_is_of_a_build_that_can_be_planned_and_its_page_is_there_and
         page = (ROOT / wheel.page).read_text(encoding="utf-8")
         assert wheel.sha256 is None or wheel.sha256 in page
         assert wheel.built.date in page
+
+
+def test_two_builds_that_left_out_different_things_are_not_called_wholly_tested():
+    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
+    wheel = load_evidence(ROOT).of(plan)[0]
+    both = (wheel.model_copy(update={"not_run": [text]}) for text in ("any card", "a card with sm_35"))
+    assert Evidence(tuple(both)).rows(plan)[-1][:2] == ("not tested", "any card")
 
 
 def test_plan_and_why_print_it(capsys, monkeypatch):
