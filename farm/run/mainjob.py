@@ -179,9 +179,8 @@ class MainJob:
         """The test as a job of a Docker machine with a card, or of the engine; None: it runs on this machine."""
         if machine:
             backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
-            return Elsewhere(
-                backend.engine, self.toolchain(lambda: backend, self.folder / "test")
-            )  # its image is another one
+            # Its image is another one.
+            return Elsewhere(backend.engine, self.toolchain(lambda: backend, self.folder / "test"))
         system, own = this_machine()
         foreign = (system.facts.name, own) != (self.plan.platform, self.plan.machine)
         if self.pieces is not None or not (foreign or engine_kind(self.run.request.on).traits.unpacks):
