@@ -73,8 +73,8 @@ def table(ours: Run, official: Run, key: str, unit: str, size: float) -> dict[st
 
 
 def mean(values: list[float]) -> float:
-    """The geometric one, 0 of none."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
+    """The geometric one."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def compare(ours: Run, official: Run) -> Run:
@@ -84,6 +84,7 @@ def compare(ours: Run, official: Run) -> Run:
     means = {
         kind: round(mean([speeds[name] for name in names]), 3)
         for kind, names in (("all", speeds), ("fuzzed", fuzzed), ("others", speeds.keys() - fuzzed))
+        if names
     }
     slow = {name: round(speed, 3) for name, speed in sorted(speeds.items(), key=lambda row: row[1]) if speed < SLOW}
     print(f"geometric means of {len(speeds)} speeds: {means}; below {SLOW}: {len(slow)}")

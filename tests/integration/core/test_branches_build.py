@@ -111,7 +111,7 @@ def test_companions_name_the_torch_of_their_variant(root, every):
         assert plan.source.tag == f"v{version}"
         assert plan.needs == [f"torch=={torch.version}"]
         assert f"torch=={torch.version}" in plan.requires
-        assert f'/needs/site" torch=={torch.version} nvidia-nccl-cu12==' in render(root, plan).job["build.sh"]
+        assert f'/needs/site" torch=={torch.version} nvidia-nccl-cu12==2.27.5\n' in render(root, plan).job["build.sh"]
 
 
 def test_a_companion_without_a_known_commit_is_refused(root, monkeypatch):
