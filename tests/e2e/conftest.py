@@ -117,6 +117,13 @@ def emulator() -> str:
     return str(found)
 
 
+@pytest.fixture
+def own_machine_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host engine's lock of this machine is this test's own: a job of another group's test would be in its way."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 @contextlib.contextmanager
 def without_random_addresses() -> Iterator[None]:
     """What is started here finds its heap at the same address each time, where the kernel allows to say so.

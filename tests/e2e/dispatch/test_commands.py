@@ -52,7 +52,7 @@ def build_python(tmp_path_factory):
 
 
 @pytest.fixture
-def host_farm(farm, build_python, monkeypatch):
+def host_farm(farm, build_python, own_machine_lock, monkeypatch):
     """That Python first in PATH."""
     monkeypatch.setenv("PATH", f"{build_python}:{os.environ['PATH']}")
     return farm

@@ -82,7 +82,7 @@ def docker_engine(client):
 
 
 @pytest.fixture
-def host_engine(tmp_path):
+def host_engine(tmp_path, own_machine_lock):
     return HostEngine(tmp_path / "host", cpus=0.5, memory=256 << 20)
 
 

@@ -80,7 +80,7 @@ def add_applet(project: Path) -> None:
 
 
 @pytest.fixture
-def mac(tmp_path):
+def mac(tmp_path, own_machine_lock):
     """The folder for PATH of a runner that takes itself for a Mac."""
     if shutil.which("g++") is None or sys.version_info[:2] != (3, 11):
         pytest.skip("needs g++ and Python 3.11")
