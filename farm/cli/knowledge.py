@@ -582,6 +582,6 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         [(*row, *(found.get(cpu, "-") for cpu in cpus)) for row, found in rows.items()],
     )
     for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
-        if not recipe(channel.text.recipes.get(package, package)).is_for_gpus:
+        if not recipe(channel.text.recipe_of(package)).is_for_gpus:
             show.say(f"{package} has no code for a GPU: its builds are the same code for each, and as for cpu")
     print()

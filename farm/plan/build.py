@@ -166,7 +166,7 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
         *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack),
     ]
     if "torch" in wanted.recipe.needs and not any(wheel.package == "torch" for wheel in own):
-        own += inputs.nccl_of_torch(wanted.recipe_of("torch"), wanted.stack)
+        own += inputs.nccl_of_torch(wanted.channel.text.recipe_of("torch"), wanted.stack)
     there = {wheel.package for wheel in own}
     named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
     return [*own, *(wheel for wheel in named if wheel.package not in there)]

@@ -209,7 +209,7 @@ def needs(candidate: Candidate) -> list[str]:
                 f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
                 hint=f"nearest: {', '.join(others)}" if others else None,
             )
-        other = recipe(candidate.recipe_of(name))
+        other = recipe(candidate.channel.text.recipe_of(name))
         if other.package == "torch" and inputs.official_torch(candidate.pins.official, candidate.recipe, stack):
             continue  # it is fetched, not built
         # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch as well.
@@ -228,7 +228,7 @@ def _circle(candidate: Candidate, way: tuple[str, ...]) -> tuple[str, ...]:
     """Of the recipes that `way` leads to, each needed by the one before, some that end where they begin; else none."""
     for name in recipe(way[-1]).needs:
         if name in names():  # else the build of that recipe says so
-            other = candidate.recipe_of(name)
+            other = candidate.channel.text.recipe_of(name)
             found = (*way[way.index(other) :], other) if other in way else _circle(candidate, (*way, other))
             if found:
                 return found

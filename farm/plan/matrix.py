@@ -163,6 +163,10 @@ class ChannelText(Axes):
         """Its pins of the table of options."""
         return {option.name: getattr(self, option.name) for option in PINNED}
 
+    def recipe_of(self, package: str) -> str:
+        """The folder of the recipe that builds a package in this channel."""
+        return self.recipes.get(package, package)
+
 
 class MatrixText(Model):
     """`ci/matrix.yaml`."""
@@ -277,7 +281,7 @@ class Channel:
             base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
             options=options,
             switches=self.text.switches,
-            recipe=self.text.recipes.get(package, package),
+            recipe=self.text.recipe_of(package),
             verify=self.text.verify,
             official=self.text.official,
         )
@@ -333,9 +337,7 @@ class Channel:
 
     def _check_possible(self) -> None:
         """Raise a RuleError where something that is offered is impossible by the catalogue."""
-        names = {
-            package: self.text.recipes.get(package, package) for package in dict.fromkeys(k[0] for k in self._offered)
-        }
+        names = {package: self.text.recipe_of(package) for package in dict.fromkeys(k[0] for k in self._offered)}
         recipes = {package: recipe.recipe(name) for package, name in names.items() if not is_replaced(name)}
         for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
             if platform not in (able := recipes[package].platforms):
@@ -535,7 +537,6 @@ def _merged(path: Path, written: dict[str, ChannelText], name: str, heirs: tuple
 
 
 def _check_complete(text: ChannelText) -> None:
-    needed = list(REQUIRED)
     for package in text.packages:
         if package not in recipe.names():
             near = recipe.near(package)
@@ -548,14 +549,14 @@ def _check_complete(text: ChannelText) -> None:
         if name not in recipe.names():
             near = recipe.near(name) or list(recipe.names())
             raise RuleError(f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package)
-    for name in (text.recipes.get(package, package) for package in text.packages):
+    for name in (text.recipe_of(package) for package in text.packages):
         built = recipe.recipe(name)
         if not recipe.is_replaced(name) and built.torch_release not in (None, torch := text.options["torch"]):
             fault = f"{name} is built from sources of torch {built.torch_release}, not {torch}"
             raise RuleError(fault, "torch")
     # A channel of packages that do not need PyTorch pins no release of it.
-    with_torch = [p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(p, p)))]
-    needed += ["torch"] if with_torch else []
+    with_torch = [p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipe_of(p)))]
+    needed = [*REQUIRED, "torch"] if with_torch else REQUIRED
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""
         what = (

@@ -51,11 +51,6 @@ class Candidate:
         """The value of the option `name`."""
         return self.chosen[name].value
 
-    def recipe_of(self, package: str) -> str:
-        """The folder of the recipe that a package's name in `needs` stands for."""
-        stack, listed = self.stack, package in self.channel.packages
-        return self.channel.pins(package, stack.variant, stack.platform, stack.cuda).recipe if listed else package
-
 
 def candidate(
     project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None, channel_name: str | None = None

@@ -334,19 +334,24 @@ def emulates(backend: Backend, plan: Plan) -> bool:
     return True
 
 
-def toolchain(workspace: Workspace, opened: Callable[[], Backend], plan: Plan, folder: Path, outcomes: Outcomes) -> str:
-    """Renders a plan into `folder/context` and makes its toolchain: the image's name that the runners know, or "".
-
-    InfrastructureError: the image cannot be made, pushed or unpacked. NoRunnerError: the builder is another machine
-    than the plan is for, or the host lacks a compiler.
-    """
+def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
+    """Renders a plan into `folder/context`. It needs no engine: what can be read of a plan is there without one."""
     context = folder / "context"
     with outcomes.timed("render", workspace.watcher) as step:
         rendered = render(workspace.project, plan)
         files = rendered.write(context)
         inside = context.is_relative_to(workspace.project)  # `artifacts:` may name a folder anywhere
         step.result = f"{len(files)} files in {context.relative_to(workspace.project) if inside else context}"
-    backend = opened()  # rendering needs no engine: what can be read of a plan is there without one
+    return rendered
+
+
+def toolchain(
+    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes the toolchain of a rendered plan: the image's name that the runners know, or "".
+
+    InfrastructureError: it cannot be made, pushed or unpacked. NoRunnerError: another machine's, or no compiler.
+    """
     traits = backend.engine.traits
     if traits.gathers:  # `farm build` on the runner makes it
         return ""

@@ -23,7 +23,7 @@ from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
-from farm.run.build import TREE, pack_toolchain, run_to_end, the_wheel, toolchain, tree_volume
+from farm.run.build import TREE, pack_toolchain, run_to_end, the_wheel, toolchain, tree_volume, write_context
 from farm.run.inputs import fetch_needs, gather
 from farm.run.workspace import Outcomes, Workspace
 
@@ -106,7 +106,8 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             needed["needs"] = folder / "needs"
             fetch_needs(workspace, plan, needed["needs"])
         outcomes = Outcomes()
-        image = toolchain(workspace, lambda: backend, plan, folder, outcomes)
+        rendered = write_context(workspace, plan, folder, outcomes)
+        image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
             workspace.watcher.line(f"packing {image}, once an image: minutes")
             tree = pack_toolchain(workspace, engine, image)

@@ -540,7 +540,7 @@ def _recipe_of(plan: Plan, package: str, project: Path) -> Recipe:
     matrix = load_matrix(project)
     for channel in [c for c in (matrix.channels.get(plan.channel), *matrix.channels.values()) if c]:
         if package in channel.packages and plan.options.get("torch") == channel.text.options["torch"]:
-            return recipe(channel.text.recipes.get(package, package))
+            return recipe(channel.text.recipe_of(package))
     return recipe(package)
 
 

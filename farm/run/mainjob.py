@@ -30,7 +30,7 @@ from farm.plan.file import Plan
 from farm.platforms.base import platform
 from farm.run import build, bundle
 from farm.run.backends import Backend, card_machine, engine_kind, open_card_machine, this_machine
-from farm.run.build import IMAGE, emulates, the_wheel, toolchain
+from farm.run.build import IMAGE, emulates, the_wheel, toolchain, write_context
 from farm.run.inputs import INPUTS_FILE, BuildInputs, fetch_all, gathered, library_wheels, read_inputs
 from farm.run.journal import Attempt, EventKind, Journal, Result, Run, Until
 from farm.run.journal import Job as JournalJob
@@ -85,9 +85,10 @@ class MainJob:
         """The open engine of this run's runner, or of the one that an attempt had."""
         return self.open(runner or self.runner)
 
-    def toolchain(self, backend: Callable[[], Backend], folder: Path) -> str:
-        """The image of the plan's toolchain, by the name that the runners of an engine know."""
-        return toolchain(self.workspace, backend, self.plan, folder, self.outcomes)
+    def toolchain(self, folder: Path, backend: Backend | None = None) -> str:
+        """The image of the plan's toolchain, by the name that the runners of an engine (by default the run's) know."""
+        rendered = write_context(self.workspace, self.plan, folder, self.outcomes)
+        return toolchain(self.workspace, backend or self.backend(), self.plan, rendered, folder, self.outcomes)
 
     def check_cancelled(self) -> None:
         """Raises CancelledError where someone asked for the end."""
@@ -180,7 +181,7 @@ class MainJob:
         if machine:
             backend = opened.enter_context(contextlib.closing(open_card_machine(self.workspace, machine)))
             # Its image is another one.
-            return Elsewhere(backend.engine, self.toolchain(lambda: backend, self.folder / "test"))
+            return Elsewhere(backend.engine, self.toolchain(self.folder / "test", backend))
         system, own = this_machine()
         foreign = (system.facts.name, own) != (self.plan.platform, self.plan.machine)
         if self.pieces is not None or not (foreign or engine_kind(self.run.request.on).traits.unpacks):
@@ -189,10 +190,8 @@ class MainJob:
         foreign = foreign and backend.builder is not None and backend.swarm is None
         if not (foreign or backend.tests):
             return None
-        if foreign and (self.folder / IMAGE).is_file():
-            image = (self.folder / IMAGE).read_text(encoding="utf-8")
-        else:
-            image = self.toolchain(self.backend, self.folder)
+        known = self.folder / IMAGE
+        image = known.read_text("utf-8") if foreign and known.is_file() else self.toolchain(self.folder)
         return Elsewhere(backend.engine, image, foreign, foreign and emulates(backend, self.plan))
 
     # --- the build
@@ -236,7 +235,7 @@ class MainJob:
                 self._note_wheel(step)
             return
         self._fetch()
-        image = self.toolchain(self.backend, self.folder)
+        image = self.toolchain(self.folder)
         engine = self.backend().engine
         with self.outcomes.timed("build", self.workspace.watcher) as step:
             # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
@@ -273,7 +272,7 @@ class MainJob:
         with self._ending(attempt):
             wheel = bundle.join_pieces(self.plan, pieces, part)
             missing = bundle.stand_ins(part / "lib")
-            image = self.toolchain(self.backend, self.folder) if missing else ""
+            image = self.toolchain(self.folder) if missing else ""
             with self.outcomes.timed("build", self.workspace.watcher) as step:
                 if missing:
                     self.workspace.watcher.note(f"taken from the toolchain's image: {', '.join(missing)}")
