@@ -97,16 +97,16 @@ def test_a_wrong_value_names_its_variable(environ, name):
         helpers.cmake_defines(environ, "1")
 
 
-ASKED = """
+SCRIPT = """
 import json, runpy, sys, sysconfig
 free_threaded, known = json.loads(sys.argv[2]), sysconfig.get_config_var
 sysconfig.get_config_var = lambda name: free_threaded if name == "Py_GIL_DISABLED" else known(name)
 import setuptools
-asked = {}
-setuptools.setup = lambda **words: asked.update(words)
+arguments = {}
+setuptools.setup = lambda **words: arguments.update(words)
 runpy.run_path(sys.argv[1])
-tag = asked["options"].get("bdist_wheel", {}).get("py_limited_api")
-print(json.dumps([asked["ext_modules"][0].py_limited_api, tag]))
+tag = arguments["options"].get("bdist_wheel", {}).get("py_limited_api")
+print(json.dumps([arguments["ext_modules"][0].py_limited_api, tag]))
 """
 
 
@@ -114,7 +114,7 @@ print(json.dumps([asked["ext_modules"][0].py_limited_api, tag]))
 def test_a_free_threaded_python_has_no_limited_api(free_threaded, tag):
     """Python.h of 3.13t: "The limited API is not currently supported in the free-threaded build"."""
     # In a process of its own: setuptools refuses to take distutils' place where that is imported already.
-    command = [sys.executable, "-c", ASKED, SOURCE.with_name("setup.py"), json.dumps(free_threaded)]
+    command = [sys.executable, "-c", SCRIPT, SOURCE.with_name("setup.py"), json.dumps(free_threaded)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [tag is not None, tag]

@@ -137,11 +137,11 @@ def test_levels_and_switches_name_each_other():
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("version", "found"),
     [("2.9", "2.9.1"), ("2.10", "2.10.0"), ("2.9.1", "2.9.1"), ("2", "2.15.0"), ("2.16", None), ("", None)],
 )
-def test_a_version_by_its_beginning(asked, found):
-    assert catalog.find(catalog.torch_releases(), asked) == found
+def test_a_version_by_its_beginning(version, found):
+    assert catalog.find(catalog.torch_releases(), version) == found
 
 
 def test_8_9_is_not_8_10():

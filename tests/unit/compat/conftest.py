@@ -32,7 +32,7 @@ def stack():
 
 
 @pytest.fixture
-def told():
+def reason_of():
     """The one reason of a rule; fails when the rule says nothing."""
 
     def find(stack, rule) -> Reason:

@@ -13,49 +13,49 @@ CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case(stack, told, silent, name):
+def test_a_case(stack, reason_of, silent, name):
     case = CASES[name]
     variant, fields = case["ask"]
     fields |= {
         key: kind(fields[key]) for key, kind in (("switches", frozenset), ("components", tuple)) if key in fields
     }
-    asked = stack(variant, fields.pop("platform", "linux"), **fields)
+    build = stack(variant, fields.pop("platform", "linux"), **fields)
     if "not" in case:
-        assert silent(asked, case["not"])
+        assert silent(build, case["not"])
         return
-    reason, (severity, *nearest) = told(asked, case["rule"]), case["is"]
+    reason, (severity, *nearest) = reason_of(build, case["rule"]), case["is"]
     assert [text for text in case.get("says", ()) if text not in reason.text + reason.fact] == []
     assert reason.severity == severity
     assert not nearest or [reason.nearest] == nearest
 
 
-def test_the_whole_rtx_5070_log_needs_two_changes(stack, told):
-    asked = stack(
+def test_the_whole_rtx_5070_log_needs_two_changes(stack, reason_of):
+    build = stack(
         "sm120-avx2-py311", "windows", cuda="12.3", torch="2.7.1", gpu=120, arch_list="8.9", msvc=parse_msvc("2022")
     )
-    errors = {reason.rule for reason in check(asked) if reason.severity == "error"}
+    errors = {reason.rule for reason in check(build) if reason.severity == "error"}
     assert errors == {"cuda-sm", "arch-list-gpu", "cuda-msvc"}
-    assert told(asked, "cuda-msvc").nearest == "--cuda 12.8"  # an older compiler would leave the card without code
-    solved = solve(asked)
+    assert reason_of(build, "cuda-msvc").nearest == "--cuda 12.8"  # an older compiler would leave the card without code
+    solved = solve(build)
     assert (solved.cuda, solved.arch_list, solved.msvc, solved.torch) == ("12.8", "12.0", 1944, "2.7.1")
 
 
 def test_what_the_demo_builds_is_clean(stack):
-    asked = stack("sm35-avx-py311", base="debian-bookworm", toolkit="debian", cuda="11.8")
-    assert check(asked) == []
-    assert solve(asked) == asked
+    build = stack("sm35-avx-py311", base="debian-bookworm", toolkit="debian", cuda="11.8")
+    assert check(build) == []
+    assert solve(build) == build
 
 
 def test_the_kepler_stack_is_clean(stack):
-    asked = stack(
+    build = stack(
         "kepler-avx-py311", base="debian-bookworm", toolkit="nvidia", cuda="11.7", torch="2.0.1", cudnn="8.7.0"
     )
-    assert check(asked) == []
+    assert check(build) == []
 
 
-def test_nothing_is_suggested_that_was_not_asked(stack, told):
+def test_nothing_is_suggested_that_was_not_asked(stack, reason_of):
     """A stack without cuDNN, driver and compiler gets none in a suggestion."""
-    nearest = told(stack("sm35-avx-py311", cuda="12.6", torch="2.9.1"), "cuda-sm").nearest
+    nearest = reason_of(stack("sm35-avx-py311", cuda="12.6", torch="2.9.1"), "cuda-sm").nearest
     assert set(nearest.split()[::2]) <= {"--cuda", "--torch"}
 
 
@@ -66,10 +66,10 @@ def test_every_branch_around_a_cards_own_is_judged(stack, name):
     first, wanted, last = card.first_driver or 0, card.wanted_driver or 0, card.last_driver or 10_000
     for branch in {first - 1, first, wanted - 1, wanted, wanted + 1, last, last + 30} & set(range(300, 1000)):
         cpu = "armv9" if name in {"sm53", "sm62", "sm72", "sm87", "sm110", "sm121"} else "avx2"
-        said = {reason.rule for reason in check(stack(f"{name}-{cpu}-py311", driver=f"{branch}.10"))}
-        assert ("driver-gpu-old" in said) == (branch < first), branch
-        assert ("driver-gpu-early" in said) == (first <= branch < wanted), branch
-        assert ("driver-gpu" in said) == (branch > last), branch
+        rules = {reason.rule for reason in check(stack(f"{name}-{cpu}-py311", driver=f"{branch}.10"))}
+        assert ("driver-gpu-old" in rules) == (branch < first), branch
+        assert ("driver-gpu-early" in rules) == (first <= branch < wanted), branch
+        assert ("driver-gpu" in rules) == (branch > last), branch
 
 
 def test_ptx_of_a_set_may_meet_the_driver_of_its_newest_card(stack, silent):

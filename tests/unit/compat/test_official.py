@@ -119,10 +119,10 @@ def test_windows_wheels_of_the_python_index_are_for_cpus():
     assert all(each.index != "pypi" for each in official.wheels() if each.platform == "windows-x86_64")
 
 
-@pytest.mark.parametrize(("torch", "cuda", "card", "said"), CASES["what_upstream_dropped_is_said"])
-def test_what_upstream_dropped_is_said(torch, cuda, card, said):
+@pytest.mark.parametrize(("torch", "cuda", "card", "applies"), CASES["what_upstream_dropped_is_said"])
+def test_what_upstream_dropped_is_said(torch, cuda, card, applies):
     found = check(Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch))
-    assert ("torch-official-gpu" in {reason.rule for reason in found}) == said
+    assert ("torch-official-gpu" in {reason.rule for reason in found}) == applies
 
 
 @pytest.mark.parametrize(("code", "suffix", "card", "runs"), CASES["binary_compatibility"])

@@ -28,26 +28,26 @@ def test_a_plan_takes_an_option_or_refuses_it(farm, option):
     for variant in ("sm35-avx-py311", "cpu-avx-py311"):
         for package in ("torch", "canary"):
             given = ("plan", "--variant", variant, "--package", package, "--platform", "linux", *words(option))
-            code, said = farm(*given, "--json")
-            used = code == 0 and option.flag in said.out
-            assert used or (code in (2, 3) and option.flag in said.err) or code == 3, (variant, package, said.err)
+            code, output = farm(*given, "--json")
+            used = code == 0 and option.flag in output.out
+            assert used or (code in (2, 3) and option.flag in output.err) or code == 3, (variant, package, output.err)
 
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
 def test_a_question_about_upstreams_wheels_uses_an_option_or_refuses_it(farm, option):
-    code, said = farm("why", "--official", "--gpu", "V100", *words(option))
+    code, output = farm("why", "--official", "--gpu", "V100", *words(option))
     if option.name in UPSTREAM:
-        assert (code in (0, 3), said.err) == (True, "")
-        assert words(option)[1] in said.out
+        assert (code in (0, 3), output.err) == (True, "")
+        assert words(option)[1] in output.out
     else:
-        assert (code, option.flag in said.err) == (2, True)
+        assert (code, option.flag in output.err) == (2, True)
 
 
 @pytest.mark.parametrize(("variable", "value", "words", "code", "says"), CASES["a_variable_is_used_or_refused_too"])
 def test_a_variable_is_used_or_refused_too(farm, monkeypatch, variable, value, words, code, says):
     monkeypatch.setenv(variable, value)
-    got, said = farm(*words)
-    assert (got, says in said.out + said.err) == (code, True), said
+    got, output = farm(*words)
+    assert (got, says in output.out + output.err) == (code, True), output
 
 
 def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_nothing(farm, tmp_path, monkeypatch):
@@ -61,14 +61,14 @@ def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_no
     "given", [("--numpy", "2"), ("--package", "canary"), ("--channel", "main"), ("--mkldnn",), ("--arch-list", "8.6")]
 )
 def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
-    code, said = farm("why", "--official", "--gpu", "V100", *given)
-    assert (code, given[0] in said.err) == (2, True)
+    code, output = farm("why", "--official", "--gpu", "V100", *given)
+    assert (code, given[0] in output.err) == (2, True)
 
 
 @pytest.mark.parametrize(("given", "code", "says"), CASES["the_answers_about_upstreams_wheels"])
 def test_the_answers_about_upstreams_wheels(farm, given, code, says):
-    got, said = farm("why", "--official", *given)
-    assert (got, says in " ".join((said.out + said.err).split())) == (code, True), said
+    got, output = farm("why", "--official", *given)
+    assert (got, says in " ".join((output.out + output.err).split())) == (code, True), output
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_the_answers_about_upstreams_wheels(farm, given, code, says):
 )
 def test_pasted_text_is_asked_about_with_its_driver(farm, monkeypatch, text, code, says):
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
-    got, said = farm("why", "--official", "--gpu", "-")
-    assert (got, says in said.out + said.err) == (code, True), said
+    got, output = farm("why", "--official", "--gpu", "-")
+    assert (got, says in output.out + output.err) == (code, True), output
 
 
 def _read(tree):

@@ -23,8 +23,8 @@ def accepted(farm, text):
     found = [match for line in text.splitlines() if (match := COMMAND.match(line))]
     for command, words in (match.groups() for match in found):
         ask = "plan" if command == "submit" else command
-        code, said = farm(ask, *words.split())
-        assert (code == 0 or (ask == "why" and code == 3), said.err) == (True, ""), (command, words)
+        code, output = farm(ask, *words.split())
+        assert (code == 0 or (ask == "why" and code == 3), output.err) == (True, ""), (command, words)
     return len(found)
 
 
@@ -38,9 +38,9 @@ def fits(text):
 def test_answers_about_upstreams_wheels(farm, platform):
     printed = 0
     for card in CARDS:
-        code, said = farm("why", "--official", "--gpu", card, "--platform", platform)
-        assert (code in (0, 2, 3), fits(said.out)) == (True, True), said.out
-        printed += accepted(farm, said.out)
+        code, output = farm("why", "--official", "--gpu", card, "--platform", platform)
+        assert (code in (0, 2, 3), fits(output.out)) == (True, True), output.out
+        printed += accepted(farm, output.out)
     assert printed > 10
 
 
@@ -48,18 +48,18 @@ def test_answers_about_builds(farm):
     """What is nearest can be built, and so can the builds that are named instead."""
     printed = nearest = 0
     for card in {card.sm: card.name for card in gpus.cards()}.values():
-        code, said = farm("why", "--gpu", card)
-        example = re.search(r"--variant (\S+)(?=;)", said.err)
-        assert (code, said.out) == (2, "")
+        code, output = farm("why", "--gpu", card)
+        example = re.search(r"--variant (\S+)(?=;)", output.err)
+        assert (code, output.out) == (2, "")
         if not example:
             continue
-        asked = ["why", "--variant", example[1], "--torch", "2.7.1", "--cuda", "12.3"]
-        code, said = farm(*asked)
-        assert (code in (0, 3), said.err, fits(said.out)) == (True, "", True), said.out
-        if words := re.search(r"nearest that the rules allow: (.*)", said.out):
-            assert farm(*asked, *words[1].split())[0] == 0, (asked, words[1])
+        arguments = ["why", "--variant", example[1], "--torch", "2.7.1", "--cuda", "12.3"]
+        code, output = farm(*arguments)
+        assert (code in (0, 3), output.err, fits(output.out)) == (True, "", True), output.out
+        if words := re.search(r"nearest that the rules allow: (.*)", output.out):
+            assert farm(*arguments, *words[1].split())[0] == 0, (arguments, words[1])
             nearest += 1
-        printed += accepted(farm, said.out)
+        printed += accepted(farm, output.out)
     assert (printed > 10, nearest > 10) == (True, True)
 
 
@@ -69,10 +69,10 @@ def test_recommendations_for_machines(farm, monkeypatch):
     for card in CARDS:
         record["nvml"] = {"driver": "580.65.06", "devices": [[card, None, 8192]]}
         monkeypatch.setattr("farm.cli.machines.Machine", partial(RecordedMachine, record))
-        code, said = farm("detect")
-        lines = [line for line in said.out.splitlines() if len(line) > 80 and not line.startswith(COPIED)]
-        assert (code, lines) == (0, []), said.out
-        printed += accepted(farm, said.out)
+        code, output = farm("detect")
+        lines = [line for line in output.out.splitlines() if len(line) > 80 and not line.startswith(COPIED)]
+        assert (code, lines) == (0, []), output.out
+        printed += accepted(farm, output.out)
     assert printed > 40  # a Jetson in such a machine has no build, nor has a card that driver 580 does not know
 
 

@@ -9,8 +9,8 @@ from farm.plan.compat.stack import Entry, entries, reaches, spell
 
 
 def test_entries_of_an_arch_list(stack):
-    asked = stack("sm86-avx2-py311", cuda="12.8", torch="2.7.1", arch_list="Pascal 8.6(8.0); 9.0a;12.0+PTX;nonsense")
-    assert entries(asked) == [
+    build = stack("sm86-avx2-py311", cuda="12.8", torch="2.7.1", arch_list="Pascal 8.6(8.0); 9.0a;12.0+PTX;nonsense")
+    assert entries(build) == [
         Entry(60, "", False),
         Entry(61, "", False),
         Entry(86, "", False),

@@ -29,9 +29,9 @@ def test_questions_of_public_threads(why):
     codes, wrong = {True: 0, False: 3, "refused": 2}, []
     for thread, rows in yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text()).items():
         for answer, words, says in rows:
-            code, said = why("--official", "--gpu", *shlex.split(words))
-            if (code, str(says) in " ".join((said.out + said.err).split())) != (codes[answer], True):
-                wrong.append((thread, words, said))
+            code, output = why("--official", "--gpu", *shlex.split(words))
+            if (code, str(says) in " ".join((output.out + output.err).split())) != (codes[answer], True):
+                wrong.append((thread, words, output))
     assert wrong == []
 
 
@@ -40,80 +40,80 @@ def rules(out):
 
 
 def test_the_rtx_5070_log(why):
-    code, said = why(
+    code, output = why(
         *("--variant", "sm120-avx2-py311", "--platform", "windows", "--torch", "2.7", "--cuda", "12.3"),
         *("--gpu", "NVIDIA GeForce RTX 5070", "--msvc", "2022", "--arch-list", "8.9", "--json"),
     )
-    found = rules(said.out)
+    found = rules(output.out)
     assert code == 3
     assert {"cuda-sm", "arch-list-gpu", "cuda-msvc"} <= set(found)
     assert "NVIDIA GeForce RTX 5070 (sm_120)" in found["arch-list-gpu"]["text"]
-    assert json.loads(said.out)["nearest"] == "--cuda 12.8 --arch-list '12.0'"
+    assert json.loads(output.out)["nearest"] == "--cuda 12.8 --arch-list '12.0'"
 
 
 def test_a_warning_does_not_forbid(why):
-    code, said = why("--variant", "sm35-avx-py311", "--gpu", "Tesla K40c", "--driver", "470", "--json")
+    code, output = why("--variant", "sm35-avx-py311", "--gpu", "Tesla K40c", "--driver", "470", "--json")
     assert code == 0
-    assert json.loads(said.out)["buildable"] is True
-    assert rules(said.out)["driver-limited"]["severity"] == "warning"
+    assert json.loads(output.out)["buildable"] is True
+    assert rules(output.out)["driver-limited"]["severity"] == "warning"
 
 
 def test_a_version_by_its_beginning(why):
-    code, said = why("--variant", "sm35-avx-py311", "--cudnn", "8.9", "--json")
+    code, output = why("--variant", "sm35-avx-py311", "--cudnn", "8.9", "--json")
     assert code == 3
-    assert "cuDNN 8.9.7" in rules(said.out)["cudnn-sm"]["text"]
+    assert "cuDNN 8.9.7" in rules(output.out)["cudnn-sm"]["text"]
 
 
 def test_the_answer_reads_from_cause_to_cure(why):
     words = ("--channel", "kepler-2.0.1", "--variant", "sm35-avx-py311", "--numpy", "2.0.2", "--flash-attention")
-    code, said = why(*words)
+    code, output = why(*words)
     assert code == 3
-    assert said.out.startswith("torch for sm35-avx-py311 on linux cannot be built\n")
-    assert "\nnearest that the rules allow: --numpy 1.26.4 --no-flash-attention\n" in said.out
-    assert "(unconfirmed" not in said.out
+    assert output.out.startswith("torch for sm35-avx-py311 on linux cannot be built\n")
+    assert "\nnearest that the rules allow: --numpy 1.26.4 --no-flash-attention\n" in output.out
+    assert "(unconfirmed" not in output.out
 
 
 def test_titan_x_is_two_cards(why):
-    code, said = why("--official", "--gpu", "TITAN X")
-    assert (code, "several chips: sm52, sm61" in said.err, "--gpu sm_52 or --gpu sm_61" in said.err) == (2, True, True)
+    code, (_, err) = why("--official", "--gpu", "TITAN X")
+    assert (code, "several chips: sm52, sm61" in err, "--gpu sm_52 or --gpu sm_61" in err) == (2, True, True)
     for name, sm in (("GeForce GTX TITAN X", 52), ("NVIDIA TITAN X (Pascal)", 61), ("Titan X Maxwell", 52)):
-        code, said = why("--official", "--gpu", name)
-        assert (code, f"(sm_{sm})" in said.out) == (0, True)
+        code, output = why("--official", "--gpu", name)
+        assert (code, f"(sm_{sm})" in output.out) == (0, True)
 
 
 def test_no_official_wheel_leads_to_proved_builds_first(why):
-    code, said = why("--official", "--gpu", "GTX 1080 Ti", "--torch", "2.15.0")
-    assert (code, "--channel legacy-2.14.1" in said.out) == (3, True)
-    code, said = why("--official", "--gpu", "K40")
-    own = said.out.split("of your own: ")[1:]
+    code, output = why("--official", "--gpu", "GTX 1080 Ti", "--torch", "2.15.0")
+    assert (code, "--channel legacy-2.14.1" in output.out) == (3, True)
+    code, output = why("--official", "--gpu", "K40")
+    own = output.out.split("of your own: ")[1:]
     assert (code, "--channel debian-2.6.0" in own[0], "; about 9.2 CPU hours)" in own[0].replace("\n  ", " ")) == (
         3,
         True,
         True,
     )
     assert [("(tested" in each) for each in own] == [True, True]
-    assert "conda-forge: torch 2.5.1, CUDA 11.8" in said.out
+    assert "conda-forge: torch 2.5.1, CUDA 11.8" in output.out
     assert "--channel" not in why("--official", "--gpu", "RTX 4090")[1].out
 
 
 @pytest.mark.parametrize(("card", "sm"), CASES["names_that_people_and_tools_write"])
 def test_names_that_people_and_tools_write(why, card, sm):
-    code, said = why("--official", "--gpu", card)
-    assert (code in (0, 3), said.err, f"({sm})" in said.out) == (True, "", True), said
+    code, output = why("--official", "--gpu", card)
+    assert (code in (0, 3), output.err, f"({sm})" in output.out) == (True, "", True), output
 
 
 def test_gb10_is_arm_alone_and_only_a_warning(why):
-    code, said = why("--variant", "sm121-avx512-py313", "--json")
-    assert (code, "gpu-arm" in said.out) == (0, True)
+    code, output = why("--variant", "sm121-avx512-py313", "--json")
+    assert (code, "gpu-arm" in output.out) == (0, True)
     assert "gpu-arm" not in why("--variant", "sm121-armv9-py313", "--json")[1].out
 
 
 def test_a_card_with_several_chips_takes_the_one_of_the_variant(why):
     assert why("--variant", "sm35-avx-py311", "--gpu", "GT 730")[0] == 0
-    code, said = why("--variant", "sm52-avx-py311", "--gpu", "GT 730")
+    code, output = why("--variant", "sm52-avx-py311", "--gpu", "GT 730")
     assert code == 2
-    assert "was sold with several chips" in said.err
-    assert "`farm detect` on its machine says" in said.err
+    assert "was sold with several chips" in output.err
+    assert "`farm detect` on its machine says" in output.err
 
 
 @pytest.mark.parametrize("name", ["sm_35", "sm35", "3.5", "35"])
@@ -124,55 +124,55 @@ def test_a_card_by_its_sm(why, name):
 
 @pytest.mark.parametrize(("words", "says"), CASES["what_cannot_be_read_is_a_usage_error"])
 def test_what_cannot_be_read_is_a_usage_error(why, words, says):
-    code, said = why("--variant", "sm35-avx-py311", *words)
+    code, output = why("--variant", "sm35-avx-py311", *words)
     assert code == 2
-    assert says in said.err
-    assert "Traceback" not in said.err
+    assert says in output.err
+    assert "Traceback" not in output.err
 
 
 @pytest.mark.parametrize(
     ("card", "python", "code", "line"), CASES["the_official_wheel_for_a_python_that_the_farm_may_not_build_for"]
 )
 def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, card, python, code, line):
-    got, said = why("--official", "--gpu", card, "--python", python)
-    assert (got, line in said.out) == (code, True), said.out
-    assert f"-{python} " not in said.out  # the farm's variant, where one is named, can be built
+    got, output = why("--official", "--gpu", card, "--python", python)
+    assert (got, line in output.out) == (code, True), output.out
+    assert f"-{python} " not in output.out  # the farm's variant, where one is named, can be built
 
 
 @pytest.mark.parametrize(("words", "message"), CASES["a_question_that_cannot_be_answered_is_refused"])
 def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
-    code, said = why(*words)
+    code, output = why(*words)
     assert code == 2
-    assert message in said.err
+    assert message in output.err
 
 
 @pytest.mark.parametrize("gcc", ["13", "gcc-13", "g++-13", "13.2.0"])
 def test_a_gcc_as_people_name_it(why, gcc):
-    code, said = why("--variant", "sm35-avx-py311", "--gcc", gcc)
-    assert (code, "CUDA 11.8 takes gcc up to 11, not gcc 13" in said.out) == (3, True)
+    code, output = why("--variant", "sm35-avx-py311", "--gcc", gcc)
+    assert (code, "CUDA 11.8 takes gcc up to 11, not gcc 13" in output.out) == (3, True)
 
 
 @pytest.mark.parametrize("driver", ["390", "R390", " r390.157 "])
 def test_a_driver_as_people_name_it(why, driver):
-    code, said = why("--variant", "sm35-avx-py311", "--driver", driver, "--json")
-    assert (code, rules(said.out)["driver-cuda"]["severity"]) == (3, "error")
-    code, said = why("--official", "--gpu", "V100", "--driver", driver, "--torch", "2.7.1")
-    assert (code, f"driver {driver.strip().lower().removeprefix('r')} is too old" in said.out) == (3, True)
+    code, output = why("--variant", "sm35-avx-py311", "--driver", driver, "--json")
+    assert (code, rules(output.out)["driver-cuda"]["severity"]) == (3, "error")
+    code, output = why("--official", "--gpu", "V100", "--driver", driver, "--torch", "2.7.1")
+    assert (code, f"driver {driver.strip().lower().removeprefix('r')} is too old" in output.out) == (3, True)
 
 
 def test_a_card_beside_arm_cores_gets_the_wheel_for_arm(why):
     """The x86 index page of torch 2.9.1 has a wheel of the same name for CPUs alone on Arm."""
-    code, said = why("--official", "--gpu", "NVIDIA GB10", "--torch", "2.9.1")
-    assert (code, "torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130" in said.out) == (0, True)
-    code, said = why("--official", "--gpu", "Jetson AGX Orin")
-    assert (code, "NVIDIA for Jetson" in said.out, "farm submit" in said.out) == (3, True, False)
+    code, output = why("--official", "--gpu", "NVIDIA GB10", "--torch", "2.9.1")
+    assert (code, "torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130" in output.out) == (0, True)
+    code, output = why("--official", "--gpu", "Jetson AGX Orin")
+    assert (code, "NVIDIA for Jetson" in output.out, "farm submit" in output.out) == (3, True, False)
 
 
 def test_a_driver_that_no_longer_knows_the_card(why):
-    code, said = why("--official", "--gpu", "GTX 1080", "--driver", "590.44")
+    code, output = why("--official", "--gpu", "GTX 1080", "--driver", "590.44")
     assert code == 3
-    assert "no: driver 590.44 does not know sm_61" in said.out
-    assert "another driver is enough: 525 or newer, up to branch 580" in said.out
+    assert "no: driver 590.44 does not know sm_61" in output.out
+    assert "another driver is enough: 525 or newer, up to branch 580" in output.out
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_driver_that_no_longer_knows_the_card(why):
     ],
 )
 def test_grace_is_no_x86_machine(why, variant, card, code):
-    found, said = why("--variant", variant, "--gpu", card, "--json")
-    assert (found, "gpu-machine" in rules(said.out)) == (code, code == 3)
-    assert code == 0 or json.loads(said.out)["nearest"].startswith("--variant ")
+    found, output = why("--variant", variant, "--gpu", card, "--json")
+    assert (found, "gpu-machine" in rules(output.out)) == (code, code == 3)
+    assert code == 0 or json.loads(output.out)["nearest"].startswith("--variant ")
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,10 @@ def test_grace_is_no_x86_machine(why, variant, card, code):
     ],
 )
 def test_no_variant_is_named_that_the_farm_itself_refuses(why, card, reason):
-    code, said = why("--official", "--gpu", card)
-    assert (code, said.err, "--variant" in said.out) == (3, "", False)
-    assert "no wheel of your own either: " in said.out
-    assert reason in " ".join(said.out.split())
+    code, output = why("--official", "--gpu", card)
+    assert (code, output.err, "--variant" in output.out) == (3, "", False)
+    assert "no wheel of your own either: " in output.out
+    assert reason in " ".join(output.out.split())
 
 
 @pytest.mark.parametrize("card", ["RTX 5070", "K40", "GTX 580", "GTX 1080 Ti"])
@@ -213,8 +213,8 @@ def test_the_document_about_pytorchs_own_wheel(why, card):
 
 def test_the_cores_beside_the_gpu_of_a_jetson_nano_are_older_than_every_level(why):
     """Cortex-A57: LSE atomics, which -march=armv8.2-a uses, are an illegal instruction there."""
-    code, said = why("--variant", "sm53-armv8_2-py311", "--json")
-    assert (code, "Armv8.0" in rules(said.out)["gpu-machine"]["text"]) == (3, True)
+    code, output = why("--variant", "sm53-armv8_2-py311", "--json")
+    assert (code, "Armv8.0" in rules(output.out)["gpu-machine"]["text"]) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +223,14 @@ def test_the_cores_beside_the_gpu_of_a_jetson_nano_are_older_than_every_level(wh
 )
 def test_archives_for_arm_servers_do_not_run_on_older_jetsons(why, variant, cuda, code):
     """CUDA 12.6 has aarch64-jetson beside arm64-sbsa; from 13.0 on there is one."""
-    got, said = why("--variant", variant, "--cuda", cuda, "--json")
-    assert (got, "jetson-cuda" in rules(said.out)) == (code, code == 3)
-    assert "jetson-system" in rules(said.out) or code == 3
+    got, output = why("--variant", variant, "--cuda", cuda, "--json")
+    assert (got, "jetson-cuda" in rules(output.out)) == (code, code == 3)
+    assert "jetson-system" in rules(output.out) or code == 3
 
 
 def test_a_recipe_that_has_a_switch_off_is_asked_too(why):
-    code, said = why("--variant", "sm61-avx2-py311", "--channel", "debian-2.6.0", "--fbgemm", "--json")
-    assert (code, rules(said.out)["switch-recipe"]["source"]) == (3, "farm/recipes/torch-debian-2-6/recipe.yaml")
+    code, output = why("--variant", "sm61-avx2-py311", "--channel", "debian-2.6.0", "--fbgemm", "--json")
+    assert (code, rules(output.out)["switch-recipe"]["source"]) == (3, "farm/recipes/torch-debian-2-6/recipe.yaml")
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_a_recipe_that_has_a_switch_off_is_asked_too(why):
     ],
 )
 def test_the_nearest_is_the_closest(why, words, nearest):
-    code, said = why("--variant", "sm35-avx-py311", *words, "--json")
-    assert (code, json.loads(said.out)["nearest"]) == (3, nearest)
+    code, output = why("--variant", "sm35-avx-py311", *words, "--json")
+    assert (code, json.loads(output.out)["nearest"]) == (3, nearest)
 
 
 @pytest.mark.parametrize(("first", "moved"), [("--torch", "--torch "), ("--cuda", "--cuda ")])
@@ -256,6 +256,6 @@ def test_what_was_asked_for_last_is_kept(why, first, moved):
 @pytest.mark.parametrize("cuda", ["13.3", "13.4", "13.5"])
 def test_a_cuda_whose_driver_is_not_known_counts_as_its_neighbour(why, cuda):
     words = ("--variant", "sm100-avx2-py312", "--gpu", "B200", "--driver", "580", "--arch-list", "9.0+PTX")
-    code, said = why(*words, "--cuda", cuda, "--torch", "2.15.0", "--json")
-    assert (code, rules(said.out)["ptx-driver"]["severity"]) == (3, "error")
-    assert ("unconfirmed" in rules(said.out)["ptx-driver"]["fact"]) == (cuda == "13.5")
+    code, output = why(*words, "--cuda", cuda, "--torch", "2.15.0", "--json")
+    assert (code, rules(output.out)["ptx-driver"]["severity"]) == (3, "error")
+    assert ("unconfirmed" in rules(output.out)["ptx-driver"]["fact"]) == (cuda == "13.5")

@@ -14,7 +14,7 @@ def plan():
     return plan_of("sm35-avx-py311", "canary")
 
 
-class Watched(Watcher):
+class Recorder(Watcher):
     def __init__(self):
         self.lines, self.done = [], []
 
@@ -89,20 +89,20 @@ class Engine:
 def test_lines_are_whole_wherever_the_pieces_end(tmp_path, size):
     text = "[1/12] cc ünïcode.o\n\n\x1b[32m[2/12] cc\x1b[0m\r[12/12] link\nno end"
     data = text.encode()
-    watched = Watched()
+    recorder = Recorder()
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
-    follow(Engine(pieces), "h", tmp_path / "sub" / "build.log", watched)
-    assert watched.lines == ["[1/12] cc ünïcode.o", "", "[12/12] link", "no end"]
-    assert watched.done == [(1, 12), (12, 12)]
+    follow(Engine(pieces), "h", tmp_path / "sub" / "build.log", recorder)
+    assert recorder.lines == ["[1/12] cc ünïcode.o", "", "[12/12] link", "no end"]
+    assert recorder.done == [(1, 12), (12, 12)]
     assert (tmp_path / "sub" / "build.log").read_bytes() == data
 
 
 def test_a_line_without_an_end_stays_bounded(tmp_path):
-    watched = Watched()
-    follow(Engine([b"begin"] + [b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]), "h", tmp_path / "log", watched)
-    assert [len(line) for line in watched.lines] == [2004, 4, 2]
-    assert watched.lines[0].startswith("xxx")  # only the end of it is kept in memory
-    assert watched.lines[1:] == ["next", "��"]
+    recorder = Recorder()
+    follow(Engine([b"begin"] + [b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]), "h", tmp_path / "log", recorder)
+    assert [len(line) for line in recorder.lines] == [2004, 4, 2]
+    assert recorder.lines[0].startswith("xxx")  # only the end of it is kept in memory
+    assert recorder.lines[1:] == ["next", "��"]
     assert (tmp_path / "log").stat().st_size == 2_000_000 + 14
 
 
@@ -114,9 +114,9 @@ def test_the_end_is_waited_for(tmp_path):
 
 def test_how_it_stands_is_told_until_it_runs(tmp_path):
     seen = [Observation("queued", why="no slot"), Observation("starting", why="pulls"), Observation("running")]
-    end, told = Observation("done", exit_code=0), []
-    assert follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Watcher(), saw=told.append) is end
-    assert told == seen
+    end, reports = Observation("done", exit_code=0), []
+    assert follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Watcher(), saw=reports.append) is end
+    assert reports == seen
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_one_wheel_is_expected(tmp_path):
 
 def test_steps_are_kept_in_order_with_their_outcomes():
     outcomes, shown = Outcomes(run="r1"), []
-    watcher = Watched()
+    watcher = Recorder()
     watcher.step = shown.append
     with outcomes.timed("repair", watcher) as step:
         step.result = "added nothing"

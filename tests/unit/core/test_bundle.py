@@ -318,11 +318,11 @@ def test_a_machine_without_user_namespaces_is_told_from_others_within_a_second(m
 def test_a_failed_build_shows_the_step_that_failed_and_not_kilobytes_of_its_command(tmp_path):
     log = tmp_path / "log"
     command = "g++ " + "-I/farm/src " * 1000
-    said = ["FAILED: a.cpp.o", command, "a.cpp:3:1: error: 'x' was not declared"]
+    lines = ["FAILED: a.cpp.o", command, "a.cpp:3:1: error: 'x' was not declared"]
     after = ["[2/3] Building b", "FAILED: b.cpp.o", "ninja: build stopped"]
-    log.write_text("\n".join(["[1/3] Building a", *said, *after]))
+    log.write_text("\n".join(["[1/3] Building a", *lines, *after]))
     shown = failure(log).splitlines()
-    assert (shown[0], shown[2:]) == (said[0], said[2:])
+    assert (shown[0], shown[2:]) == (lines[0], lines[2:])
     assert len(shown[1]) == 402
     assert command.startswith(shown[1][:400])
 

@@ -197,15 +197,15 @@ def test_every_engine_of_the_runners_file_is_looked_at(project, monkeypatch, cap
     _made(project / "ci")
     text = "runners: {local: {engine: docker, url: 'tcp://one'}, m2: {engine: docker, url: 'ssh://two'}}\n"
     (project / "ci/runners.yaml").write_text(text)
-    asked = []
+    urls = []
 
     def connect(url=None):
-        asked.append(url)
+        urls.append(url)
         raise NoRunnerError(f"no Docker engine answers at {url}")
 
     monkeypatch.setattr("farm.engines.docker.connect", connect)
     clean(project, capsys, "--dry-run")
-    assert asked == ["tcp://one", "ssh://two"]
+    assert urls == ["tcp://one", "ssh://two"]
 
 
 def test_a_folder_without_runs_has_nothing_to_clean(tmp_path, capsys, monkeypatch):

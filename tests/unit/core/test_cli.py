@@ -105,9 +105,9 @@ def test_why_gives_reasons_facts_and_sources(farm):
     first, *proved = farm("why", *CANARY).stdout.splitlines()
     assert first == "canary for sm35-avx-py311 on linux can be built"
     assert [line.partition(":")[0] for line in proved] == ["tested", "not tested"]
-    said = json.loads(farm("why", *CANARY, "--json").stdout)
-    assert (said["buildable"], said["reasons"], said["nearest"]) == (True, [], None)
-    assert [row["what"] for row in said["evidence"]] == ["tested", "not tested"]
+    document = json.loads(farm("why", *CANARY, "--json").stdout)
+    assert (document["buildable"], document["reasons"], document["nearest"]) == (True, [], None)
+    assert [row["what"] for row in document["evidence"]] == ["tested", "not tested"]
 
 
 def test_what_cannot_be_written_or_read(farm, tmp_path):
@@ -226,14 +226,14 @@ def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeyp
     """Here `Pulse` does not wait."""
     monkeypatch.setattr("farm.base.heartbeat.TICK_S", 0.001)
     monkeypatch.setattr(progress, "ALIVE_S", 0.0)
-    said = threading.Event()
-    monkeypatch.setattr(progress, "note", lambda text: (print(text, file=sys.stderr), said.set()))
+    event = threading.Event()
+    monkeypatch.setattr(progress, "note", lambda text: (print(text, file=sys.stderr), event.set()))
     with progress.watching(parse(["submit", "--variant", "x"])) as watcher:
         watcher.step("build")
         watcher.progress(3, 7)
         watcher.line("[3/7] cc -c x.c")
-        said.clear()
-        assert said.wait(60)
+        event.clear()
+        assert event.wait(60)
     assert "    3/7 (42 %): [3/7] cc -c x.c" in capsys.readouterr().err.splitlines()
 
 
@@ -332,9 +332,9 @@ def test_a_project_that_cannot_be_written_has_advice(project, number, advice, ca
 
     monkeypatch.setattr(os, "mkdir", refused)
     assert main(["--project", str(project), "submit", *CANARY]) == 9
-    said = capsys.readouterr().err
-    assert said.startswith(f"farm: {project / 'artifacts'}: {os.strerror(number)}\n")
-    assert (f"\n  next: {advice}" in said) if advice else ("next:" not in said)
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"farm: {project / 'artifacts'}: {os.strerror(number)}\n")
+    assert (f"\n  next: {advice}" in stderr) if advice else ("next:" not in stderr)
 
 
 def test_steps_that_ended_stay_with_their_time(terminal):

@@ -47,10 +47,10 @@ def test_what_goes_on_is_not_waited_for(logged, tmp_path):
     os.mkfifo(end)
     keep = os.open(end, os.O_RDWR)
     try:
-        code, said, log = logged(sys.executable, "-c", LEAVES, str(end))
+        code, output, log = logged(sys.executable, "-c", LEAVES, str(end))
     finally:
         os.close(keep)
-    assert (code, said, b"left " in log) == (0, "", True)
+    assert (code, output, b"left " in log) == (0, "", True)
 
 
 def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
@@ -71,12 +71,12 @@ def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
 
 def test_where_there_is_no_log_nothing_is_started(logged, tmp_path):
     made = tmp_path / "made"
-    code, said, _ = logged(sys.executable, "-c", f"open({str(made)!r}, 'w')", target=tmp_path / "away/build.log")
-    assert (code, "was not started" in said, made.exists()) == (9, True, False)
-    code, said, _ = logged(tmp_path / "no program")
-    assert (code, "no program was not started" in said) == (9, True)
+    code, output, _ = logged(sys.executable, "-c", f"open({str(made)!r}, 'w')", target=tmp_path / "away/build.log")
+    assert (code, "was not started" in output, made.exists()) == (9, True, False)
+    code, output, _ = logged(tmp_path / "no program")
+    assert (code, "no program was not started" in output) == (9, True)
 
 
 def test_a_full_disk_is_said_once_and_the_program_goes_on(logged):
-    code, said, _ = logged(sys.executable, "-uc", "print(1); print(2); raise SystemExit(3)", target="/dev/full")
-    assert (code, said.count("is the disk full?")) == (3, 1)
+    code, output, _ = logged(sys.executable, "-uc", "print(1); print(2); raise SystemExit(3)", target="/dev/full")
+    assert (code, output.count("is the disk full?")) == (3, 1)

@@ -79,7 +79,7 @@ def tree(folder):
 
 
 @pytest.mark.parametrize(
-    ("there", "make", "said"),
+    ("there", "make", "message"),
     [
         ("ci/farm.yaml", "file", "ci/farm.yaml is already there"),
         ("ci/farm.yaml", "dangling", "ci/farm.yaml is already there"),  # written, it would be a file elsewhere
@@ -88,14 +88,14 @@ def tree(folder):
         (".", "dangling", "the file {own} is already there"),
     ],
 )
-def test_init_writes_nothing_where_something_is_in_the_way(tmp_path, capsys, there, make, said):
+def test_init_writes_nothing_where_something_is_in_the_way(tmp_path, capsys, there, make, message):
     own = tmp_path / "own"
     path = own / there
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine") if make == "file" else path.symlink_to(tmp_path / "elsewhere")
     before = tree(tmp_path)
     assert main(["init", str(own)]) == 2
-    assert said.format(own=own) + ": nothing was written" in capsys.readouterr().err
+    assert message.format(own=own) + ": nothing was written" in capsys.readouterr().err
     assert tree(tmp_path) == before
 
 
@@ -292,9 +292,9 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own
     edit(own, (old, new))
     before = tree(own)
     assert main(["--project", str(own), "submit", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"farm: {file}:{line}: ")
-    assert text in said
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"farm: {file}:{line}: ")
+    assert text in stderr
     assert tree(own) == before
 
 
@@ -394,9 +394,9 @@ def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card
     farms = f"torch==2.6.0+{'cpu' if variant.startswith('cpu') else 'cu118.' + variant.split('-')[0]}.avx"
     assert (plan.needs, plan.requires) == (([], ["torch==2.6.0"]) if digits else ([farms], [farms]))
     assert main(["--project", str(own), "plan", "--variant", variant, "--package", "hello"]) == 0
-    said = capsys.readouterr().out.splitlines()[1].split(maxsplit=1)
-    assert said[0] == ("torch" if digits else "first")
-    assert (": not in the index; about 9.2 CPU hours: " in said[1], "PyTorch's own" in said[1]) == (
+    fields = capsys.readouterr().out.splitlines()[1].split(maxsplit=1)
+    assert fields[0] == ("torch" if digits else "first")
+    assert (": not in the index; about 9.2 CPU hours: " in fields[1], "PyTorch's own" in fields[1]) == (
         not digits,
         bool(digits),
     )
@@ -566,17 +566,17 @@ def test_a_smoke_test_of_a_wheel_for_a_newer_system_was_not_run(own, tmp_path, c
     wheel.write_bytes(b"")
     wanted = ["--variant", "cpu-avx-py311", "--package", "hello", "--wheel", str(wheel)]
     assert main(["--project", str(own), "smoke", *wanted]) == 4
-    said = capsys.readouterr().err
-    assert "nothing was tested: the wheel is for manylinux_2_99_x86_64, this machine for " in said
-    assert "test on a system that the wheel is for" in said
+    stderr = capsys.readouterr().err
+    assert "nothing was tested: the wheel is for manylinux_2_99_x86_64, this machine for " in stderr
+    assert "test on a system that the wheel is for" in stderr
 
 
 def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys):
     before = sorted(own.rglob("*"))
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
-    said = capsys.readouterr().err
-    assert f"hello 0.1.0+cpu.avx is not published in {own / 'artifacts' / 'index'}" in said
-    assert "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in said
+    stderr = capsys.readouterr().err
+    assert f"hello 0.1.0+cpu.avx is not published in {own / 'artifacts' / 'index'}" in stderr
+    assert "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in stderr
     assert sorted(own.rglob("*")) == before
 
 
@@ -597,8 +597,8 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
     read: list[object] = []
     monkeypatch.setattr(selection, "from_environment", lambda environ: read.append(environ) or {})
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
-    said = "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine"
-    assert said in capsys.readouterr().err
+    command = "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine"
+    assert command in capsys.readouterr().err
     assert len(read) == 1  # the selectors are those of the plan
 
 
@@ -698,17 +698,17 @@ def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expe
     patient = Patient(Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan)
     found = [*doctor.memory(patient), *doctor.disk(patient)]
     assert {finding.check: finding.state for finding in found} == expected
-    said = "".join(finding.todo for finding in found)
-    assert package == "torch" or "PyTorch" not in said
-    assert "missing" not in expected.values() or f"a build of {package}" in said
+    advice = "".join(finding.todo for finding in found)
+    assert package == "torch" or "PyTorch" not in advice
+    assert "missing" not in expected.values() or f"a build of {package}" in advice
 
 
-@pytest.mark.parametrize(("gpu", "said"), [("sm35", True), ("cpu", False)])
-def test_a_package_without_device_code_is_the_same_for_every_card(own, capsys, gpu, said):
+@pytest.mark.parametrize(("gpu", "note"), [("sm35", True), ("cpu", False)])
+def test_a_package_without_device_code_is_the_same_for_every_card(own, capsys, gpu, note):
     assert main(["--project", str(own), "plan", "--variant", f"{gpu}-avx-py311", "--package", "hello"]) == 0
-    assert ("it has no code for a GPU: cpu-avx-py311 is the same code" in capsys.readouterr().out) == said
+    assert ("it has no code for a GPU: cpu-avx-py311 is the same code" in capsys.readouterr().out) == note
     assert main(["--project", str(own), "matrix", "--variant", f"{gpu}-*"]) == 0
-    assert ("hello has no code for a GPU: its builds are the same code for each" in capsys.readouterr().out) == said
+    assert ("hello has no code for a GPU: its builds are the same code for each" in capsys.readouterr().out) == note
 
 
 def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, capsys):

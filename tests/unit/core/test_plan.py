@@ -69,8 +69,8 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
             assert reason.text
             assert reason.fact
             assert reason.source
-            told = reason.text in str(error)
-            assert told == (reason.severity != "warning")
+            mention = reason.text in str(error)
+            assert mention == (reason.severity != "warning")
         return
     except UsageError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
@@ -120,11 +120,11 @@ def test_the_origin_of_each_rank(project, farm):
 
 def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
     given = {name: Choice(value, "ci/farm.yaml") for name, value in (("torch", "2.0.1"), ("cudnn", "8.9.7"))}
-    asked = resolve(root, replace(select("sm35-avx-py311"), options={**given, "blas": Choice("mkl", "ci/farm.yaml")}))
+    result = resolve(root, replace(select("sm35-avx-py311"), options={**given, "blas": Choice("mkl", "ci/farm.yaml")}))
     plain = resolve(root, select("sm35-avx-py311"))
-    assert asked.version == "0.1.0+cu118.sm35.avx"
-    assert asked.digest == plain.digest
-    assert {asked.origins[name] for name in ("torch", "cudnn", "blas")} == {"recipe canary"}
+    assert result.version == "0.1.0+cu118.sm35.avx"
+    assert result.digest == plain.digest
+    assert {result.origins[name] for name in ("torch", "cudnn", "blas")} == {"recipe canary"}
     of_file = {"cuda": Choice("11.4", "ci/farm.yaml"), "ptx": Choice(value=True, origin="ci/farm.yaml")}
     without = resolve(root, replace(select("cpu-avx-py311"), options=of_file))
     assert (without.options["cuda"], without.options["ptx"], without.toolkit) == (None, False, None)
@@ -400,9 +400,9 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
 @pytest.mark.parametrize("variant", ["sm120-avx2-py311", "sm35-avx-py311"])
 def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant):
     """What the rules know is for the platform that was asked for, and would not do either."""
-    asked = Selectors(Variant.parse(variant), "torch", "linux", "rtx50-windows")
+    selectors = Selectors(Variant.parse(variant), "torch", "linux", "rtx50-windows")
     with pytest.raises(NotBuildableError, match="torch in rtx50-windows is not built for linux") as caught:
-        resolve(root, asked)
+        resolve(root, selectors)
     assert caught.value.hint == "--platform windows, or another channel"
 
 

@@ -30,8 +30,8 @@ def test_a_whole_line_is_passed_on_at_once_and_ends_the_one_before():
 
 
 def test_in_silence_it_asks_and_says_so_again_and_again():
-    asked = []
-    each, shown = pulse(lambda silent: asked.append(silent) or f"{len(asked)} MB")
+    silences = []
+    each, shown = pulse(lambda silent: silences.append(silent) or f"{len(silences)} MB")
     began = time.monotonic()
     each.line("downloading")
     for second in range(2, 61, 2):
@@ -40,8 +40,8 @@ def test_in_silence_it_asks_and_says_so_again_and_again():
     # Every six seconds of a minute; the first line came a moment after it began.
     assert shown[1:] == [f"{n} MB" for n in range(1, 10)]
     # It is told how long nothing came, not how long nothing was said.
-    assert asked == sorted(asked)
-    assert asked[-1] > 50 > ASK_S
+    assert silences == sorted(silences)
+    assert silences[-1] > 50 > ASK_S
 
 
 def test_nothing_known_is_nothing_said():
@@ -58,16 +58,16 @@ def test_what_came_while_it_asked_is_newer():
 
 def test_an_engine_that_fails_to_answer_does_not_end_the_work(monkeypatch):
     monkeypatch.setattr("farm.base.heartbeat.TICK_S", 0.001)
-    asked = threading.Event()
+    event = threading.Event()
 
     def fails(silent):
-        asked.set()
+        event.set()
         raise OSError("gone")
 
     shown = []
     each = Pulse(shown.append, fails, ask_s=0.0)
     with each:
-        assert asked.wait(30)
+        assert event.wait(30)
         each.line("done")
     assert shown == ["done"]
 

@@ -67,7 +67,7 @@ def test_a_configured_tree_that_is_as_planned(report):
 
 @pytest.mark.parametrize("plan", ["", "[]", json.dumps({"env": 1}), "[" * 100_000])
 def test_a_zip_that_is_no_report_is_refused(report, plan, tmp_path):
-    code, _, said = report(plan_json=plan)
-    assert (code, "no plan" in said, "next:" in said or "report.cmd" in said) == (2, True, True)
+    code, _, stderr = report(plan_json=plan)
+    assert (code, "no plan" in stderr, "next:" in stderr or "report.cmd" in stderr) == (2, True, True)
     (tmp_path / "x.zip").write_bytes(b"PK")
     assert main(["report", "read", str(tmp_path / "x.zip")]) == 2

@@ -400,9 +400,9 @@ def test_links_to_folders_stay_links_inside_the_source_and_are_named_outside(tmp
     if checkout:
         git(source, "init", "-q")
         git(source, "add", ".")
-    said = []
+    notes = []
     target = tmp_path / "00.tar"
-    sources._pack(source, target, said.append)
+    sources._pack(source, target, notes.append)
     with tarfile.open(target) as packed:
         found = {member.name: member.linkname for member in packed}
         assert packed.extractfile("source/file").read() == b"one"
@@ -419,7 +419,7 @@ def test_links_to_folders_stay_links_inside_the_source_and_are_named_outside(tmp
     (tmp_path / "there").mkdir()
     subprocess.run(["tar", "--extract", "--file", target, "--directory", tmp_path / "there"], check=True)
     assert (tmp_path / "there/source/deep/up/again/a.h").read_text() == "one"
-    assert sorted(text.split(" is left out")[0] for text in said) == [str(source / "beside"), str(source / "outside")]
+    assert sorted(text.split(" is left out")[0] for text in notes) == [str(source / "beside"), str(source / "outside")]
 
 
 def test_where_a_link_leads_is_part_of_a_sources_digest(tmp_path):

@@ -110,8 +110,8 @@ def test_every_component_of_every_recipe_has_wheels_for_every_platform():
 def test_provenance_names_the_wheels_and_the_source_with_their_hashes():
     made = plan("sm35-avx-py311", "torchvision", "debian-2.6.0")
     report = Report(wheel="x", sha256="0" * 64, size=1, policy=made.verify, checks=(), waivers=())
-    told = predicate(made, report, BuildInputs())["buildDefinition"]["resolvedDependencies"]
-    by_name = {each["name"]: each for each in told}
+    dependencies = predicate(made, report, BuildInputs())["buildDefinition"]["resolvedDependencies"]
+    by_name = {each["name"]: each for each in dependencies}
     assert by_name["source"] == {
         "name": "source",
         "uri": "pkg:deb/debian/pytorch-vision?file_name=pytorch-vision_0.21.0.orig.tar.gz",
@@ -119,7 +119,7 @@ def test_provenance_names_the_wheels_and_the_source_with_their_hashes():
     }
     assert by_name["typing-extensions"]["uri"].startswith("pkg:pypi/typing-extensions?")
     assert by_name["nvidia-cudnn-cu11"]["digest"] == {"sha256": made.toolkit.wheels[0].sha256}
-    assert all(value for each in told for value in each["digest"].values())
+    assert all(value for each in dependencies for value in each["digest"].values())
 
 
 @pytest.fixture
@@ -228,11 +228,11 @@ def test_a_library_that_a_virus_scanner_has_open_is_renamed_later(
     (tmp_path / "bin" / "lib.exe").write_text('#!/bin/sh\nfor each; do :; done\necho made > "${each#/out:}"\n')
     (tmp_path / "bin" / "lib.exe").chmod(0o755)
     (tmp_path / "one.dll").write_bytes(dll())
-    rename, asked = Path.replace, []
+    rename, calls = Path.replace, []
 
     def refusing(path, target):
-        asked.append(path)
-        if len(asked) <= refusals:
+        calls.append(path)
+        if len(calls) <= refusals:
             raise PermissionError(13, "held", str(path))
         return rename(path, target)
 

@@ -54,11 +54,11 @@ def test_the_nearest_name_comes_first(name, first):
     assert caught.value.hint.removeprefix("nearest: ").split(", ")[0] == first
 
 
-@pytest.mark.parametrize(("name", "said", "hint"), CASES["a_card_in_place_of_its_sm_is_known"])
-def test_a_card_in_place_of_its_sm_is_known(name, said, hint):
+@pytest.mark.parametrize(("name", "message", "hint"), CASES["a_card_in_place_of_its_sm_is_known"])
+def test_a_card_in_place_of_its_sm_is_known(name, message, hint):
     with pytest.raises(UsageError) as caught:
         Variant.parse(name)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.hint == hint
     assert "known: cpu" not in str(caught.value)
 

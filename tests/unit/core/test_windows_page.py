@@ -57,8 +57,8 @@ def test_every_command_of_the_farm_exists_and_takes_its_options(page):
         part = "…" in words
         # A part of a command, or its name alone, is asked for its help, which ends with 0.
         words = [*words[: words.index("…") if part else None], *(["--help"] if part or "-" not in command else [])]
-        asked = pytest.raises(SystemExit) if words[-1] == "--help" else contextlib.nullcontext()
-        with asked as ended:
+        context = pytest.raises(SystemExit) if words[-1] == "--help" else contextlib.nullcontext()
+        with context as ended:
             parser().parse_args(words)
         assert ended is None or ended.value.code == 0, f"farm {command}"
         whole.append(words[0])
@@ -83,8 +83,8 @@ def test_powershell_reads_what_the_scripts_give_it(rendered):
 
 
 def test_the_steps_are_those_of_the_scripts_in_their_order(page, rendered):
-    said = re.search(r"one line\s+for each step: (.*?) \(with", page, re.DOTALL)
-    steps = re.findall(r"`([^`]+)`", said[1])
+    match = re.search(r"one line\s+for each step: (.*?) \(with", page, re.DOTALL)
+    steps = re.findall(r"`([^`]+)`", match[1])
     build, prepare = rendered["job/build.cmd"], rendered["job/prepare.cmd"]
     text = build.replace(r"call .\prepare.cmd", prepare)
     found = [name for name in re.findall(r'set "FARM_STEP=([^"]+)"', text) if name != "folders"]
@@ -102,14 +102,14 @@ def test_what_it_quotes_is_what_the_scripts_say(page, rendered):
     # `… farm: torch 2.0.1+… for sm35-avx-py311, plan …; log: C:\farm\out\…\build.log`
     [line] = [line for line in written(page) if "farm: torch" in line]
     pattern = ".*".join(re.escape(part) for part in line.split("farm: ")[1].split("…"))
-    said = rendered["job/build.cmd"].replace("%FARM_LOG%", r"C:\farm\out\0\build.log")
-    assert re.search(pattern, said), pattern
+    script = rendered["job/build.cmd"].replace("%FARM_LOG%", r"C:\farm\out\0\build.log")
+    assert re.search(pattern, script), pattern
 
 
 def test_exit_codes_are_those_of_the_script(page, rendered):
     codes = re.findall(r'set "FARM_CODE=(\d)"', rendered["job/build.cmd"])
-    said = re.search(r"^Exit codes: (.*?)\.$", page, re.MULTILINE)[1]
-    assert {int(code) for code in codes} | {0} == {int(code) for code in re.findall(r"(?:^|, )(\d) ", said)}
+    text = re.search(r"^Exit codes: (.*?)\.$", page, re.MULTILINE)[1]
+    assert {int(code) for code in codes} | {0} == {int(code) for code in re.findall(r"(?:^|, )(\d) ", text)}
 
 
 def test_scripts_files_and_variables_that_it_names_are_there(page, rendered):

@@ -51,16 +51,16 @@ def tarred(files):
 @pytest.fixture
 def served():
     """A server on the loopback: path -> content; notes what was asked for."""
-    files, asked = {}, []
+    files, requests = {}, []
 
     class Archives(Handler):
         def do_GET(self):
-            asked.append(self.path)
+            requests.append(self.path)
             content = files.get(self.path)
             self.reply(404 if content is None else 200, content or b"")
 
     with answered_by(Archives) as url:
-        yield url, files, asked
+        yield url, files, requests
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def fetch(root, served, tmp_path):
 def test_wanted_members_are_unpacked_once(fetch, served, pack):
     content = pack({"top/lib/libopenblas.lib": "LIB", "top/include/cblas.h": "H", "top/other": "no"})
     members = {"*lib/libopenblas.lib": "openblas/lib/openblas.lib", "*include/*.h": "openblas/include/"}
-    code, said, folder = fetch(content, members)
-    assert code == 0, said
+    code, output, folder = fetch(content, members)
+    assert code == 0, output
     assert {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*.*") if p.suffix != ".ok"} == {
         "openblas/lib/openblas.lib": "LIB",
         "openblas/include/cblas.h": "H",
@@ -99,7 +99,7 @@ def test_wanted_members_are_unpacked_once(fetch, served, pack):
 
 
 @pytest.mark.parametrize(
-    ("content", "sha256", "told"),
+    ("content", "sha256", "message"),
     [
         (zipped({"a/x.dll": "1"}), "0" * 64, "expected " + "0" * 64),
         (zipped({"a/y.dll": "1"}), None, "the archive holds no *x.dll"),
@@ -110,18 +110,18 @@ def test_wanted_members_are_unpacked_once(fetch, served, pack):
     ],
     ids=["other bytes", "member absent", "outside", "no archive", "too large", "cut short"],
 )
-def test_what_is_not_as_pinned_is_refused_and_leaves_no_receipt(fetch, content, sha256, told):
-    code, said, folder = fetch(content, {"*x.dll": "zlib/"}, sha256)
-    assert (code, told in said) == (6, True), said
+def test_what_is_not_as_pinned_is_refused_and_leaves_no_receipt(fetch, content, sha256, message):
+    code, output, folder = fetch(content, {"*x.dll": "zlib/"}, sha256)
+    assert (code, message in output) == (6, True), output
     assert not list(folder.rglob("*.ok")), "it is tried again the next time"
 
 
 @pytest.mark.parametrize("first", [b"", b"a page that says that the file has moved"])
 def test_a_second_address_serves_where_the_first_has_not_the_file(fetch, served, first):
-    code, said, folder = fetch(zipped({"a/x.dll": "1"}), {"*x.dll": "zlib/"}, first=first)
-    assert (code, (folder / "zlib/x.dll").read_text()) == (0, "1"), said
+    code, output, folder = fetch(zipped({"a/x.dll": "1"}), {"*x.dll": "zlib/"}, first=first)
+    assert (code, (folder / "zlib/x.dll").read_text()) == (0, "1"), output
     assert served[2][-1] == "/x"
-    assert re.search("next: .*/x", said)
+    assert re.search("next: .*/x", output)
 
 
 def test_the_dll_that_cudnn_asks_for_has_two_addresses():
@@ -135,9 +135,9 @@ def test_a_folder_of_ones_own_is_asked_first(fetch, served, monkeypatch, tmp_pat
     own.mkdir()
     monkeypatch.setenv("FARM_ARCHIVES", str(own))
     (own / "x").write_bytes(content)
-    code, said, folder = fetch(content, {"*x.dll": "zlib/"})
-    assert (code, (folder / "zlib/x.dll").read_text(), served[2]) == (0, "1", []), said
-    assert "x: from FARM_ARCHIVES, sha256 as pinned" in said
+    code, output, folder = fetch(content, {"*x.dll": "zlib/"})
+    assert (code, (folder / "zlib/x.dll").read_text(), served[2]) == (0, "1", []), output
+    assert "x: from FARM_ARCHIVES, sha256 as pinned" in output
 
 
 @pytest.mark.parametrize("kept", [b"something else", None])
@@ -145,18 +145,18 @@ def test_what_is_not_there_or_another_file_comes_from_its_own_address(fetch, ser
     monkeypatch.setenv("FARM_ARCHIVES", str(tmp_path))
     if kept:
         (tmp_path / "x").write_bytes(kept)
-    code, said, _ = fetch(zipped({"a/x.dll": "1"}), {"*x.dll": "zlib/"})
-    assert (code, served[2]) == (0, ["/x"]), said
-    assert ("another sha256 than the pinned" if kept else "not there") in said
+    code, output, _ = fetch(zipped({"a/x.dll": "1"}), {"*x.dll": "zlib/"})
+    assert (code, served[2]) == (0, ["/x"]), output
+    assert ("another sha256 than the pinned" if kept else "not there") in output
 
 
 def test_a_mirror_of_ones_own_is_asked_first(fetch, served, monkeypatch):
-    url, files, asked = served
+    url, files, requests = served
     content = zipped({"a/x.dll": "1"})
     files["/mirror/x"] = content
     monkeypatch.setenv("FARM_ARCHIVES", url.replace("://", "://who:pass-word@") + "/mirror/")
-    code, said, _ = fetch(content, {"*x.dll": "zlib/"})
-    assert (code, asked, "pass-word" in said) == (0, ["/mirror/x"], False), said
+    code, output, _ = fetch(content, {"*x.dll": "zlib/"})
+    assert (code, requests, "pass-word" in output) == (0, ["/mirror/x"], False), output
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def script(root, name, monkeypatch):
 def test_the_word_of_each_minute(root, monkeypatch):
     """A step without Ninja has one too, and a part of the build that begins to count again is noticed."""
     progress = script(root, "logged", monkeypatch).Progress("build", 0)
-    said = []
+    lines = []
     for now, text in (
         (60, b"-- Configuring done\n"), (70, b"[1/101] Building CXX object a.obj\n[2/101] b\n"), (80, b"[3/101] c\n"),
         (190, b"[12/101] d\n"), (310, b""), (320, b"[1/50] e\n"), (420, b"[11/50] f\n"),
     ):  # fmt: skip
         progress.read(text, now)
-        said.append(progress.line(now).removeprefix("step build, "))
-    assert said == [
+        lines.append(progress.line(now).removeprefix("step build, "))
+    assert lines == [
         "1 min", "1 min: [2/101]", "1 min: [3/101], about 0 h 16 min left", "3 min: [12/101], about 0 h 17 min left",
         "5 min: [12/101], about 0 h 35 min left", "5 min: [1/50]", "7 min: [11/50], about 0 h 6 min left",
     ]  # fmt: skip
@@ -254,7 +254,7 @@ def test_a_machine_that_lacks_nothing_is_built_on(checked):
 
 
 @pytest.mark.parametrize(
-    ("break_it", "options", "code", "said", "cure"),
+    ("break_it", "options", "code", "message", "cure"),
     [
         (lambda here, _: (here / "sdk/windows.h").unlink(), {}, 3, "no Windows SDK", "--add Microsoft.VisualStudio.Component.Windows10SDK"),
         (lambda here, _: (here / "bin/1033/clui.dll").unlink(), {}, 0, "no English messages", "--addProductLang en-US"),
@@ -265,12 +265,12 @@ def test_a_machine_that_lacks_nothing_is_built_on(checked):
     ],
 )  # fmt: skip
 def test_what_a_machine_lacks_is_said_before_the_first_download(
-    checked, served, tmp_path, break_it, options, code, said, cure
+    checked, served, tmp_path, break_it, options, code, message, cure
 ):
     break_it(tmp_path, served[1])
     found, text = checked(**options)
     assert (found, text.count("\n")) == (code, 2), text
-    assert said in text
+    assert message in text
     assert cure in text
 
 
@@ -376,10 +376,10 @@ def test_plan_and_why_name_what_no_pin_holds(root, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     windows = ["--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1", "--platform", "windows"]
     assert main(["--project", str(root), "plan", *windows]) == 0
-    said = capsys.readouterr().out
-    assert said.count("not pinned") == 3
+    output = capsys.readouterr().out
+    assert output.count("not pinned") == 3
     for part in ("the machine's own 14.29.*", "ltsc2022, ltsc2025", "FARM_BASE", "VisualStudio.chman"):
-        assert part in said
+        assert part in output
     assert main(["--project", str(root), "why", *windows, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["not_pinned"]) == 3
     assert main(["--project", str(root), "why", "--variant", "sm35-avx-py311", "--json"]) == 0

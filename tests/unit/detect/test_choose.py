@@ -210,8 +210,8 @@ class TestChannels:
         found = recommend("k40-470-sandybridge", own=builds)
         assert (found.variant, found.channel, found.python) == ("sm35-avx-py311", "tested", "/usr/bin/python3.11")
         assert found.submit == "farm submit --variant sm35-avx-py311 --channel tested"
-        said = "channel tested: torch 2.8.0, CUDA 12.8; tested: built and run; 7 CPU hours; no code for sm_61"
-        assert said in found.reasons
+        reason = "channel tested: torch 2.8.0, CUDA 12.8; tested: built and run; 7 CPU hours; no code for sm_61"
+        assert reason in found.reasons
         assert "other builds for it: torch 2.8.0, CUDA 12.8 (other, never built)" in found.reasons
 
     def test_a_lower_cpu_level_is_explained_where_nothing_was_tested(self, recommend):

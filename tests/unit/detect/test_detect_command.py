@@ -76,19 +76,19 @@ def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys,
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("k40-470-sandybridge", "torch 2.6.0, CUDA 11.8; tested: built and run in part on NVIDIA H200"),
         ("gtx1080ti-haswell", "channel legacy-2.14.1: torch 2.14.1, CUDA 12.6; never built; cost not measured"),
         ("rtx5070-windows", "never built; cost not measured"),
     ],
 )  # fmt: skip
-def test_a_wheel_that_must_be_built_comes_with_what_was_tested(on, capsys, tmp_path, monkeypatch, name, said):
+def test_a_wheel_that_must_be_built_comes_with_what_was_tested(on, capsys, tmp_path, monkeypatch, name, message):
     """Before hours of compiling, and never more than was seen."""
     monkeypatch.chdir(tmp_path)
     on(name)
     assert main(["detect"]) == 0
-    assert said in words_of(capsys)
+    assert message in words_of(capsys)
 
 
 def test_the_table_names_what_was_found_and_what_was_not(on, capsys):

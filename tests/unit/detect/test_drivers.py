@@ -11,7 +11,7 @@ def gpu(name, capability):
 
 
 @pytest.mark.parametrize(
-    ("name", "capability", "driver", "said"),
+    ("name", "capability", "driver", "message"),
     [
         ("NVIDIA GeForce RTX 5090", "12.0", "550.54.14", "install 570 or newer"),
         ("NVIDIA GeForce RTX 4090", "8.9", "515.65.01", "install 520 or newer"),
@@ -21,8 +21,8 @@ def gpu(name, capability):
         ("NVIDIA GeForce GTX 1080 Ti", "6.1", "595.58.03", "install 580"),
     ],
 )
-def test_a_mismatch_is_named(name, capability, driver, said):
-    assert any(said in warning for warning in judge_gpu(gpu(name, capability), driver).warnings)
+def test_a_mismatch_is_named(name, capability, driver, message):
+    assert any(message in warning for warning in judge_gpu(gpu(name, capability), driver).warnings)
 
 
 @pytest.mark.parametrize(

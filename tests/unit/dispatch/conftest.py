@@ -105,8 +105,8 @@ def submit(journal):
     return partial(begun, journal, plan_of("cpu-avx-py311", "canary"))
 
 
-def begun(journal, plan, **asked):
-    request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
+def begun(journal, plan, **changes):
+    request = replace(request_for(plan, until="publish", on="swarm", detached=True), **changes)
     return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
 

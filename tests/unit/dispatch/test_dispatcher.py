@@ -31,7 +31,7 @@ def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal,
 @pytest.fixture
 def pair(journal):
     """Detached runs of torch and of the torchvision that is built against it; the younger first."""
-    return lambda package, **asked: begun(journal, plan_of("sm61-avx-py313", package, "main"), **asked)
+    return lambda package, **changes: begun(journal, plan_of("sm61-avx-py313", package, "main"), **changes)
 
 
 def test_what_is_built_against_torch_comes_after_it(fleet, workspace, journal, pair):
@@ -244,11 +244,11 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
 def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, journal, submit, monkeypatch):
     workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher())
     monkeypatch.setattr(dispatch, "ANSWER_S", 0.05)
-    answers, asked = threading.Event(), []
+    answers, calls = threading.Event(), []
 
     class Silence(Backend):
         def workers(self):
-            asked.append(1)
+            calls.append(1)
             assert answers.wait(600)
             return super().workers()
 
@@ -259,7 +259,7 @@ def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, jo
         assert dispatcher.tick()
     assert journal.run(other).result == "success"
     assert "the engine swarm does not answer: no answer" in summary(journal, journal.run(held))["why"]
-    assert len(asked) == 1  # not one thread more with each round
+    assert len(calls) == 1  # not one thread more with each round
     answers.set()
     dispatcher.drain()
     assert journal.run(held).result == "success"

@@ -32,12 +32,12 @@ FULL = InfrastructureError("farm.db: database or disk is full")
 def test_a_journal_that_fails_for_a_while_loses_nothing(fleet, workspace, journal, submit, monkeypatch, method, times):
     fleet.workers = [Worker("a")]  # so that one of the two waits
     made = [submit(), submit()]
-    said = []
+    warnings = []
     monkeypatch.setattr(journal, method, failing(times, FULL, getattr(journal, method)))
-    Dispatcher(workspace, journal, warn=said.append).drain()
+    Dispatcher(workspace, journal, warn=warnings.append).drain()
     assert [journal.run(run).result for run in made] == ["success", "success"]
     assert [len(attempts(journal, run)) for run in made] == [1, 1]
-    assert method in ("run",) or "disk is full" in said[0]
+    assert method in ("run",) or "disk is full" in warnings[0]
 
 
 def test_a_journal_that_stays_away_ends_the_dispatcher_and_the_next_one_goes_on(

@@ -18,9 +18,9 @@ def prove(tmp_path, monkeypatch):
     """Proves a machine whose python3 says so."""
     plain = plan_of("cpu-avx-py311", "canary")
 
-    def go(said, plan=plain):
+    def go(output, plan=plain):
         python = tmp_path / "python3"
-        python.write_text(f'#!/bin/sh\necho "{said}"\n')
+        python.write_text(f'#!/bin/sh\necho "{output}"\n')
         python.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
         workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())

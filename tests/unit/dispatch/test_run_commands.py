@@ -55,8 +55,8 @@ def journal(workspace):
 @pytest.fixture
 def run(journal):
     plan = plan_of("cpu-avx-py311", "canary")
-    asked = request_for(plan, until="publish", on="swarm", priority=3, detached=True)
-    return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
+    request = request_for(plan, until="publish", on="swarm", priority=3, detached=True)
+    return journal.create_run(plan.digest, request, json.loads(plan.to_json()))
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def test_status_tells_the_state_and_the_why_of_each(project, journal, run, capsy
     assert line["why"] == "the dispatcher has not looked at it yet"
     journal.event(run.id, "waiting", why="jobs before it have\x1b[31m taken the slots")
     assert farm(project, "status") == 0
-    said = capsys.readouterr().out
-    assert "jobs before it" in said
-    assert "\x1b" not in said
+    output = capsys.readouterr().out
+    assert "jobs before it" in output
+    assert "\x1b" not in output
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_cancel_names_the_process_that_does_not_end_its_run(project, journal, ru
         journal.set_state(attempt.id, "running", why=why)
         assert farm(project, "cancel", run.id) == 9
         other.communicate(b"\n")
-    said = capsys.readouterr().err
-    assert f"it is running{f': {why}' if why else ''}\n" in said
-    assert f"process {other.pid} ends the run after the step that it is at" in said
+    stderr = capsys.readouterr().err
+    assert f"it is running{f': {why}' if why else ''}\n" in stderr
+    assert f"process {other.pid} ends the run after the step that it is at" in stderr
 
 
 def test_retry_of_a_run_that_can_go_on_does_not_lead_to_cancel(project, dead, capsys):
@@ -343,9 +343,9 @@ def test_cancel_retry_and_logs_take_several_runs(project, workspace, journal, ba
     assert farm(project, "logs", "--failed") == 0  # the other failed run was tried again
     assert capsys.readouterr().out == "first error\n"
     assert farm(project, "logs", batch[0], batch[1]) == 0
-    said = capsys.readouterr()
-    assert f"==> {batch[1]}: canary v1\nfirst error\n" in said.out
-    assert "did not come to the build" in said.err
+    output = capsys.readouterr()
+    assert f"==> {batch[1]}: canary v1\nfirst error\n" in output.out
+    assert "did not come to the build" in output.err
 
 
 def test_retry_of_all_that_failed(project, swarm, journal, run, started, capsys):
@@ -389,7 +389,7 @@ def test_what_a_run_took_does_not_count_its_wait(project, journal, run, capsys, 
 
 def test_a_command_with_json_that_fails_prints_a_document_and_says_why(project, run, capsys):
     assert farm(project, "cancel", "nothing", "--json") == 2
-    said = capsys.readouterr()
-    document = json.loads(said.out)
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert (document["exit_code"], "no run 'nothing'" in document["error"]) == (2, True)
-    assert "no run 'nothing'" in said.err
+    assert "no run 'nothing'" in output.err

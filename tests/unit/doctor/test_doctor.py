@@ -49,10 +49,10 @@ def test_memory_is_not_cut_to_32_bits(k40, findings):
 )  # fmt: skip
 def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen, todo):
     change(k40)
-    told = findings(k40)[check]
-    assert told[0] == state, told
-    assert seen in told[1]
-    assert todo in told[2]
+    finding = findings(k40)[check]
+    assert finding[0] == state, finding
+    assert seen in finding[1]
+    assert todo in finding[2]
 
 
 def test_git_is_found_where_build_cmd_finds_it_and_asked_for_where_it_is_needed(k40, findings):
@@ -77,8 +77,8 @@ def test_git_is_found_where_build_cmd_finds_it_and_asked_for_where_it_is_needed(
 def test_triton_fits_torch(k40, findings, torch, triton, state, todo):
     k40.gpu = ("NVIDIA GeForce RTX 5070", "12.0", 12227)
     k40.packages |= {name: version for name, version in (("torch", torch), ("triton-windows", triton)) if version}
-    told = findings(k40, None)["torch.compile: triton"]
-    assert (told[0], told[2]) == (state, todo)
+    finding = findings(k40, None)["torch.compile: triton"]
+    assert (finding[0], finding[2]) == (state, todo)
 
 
 def test_kepler_compiles_for_the_cpu_alone(k40, findings):
@@ -144,9 +144,9 @@ def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine,
 def test_this_machine_is_read_rightly(tmp_path):
     site = Site()
     total, commit = site.memory()
-    told = {line.split(":")[0]: int(line.split()[1]) << 10 for line in site.read("/proc/meminfo").splitlines()[:20]}
-    assert abs(total - told["MemTotal"]) < 4096 * 16
-    assert commit == total + told["SwapTotal"]
+    meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in site.read("/proc/meminfo").splitlines()[:20]}
+    assert abs(total - meminfo["MemTotal"]) < 4096 * 16
+    assert commit == total + meminfo["SwapTotal"]
     assert site.which("sh")
     assert site.exists(sys.executable)
     assert site.free(".") > 0
@@ -157,7 +157,7 @@ def test_this_machine_is_read_rightly(tmp_path):
 
 def test_the_command_prints_one_json_document_and_its_exit_code_counts(capsys):
     code = main(["doctor", "--variant", "sm35-avx-py311", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["build"]["variant"] == "sm35-avx-py311"
-    assert {"memory", "disk", "jobs", "Git"} <= {finding["check"] for finding in told["findings"]}
-    assert code == (4 if any(finding["state"] == "missing" for finding in told["findings"]) else 0)
+    document = json.loads(capsys.readouterr().out)
+    assert document["build"]["variant"] == "sm35-avx-py311"
+    assert {"memory", "disk", "jobs", "Git"} <= {finding["check"] for finding in document["findings"]}
+    assert code == (4 if any(finding["state"] == "missing" for finding in document["findings"]) else 0)

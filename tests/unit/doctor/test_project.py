@@ -23,17 +23,17 @@ def project(tmp_path):
 
 
 def found(project):
-    told = {}
+    findings = {}
     for finding in examine_project(project):
         assert bool(finding.todo) == (finding.state != "ok"), "what is not well says what to do"
-        told.setdefault(finding.check, []).append((finding.state, finding.seen, finding.todo))
-    return told
+        findings.setdefault(finding.check, []).append((finding.state, finding.seen, finding.todo))
+    return findings
 
 
 def test_a_project_that_is_well(project):
-    told = found(project)
-    assert set(told) == {"configuration", "folders"}
-    assert [state for rows in told.values() for state, _, _ in rows] == ["ok", "ok"]
+    findings = found(project)
+    assert set(findings) == {"configuration", "folders"}
+    assert [state for rows in findings.values() for state, _, _ in rows] == ["ok", "ok"]
     assert sorted(file.name for file in project.iterdir()) == ["ci", "recipes"], "a look makes nothing"
 
 
@@ -56,9 +56,9 @@ def test_a_file_with_a_mistake_is_named(project, monkeypatch, capsys, file, old,
     # By the command, the machine is looked at all the same.
     monkeypatch.chdir(project)
     assert main(["doctor", "--json"]) == 4
-    told = {one["check"]: one["state"] for one in json.loads(capsys.readouterr().out)["findings"]}
-    assert told["configuration"] == "missing"
-    assert "memory" in told
+    states = {one["check"]: one["state"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert states["configuration"] == "missing"
+    assert "memory" in states
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="modes stop neither root nor Windows")

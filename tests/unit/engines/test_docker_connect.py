@@ -46,16 +46,16 @@ except NoRunnerError as error:
 
 def test_an_engine_by_ssh_is_asked_by_the_command_ssh_and_needs_no_paramiko(tmp_path):
     """As docker's own command does: docker-py's way reads neither ~/.ssh/config nor an agent."""
-    said = tmp_path / "said"
+    arguments = tmp_path / "arguments"
     ssh = tmp_path / "ssh"
-    ssh.write_text(f'#!/bin/sh\necho "$@" >> {said}\nexit 255\n')
+    ssh.write_text(f'#!/bin/sh\necho "$@" >> {arguments}\nexit 255\n')
     ssh.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": "ssh://builder"}
     done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("no Docker engine answers at ssh://builder (DOCKER_HOST): ")
-    assert "builder" in said.read_text()
-    assert "dial-stdio" in said.read_text()
-    assert "-p" not in said.read_text().split()  # the port is ~/.ssh/config's
+    assert "builder" in arguments.read_text()
+    assert "dial-stdio" in arguments.read_text()
+    assert "-p" not in arguments.read_text().split()  # the port is ~/.ssh/config's
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,14 @@ def gone(*_args, **_kwargs):
 
 
 @pytest.mark.parametrize(
-    ("container", "said"),
+    ("container", "expected"),
     [
         (SimpleNamespace(logs=lambda **_: Stream([b"[1/2] cc\n"]), wait=gone), [b"[1/2] cc\n"]),
         (SimpleNamespace(logs=gone), []),
     ],
     ids=["after the log's end", "at the beginning"],
 )
-def test_an_engine_that_dies_while_the_log_is_followed(container, said):
+def test_an_engine_that_dies_while_the_log_is_followed(container, expected):
     engine = DockerEngine.__new__(DockerEngine)  # without a client: nothing else of it is asked
     engine._find = lambda _: container
     seen = []
@@ -47,7 +47,7 @@ def test_an_engine_that_dies_while_the_log_is_followed(container, said):
 
     with pytest.raises(InfrastructureError, match="the Docker engine: it does not answer any more"):
         follow()
-    assert seen == said
+    assert seen == expected
     following = engine.logs("1e5cc8bafcfc")
     engine._find = gone
     with pytest.raises(InfrastructureError, match="does not answer any more"):

@@ -59,9 +59,9 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
     store = fresh()
     costs = []
     for number in range(6):
-        watched = Watched(store)
-        put(watched, make_wheel(f"canary-{number}-py3-none-any.whl"))
-        costs.append(watched.calls)
+        recorder = Watched(store)
+        put(recorder, make_wheel(f"canary-{number}-py3-none-any.whl"))
+        costs.append(recorder.calls)
     assert costs == [12] + [8] * 5
 
 
@@ -156,20 +156,20 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, op
 
 def test_a_write_that_is_refused_although_nothing_is_there(fresh, make_wheel, put):
     """A proxy that answers 412 by itself, at any write: the publish ends, or ends well when it is run again."""
-    refused, asked = [], []
+    refused, writes = [], []
 
     class Refusing(Watched):
         def _call(self, name, arguments, options):
             if name in {"create", "replace"}:
-                asked.append(arguments[0])
-                if len(asked) == at:
+                writes.append(arguments[0])
+                if len(writes) == at:
                     refused.append(arguments[0])
                     return False
             return super()._call(name, arguments, options)
 
     while True:
         store, at = fresh(), len(refused) + 1
-        asked.clear()
+        writes.clear()
         try:
             put(Refusing(store), make_wheel(FIRST))
         except InfrastructureError:
@@ -190,9 +190,9 @@ def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wh
             if number == wanted:
                 put(store, first)
 
-        watched = Watched(store, before=interfere)
-        put(watched, second)
-        if watched.calls < wanted:
+        recorder = Watched(store, before=interfere)
+        put(recorder, second)
+        if recorder.calls < wanted:
             break
         assert check(store) == [], wanted
         assert listed(store) == [FIRST, SECOND], wanted
@@ -254,6 +254,6 @@ def test_a_store_that_loses_wheels_is_refused_before_the_first_write(tmp_path, m
 
 def test_progress_is_that_of_the_wheel(fresh, make_wheel, put):
     """Not of its METADATA, which is stored after it."""
-    wheel, told = make_wheel(FIRST), []
-    put(fresh(), wheel, progress=told.append)
-    assert told[-1] == wheel.path.stat().st_size
+    wheel, sizes = make_wheel(FIRST), []
+    put(fresh(), wheel, progress=sizes.append)
+    assert sizes[-1] == wheel.path.stat().st_size

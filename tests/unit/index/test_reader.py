@@ -21,10 +21,10 @@ class Answers(Handler):
     """Sends what a test put into `answer`: headers and a body."""
 
     answer: tuple[dict[str, str], bytes]
-    asked: list[str | None]
+    encodings: list[str | None]
 
     def do_GET(self):
-        self.asked.append(self.headers.get("Accept-Encoding"))
+        self.encodings.append(self.headers.get("Accept-Encoding"))
         headers, body = self.answer
         self.reply(200, body, headers)
 
@@ -32,7 +32,7 @@ class Answers(Handler):
 @pytest.fixture
 def answering():
     """`answering(headers, body)` gives a reader of a server that answers everything with these."""
-    handler = type("Handler", (Answers,), {"asked": []})
+    handler = type("Handler", (Answers,), {"encodings": []})
     with answered_by(handler) as url:
 
         def answering(headers, body):
@@ -40,7 +40,7 @@ def answering():
             return open_reader(url)
 
         yield answering
-    assert set(handler.asked) <= {"identity"}
+    assert set(handler.encodings) <= {"identity"}
 
 
 def test_an_object_is_asked_for_as_it_is(answering):
@@ -50,14 +50,14 @@ def test_an_object_is_asked_for_as_it_is(answering):
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "told"),
+    ("headers", "body", "message"),
     [
         ({"Content-Length": "99999"}, PAGE, "cut off after"),
         ({"Transfer-Encoding": "chunked"}, b"ffff\r\nshort", "IncompleteRead|cut off|timed out"),
     ],
 )
-def test_a_damaged_answer_is_a_failure_of_the_server_and_no_other_object(answering, headers, body, told):
-    with pytest.raises(InfrastructureError, match=told):
+def test_a_damaged_answer_is_a_failure_of_the_server_and_no_other_object(answering, headers, body, message):
+    with pytest.raises(InfrastructureError, match=message):
         answering(headers, body).get("catalog.json")
 
 

@@ -44,9 +44,9 @@ def test_what_a_container_wrote_there_counts_for_nothing(run, tmp_path):
 def test_a_runner_that_gathers_the_inputs_says_them(run, tmp_path):
     context = run("github", inputs={"wheels": {}, "cache": None})
     assert note_inputs(context, tmp_path / "built") == BuildInputs()  # an older farm there leaves none
-    told = {"wheels": {"torch-2.whl": "f" * 64}}
-    (tmp_path / "built/inputs.json").write_text(json.dumps(told))
-    assert note_inputs(context, tmp_path / "built") == BuildInputs(**told)
+    document = {"wheels": {"torch-2.whl": "f" * 64}}
+    (tmp_path / "built/inputs.json").write_text(json.dumps(document))
+    assert note_inputs(context, tmp_path / "built") == BuildInputs(**document)
 
 
 HOSTILE = ["", "[]", "{", '{"image": 1}', '{"wheels": {"../x": "f"}}', '{"more": 1}']

@@ -139,8 +139,8 @@ def test_a_wheel_of_another_release_than_the_recipes_is_refused(tmp_path, built,
         repaired = repair_built(plan, tmp_path / "built", tmp_path / "repaired").wheel
         assert repaired.name.startswith(f"torchvision-{plan.version}-")
     else:
-        said = re.escape(f"made torchvision {built}, and the recipe's version is 0.21.0")
-        with pytest.raises(BuildFailedError, match=said):
+        message = re.escape(f"made torchvision {built}, and the recipe's version is 0.21.0")
+        with pytest.raises(BuildFailedError, match=message):
             repair_built(plan, tmp_path / "built", tmp_path / "repaired")
 
 

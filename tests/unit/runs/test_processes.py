@@ -35,13 +35,13 @@ def test_a_writer_killed_in_the_middle_leaves_a_readable_journal(path, python):
         if int(line) >= 20:
             break
     writer.kill()
-    said = [int(line) for line in writer.stdout.read().split()]
+    numbers = [int(line) for line in writer.stdout.read().split()]
     writer.wait(timeout=120)
     with Journal(path) as journal:
         [run] = journal.runs()
         seen = [event.data["n"] for event in journal.events(run.id)[1:]]
         assert seen == list(range(len(seen)))  # no hole, no half
-        assert len(seen) >= max([20, *said])  # what was reported as written is there
+        assert len(seen) >= max([20, *numbers])  # what was reported as written is there
         journal.event(run.id, "after")  # no lock is left behind
     raw = sqlite3.connect(path)
     assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -34,9 +34,9 @@ DRIVERS = (
 )
 DRIVERS += ("580.65.06", "590.48.01", "610.43.02", "R")
 RUN = """
-const [script, facts, asked] = process.argv.slice(1);
+const [script, facts, cases] = process.argv.slice(1);
 const read = (path) => JSON.parse(require("fs").readFileSync(path));
-const answers = require(script)(read(facts)), { questions, texts, names, builds } = read(asked);
+const answers = require(script)(read(facts)), { questions, texts, names, builds } = read(cases);
 const own = ([sm, platform, driver]) => answers.own({ sms: [sm], platform, driver, python: null });
 const rows = (q) => answers.others(q).map((row) => [row.maker, row.torch, row.install]);
 process.stdout.write(JSON.stringify({
@@ -127,28 +127,28 @@ def names():
 
 
 def test_python_and_javascript_give_the_same_answers(node, tmp_path):
-    asked = {"questions": list(questions()), "texts": TEXTS, "names": list(names()), "builds": BUILDS}
-    document = {**asked, "questions": [vars(question) for question in asked["questions"]]}
+    cases = {"questions": list(questions()), "texts": TEXTS, "names": list(names()), "builds": BUILDS}
+    document = {**cases, "questions": [vars(question) for question in cases["questions"]]}
     (tmp_path / "facts.json").write_text(json.dumps(pages.data(ROOT, [])))
-    (tmp_path / "asked.json").write_text(json.dumps(document))
+    (tmp_path / "cases.json").write_text(json.dumps(document))
     script = pages.TEMPLATES / "answers.js"
-    command = [node, "-e", RUN, str(script), str(tmp_path / "facts.json"), str(tmp_path / "asked.json")]
+    command = [node, "-e", RUN, str(script), str(tmp_path / "facts.json"), str(tmp_path / "cases.json")]
     theirs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)
-    for question, answer in zip(asked["questions"], theirs["best"], strict=True):
+    for question, answer in zip(cases["questions"], theirs["best"], strict=True):
         assert official.best(question).to_json() == answer, question
-    for question, found in zip(asked["questions"], theirs["others"], strict=True):
+    for question, found in zip(cases["questions"], theirs["others"], strict=True):
         ours = [[row.maker, row.torch, official.install(row, question)] for row in official.others(question)]
         assert ours == found, question
     for text, found in zip(TEXTS, theirs["read"], strict=True):
         ours = gpus.read_paste(text)
         assert {"cards": list(ours.cards), "driver": ours.driver, "problem": ours.problem} == found, text
-    for name, found, company in zip(asked["names"], theirs["find"], theirs["maker"], strict=True):
+    for name, found, company in zip(cases["names"], theirs["find"], theirs["maker"], strict=True):
         assert sorted({(card.name, card.sm) for card in gpus.find(name)}) == [tuple(pair) for pair in found], name
         assert gpus.maker(name) == company, name
     for (sm, place, driver), found in zip(BUILDS, theirs["own"], strict=True):
         ours = [build.words for build in own_builds(ROOT, machine_of((sm,), place, driver=driver))]
         assert ours == [row[3] for row in found], (sm, place, driver)
-    runs = [official.best(question).runs for question in asked["questions"]]
+    runs = [official.best(question).runs for question in cases["questions"]]
     assert 200 < sum(runs) < QUESTIONS - 200  # both answers come
 
 

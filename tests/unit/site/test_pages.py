@@ -99,9 +99,9 @@ def test_channels_that_were_tested_come_first_and_others_say_so(offered):
 @pytest.mark.parametrize(("card", "sm"), [("K40", "35"), ("GTX 1080 Ti", "61"), ("V100", "70")])
 def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root, card, sm):
     main(["--project", str(root), "why", "--official", "--gpu", card, "--json"])
-    said = [each["words"] for each in json.loads(capsys.readouterr().out)["own"]]
+    commands = [each["words"] for each in json.loads(capsys.readouterr().out)["own"]]
     data = json.loads(read(offered["index.html"]).scripts[0])
-    assert [row[3] for row in data["own"]["linux-x86_64"][sm]][:3] == said
+    assert [row[3] for row in data["own"]["linux-x86_64"][sm]][:3] == commands
 
 
 def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(offered, store, put_verified):

@@ -75,8 +75,8 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(put, keep)
 
     first = kept(TORCH, emulated)
     assert first.state == "tested"  # for a GPU, whose part was not run
-    told = "CPU part passed; GPU part not run: no NVIDIA driver"
-    assert [(s.where, s.outcome) for s in first.tests] == [("SandyBridge (emulated)", told)]
+    outcome = "CPU part passed; GPU part not run: no NVIDIA driver"
+    assert [(s.where, s.outcome) for s in first.tests] == [("SandyBridge (emulated)", outcome)]
     on_card = kept(TORCH, emulated, PASSED | {"checks": [CPU, card]})
     assert on_card.state == "smoked"
     where = "a real CPU (x86_64), 0: Tesla K40m (sm_35)"

@@ -143,8 +143,8 @@ def test_a_wheel_of_another_platform_is_known_before_it_is_installed():
 
 
 def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
-    said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-    full = program(tmp_path, "pip", f"echo '{said}'; exit 1")
+    message = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    full = program(tmp_path, "pip", f"echo '{message}'; exit 1")
     monkeypatch.setattr(sys, "executable", str(full))
     monkeypatch.setattr(tempfile, "tempdir", "/some/tmp")
     with pytest.raises(InfrastructureError, match="No space left on device") as error:

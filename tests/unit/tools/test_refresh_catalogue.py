@@ -109,9 +109,9 @@ def refresh(index, folder, capsys):
     def run(*words):
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         code = refresh_catalogue.main([*words, "--index", index.url])
-        said = capsys.readouterr()
+        output = capsys.readouterr()
         changed = {path.name for path in folder.iterdir() if path.read_bytes() != before[path.name]}
-        return code, said, changed
+        return code, output, changed
 
     return run
 
@@ -134,17 +134,17 @@ def test_what_the_catalogue_has_is_nothing_new(refresh, index):
     for name, kit in catalog.toolkits().items():
         if refresh_catalogue.release_key(name) >= refresh_catalogue.OLDEST_CUDA:
             index.add("cuda-toolkit", f"cuda_toolkit-{kit.release}-py2.py3-none-any.whl")
-    code, said, changed = refresh("torch", "cuda", "--check", "--write")
-    assert (code, said.out, changed) == (0, "", set())
-    assert said.err.startswith("kept by hand:\n")
-    assert said.err.endswith("\nnothing new\n")
+    code, output, changed = refresh("torch", "cuda", "--check", "--write")
+    assert (code, output.out, changed) == (0, "", set())
+    assert output.err.startswith("kept by hand:\n")
+    assert output.err.endswith("\nnothing new\n")
 
 
 def test_a_python_that_a_known_release_has_wheels_for_is_named(refresh, index):
     index.add("torch", "torch-2.10.0-cp399-cp399-manylinux_2_28_x86_64.whl")
-    code, said, changed = refresh("torch", "--check", "--write")
-    assert (code, said.out, changed) == (1, "", set())
-    assert "torch 2.10.0: linux wheels for py399, which its `pythons` lacks" in said.err
+    code, output, changed = refresh("torch", "--check", "--write")
+    assert (code, output.out, changed) == (1, "", set())
+    assert "torch 2.10.0: linux wheels for py399, which its `pythons` lacks" in output.err
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_what_is_no_release_is_not_proposed(refresh, index, file, more):
 
 def test_a_new_torch_is_proposed_as_a_patch_and_written_only_when_asked(refresh, index, folder):
     new_torch(index)
-    code, said, changed = refresh("torch", "--check")
+    code, output, changed = refresh("torch", "--check")
     assert (code, changed) == (1, set())
-    added = [line[1:] for line in said.out.splitlines() if line.startswith("+") and not line.startswith("+++")]
-    assert said.out.startswith("--- a/farm/catalog/torch.yaml\n+++ b/farm/catalog/torch.yaml\n")
+    added = [line[1:] for line in output.out.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert output.out.startswith("--- a/farm/catalog/torch.yaml\n+++ b/farm/catalog/torch.yaml\n")
     assert added[0] == '  "9.0.0":'
-    assert not [line for line in said.out.splitlines()[2:] if line.startswith("-")]
-    assert "torch 9.0.0: the other CUDA flavours in RELEASE.md" in said.err
+    assert not [line for line in output.out.splitlines()[2:] if line.startswith("-")]
+    assert "torch 9.0.0: the other CUDA flavours in RELEASE.md" in output.err
 
     assert refresh("torch", "--write")[::2] == (0, {"torch.yaml"})
     release = load(folder / "torch.yaml", models.TorchReleases).releases["9.0.0"]
@@ -197,7 +197,7 @@ def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a
     index.add("cuda-toolkit", "cuda_toolkit-99.1.0-py2.py3-none-any.whl", meta)
     tools = {"nvidia/cu99/bin/ptxas": PTXAS, "nvidia/cu99/include/crt/host_config.h": HEADER}
     index.add("nvidia-cuda-nvcc", "nvidia_cuda_nvcc-99.1-py3-none-manylinux2014_x86_64.whl", tools)
-    code, said, changed = refresh("cuda", "--write", "--check")
+    code, output, changed = refresh("cuda", "--write", "--check")
     assert (code, changed) == (1, {"cuda.yaml"})
     kit = load(folder / "cuda.yaml", models.Toolkits).toolkits["99.1"]
     assert (kit.release, kit.sm, kit.gcc_max, kit.msvc_min, kit.msvc_max) == (
@@ -208,7 +208,7 @@ def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a
         1959,
     )
     assert (kit.driver_linux, kit.driver_windows) == (None, None)
-    assert "CUDA 99.1: drivers" in said.err
+    assert "CUDA 99.1: drivers" in output.err
 
 
 TAGS = {
@@ -223,13 +223,13 @@ def toolkit_of_wheels(index, lost=(), moved=None):
     """CUDA 13.9.2 in wheels, as NVIDIA's of 13.4: without the files `lost`, the package `moved` in another folder."""
     known = catalog.wheel_toolkits()["13.5"]
     packages = sorted({package for names in known.components.values() for package in names})
-    asked = {package: f"13.9.{number}" for number, package in enumerate(packages)}
-    lines = [f"Requires-Dist: {name}=={version}.*; extra == 'all'" for name, version in asked.items()]
+    versions = {package: f"13.9.{number}" for number, package in enumerate(packages)}
+    lines = [f"Requires-Dist: {name}=={version}.*; extra == 'all'" for name, version in versions.items()]
     # As cuda-toolkit asks for nvJitLink: any that is new enough.
     lines = [re.sub(r"nvjitlink==([\d.]+)\.\*", r"nvjitlink<14,>=\1", line) for line in lines]
     meta = {"cuda_toolkit-13.9.2.0.dist-info/METADATA": "\n".join(lines) + "\n"}
     index.add("cuda-toolkit", "cuda_toolkit-13.9.2.0-py2.py3-none-any.whl", meta)
-    for package, version in asked.items():
+    for package, version in versions.items():
         folder = "nvidia/cu14" if package == moved else "nvidia/cu13"
         held = known.libraries[package].files if package in known.libraries else ["x.so"]
         names = [one.replace("*", "9") for one in held if one not in lost]
@@ -260,18 +260,18 @@ def test_a_toolkit_in_wheels_is_pinned_for_each_platform(refresh, index, folder)
 
 @pytest.mark.usefixtures("cuda_13_9")
 @pytest.mark.parametrize(
-    ("change", "said_of_it"),
+    ("change", "message"),
     [
         ({"lost": ["libcufft.so.12"]}, "nvidia_cufft-13.9.8-py3-none-manylinux_2_27_x86_64.whl has no libcufft.so.12"),
         ({"moved": "nvidia-nvvm"}, "nvidia_nvvm-13.9.15-py3-none-manylinux_2_27_x86_64.whl has nvidia/cu14/lib/x.so"),
     ],
 )
-def test_a_toolkit_that_lies_otherwise_is_left_to_a_person(refresh, index, change, said_of_it):
+def test_a_toolkit_that_lies_otherwise_is_left_to_a_person(refresh, index, change, message):
     toolkit_of_wheels(index, **change)
-    code, said, changed = refresh("toolkits", "--write", "--check")
+    code, output, changed = refresh("toolkits", "--write", "--check")
     assert (code, changed) == (1, set())
-    assert said_of_it in said.err
-    assert said.err.rstrip().endswith("write a layout")
+    assert message in output.err
+    assert output.err.rstrip().endswith("write a layout")
 
 
 def test_code_for_one_gpu_counts_for_a_cudnns_sms(refresh, index, folder):
@@ -291,15 +291,15 @@ def test_code_for_one_gpu_counts_for_a_cudnns_sms(refresh, index, folder):
 def test_an_index_that_fails_changes_nothing(refresh, index):
     new_torch(index)
     index.ranges = False
-    code, said, changed = refresh("torch", "--write")
+    code, output, changed = refresh("torch", "--write")
     assert (code, changed) == (9, set())
-    assert said.err.startswith("refresh-catalogue: ")
+    assert output.err.startswith("refresh-catalogue: ")
     for listing in ([{"filename": "torch"}, {}], ["torch"], {"a": 1}, [{"filename": 3}], 7):
         index.pages["torch"] = listing
-        code, said, changed = refresh("torch", "--write")
+        code, output, changed = refresh("torch", "--write")
         assert (code, changed) == (9, set())
-        assert "no index of PEP 691" in said.err
+        assert "no index of PEP 691" in output.err
     del index.pages["torch"]
-    code, said, changed = refresh("torch", "--write")
+    code, output, changed = refresh("torch", "--write")
     assert (code, changed) == (9, set())
-    assert "404" in said.err
+    assert "404" in output.err

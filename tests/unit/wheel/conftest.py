@@ -162,7 +162,7 @@ def build_elf(
     at = place(".shstrtab", titles.data)
     headers.append(struct.pack("<IIQQQQIIQQ", title, 3, 0, 0, at, len(titles.data), 0, 0, 1, 0))
     table_at = place("headers", b"".join(headers))
-    asked = place(".interp", interpreter.encode() + b"\0") if interpreter else 0
+    interp_at = place(".interp", interpreter.encode() + b"\0") if interpreter else 0
     identity = b"\x7fELF\x02\x01\x01" + b"\0" * 9
     body[:64] = identity + struct.pack(
         "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 5, 64, len(headers), len(headers) - 1
@@ -171,7 +171,7 @@ def build_elf(
     body[64:120] = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, len(body), len(body), pages)
     body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
     body[176:232] = struct.pack("<IIQQQQQQ", 0 if stack is None else 0x6474E551, stack or 0, 0, 0, 0, 0, 0, 16)
-    body[232:288] = struct.pack("<IIQQQQQQ", 3 if interpreter else 0, 4, asked, asked, asked, 0, 0, 1)
+    body[232:288] = struct.pack("<IIQQQQQQ", 3 if interpreter else 0, 4, interp_at, interp_at, interp_at, 0, 0, 1)
     body[288:344] = struct.pack("<IIQQQQQQ", 7 if tls else 0, 4, 0, 0, 0, 0, tls, 8)
     return bytes(body)
 

@@ -86,7 +86,7 @@ def pack(
     start = len(body)
     directory += more
     n = len(members)
-    said = {"disk": 0, "here": n, "count": n, "length": len(directory), "start": start} | dict(end or {})
+    record = {"disk": 0, "here": n, "count": n, "length": len(directory), "start": start} | dict(end or {})
     out = body + directory
     if end64 is not None:
         wide = {"record": 44, "here": n, "count": n, "length": len(directory), "start": start, "at": len(out)}
@@ -94,8 +94,8 @@ def pack(
         out += struct.pack("<4sQ2H2I4Q", b"PK\6\6", wide["record"], 45, 45, 0, 0, wide["here"], wide["count"],
                            wide["length"], wide["start"])  # fmt: skip
         out += struct.pack("<4sIQI", b"PK\6\7", 0, wide["at"], 1)
-        said |= {"here": 0xFFFF, "count": 0xFFFF, "length": 0xFFFFFFFF, "start": 0xFFFFFFFF}
-    order = (said["disk"], 0, said["here"], said["count"], said["length"], said["start"], len(comment))
+        record |= {"here": 0xFFFF, "count": 0xFFFF, "length": 0xFFFFFFFF, "start": 0xFFFFFFFF}
+    order = (record["disk"], 0, record["here"], record["count"], record["length"], record["start"], len(comment))
     return out + struct.pack("<4s4H2IH", b"PK\5\6", *order) + comment
 
 

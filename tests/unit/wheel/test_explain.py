@@ -303,9 +303,9 @@ def test_command(package, make_elf, capsys, monkeypatch):
     assert main(["inspect", str(wheel), "--explain", " "]) == 2
     # What no loader says is looked up among the causes of failed smoke tests.
     assert main(["inspect", str(folder), "--explain", "RuntimeError: Numpy is not available"]) == 0
-    said = capsys.readouterr().out
-    assert 'what was built with numpy 1 take no other: pip install "numpy<2"' in said
-    assert 'a recipe says so by requires: ["numpy<2"]' in said
+    output = capsys.readouterr().out
+    assert 'what was built with numpy 1 take no other: pip install "numpy<2"' in output
+    assert 'a recipe says so by requires: ["numpy<2"]' in output
     assert main(["inspect", str(folder), "--explain", "it does not work"]) == 2
     assert "no known error in the message" in capsys.readouterr().err
 

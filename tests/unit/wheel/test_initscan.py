@@ -138,9 +138,9 @@ def test_a_pointer_that_another_library_gives_leads_to_no_table(scan):
     start = b"\x48\x8b\x05" + struct.pack("<i", got - (CODE + 7)) + b"\x48\x85\xc0\x74\x02\xff\xd0" + RET
     code = text(p0=start, p64=VPADDD_YMM + RET)
     ours = (got + 8, 8, CODE + 64)  # RELATIVE: the address of a function of its own
-    asked = {"init": [0], "takes": ["__gmon_start__"]}
-    assert features(scan(code, relocations=[(got, 3 << 32 | 6, 0), ours], **asked)) == {}
-    assert features(scan(code, relocations=[(got, 8, CODE + 32), ours], **asked)) != {}
+    options = {"init": [0], "takes": ["__gmon_start__"]}
+    assert features(scan(code, relocations=[(got, 3 << 32 | 6, 0), ours], **options)) == {}
+    assert features(scan(code, relocations=[(got, 8, CODE + 32), ours], **options)) != {}
 
 
 def test_resolvers_of_indirect_functions_run_on_loading(scan):

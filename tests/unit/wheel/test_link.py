@@ -53,7 +53,7 @@ def test_runpath(found, make_elf, runpath, text):
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("options", "text"),
     [
         ({"stack": 7}, "asks for an executable stack"),
         ({"stack": None}, "asks for an executable stack"),  # what x86-64 has without a word
@@ -70,8 +70,8 @@ def test_runpath(found, make_elf, runpath, text):
         ({"pages": 4096}, None),
     ],
 )
-def test_what_loaders_refuse(found, make_elf, asked, text):
-    wrong = found({"canary/_C.so": make_elf(needed=["libc.so.6"], **asked)})
+def test_what_loaders_refuse(found, make_elf, options, text):
+    wrong = found({"canary/_C.so": make_elf(needed=["libc.so.6"], **options)})
     assert [what for _, what in wrong if text is None or text not in what] == []
     assert len(wrong) == (text is not None)
 

@@ -287,16 +287,16 @@ def test_a_failed_command_leaves_no_folder(tmp_path, wheel, capsys):
 
 @pytest.mark.parametrize("how", [["--into", "canary"], ["--tools"]])
 @pytest.mark.parametrize(
-    ("platform", "said"), [("macosx_11_0_arm64.macosx_10_9_x86_64", True), ("macosx_11_0_arm64.any", False)]
+    ("platform", "warning"), [("macosx_11_0_arm64.macosx_10_9_x86_64", True), ("macosx_11_0_arm64.any", False)]
 )
-def test_it_is_said_that_libraries_for_macos_are_not_read(tmp_path, make_wheel, capsys, platform, said, how):
+def test_it_is_said_that_libraries_for_macos_are_not_read(tmp_path, make_wheel, capsys, platform, warning, how):
     files = {"canary/_C.abi3.so": b"\xcf\xfa\xed\xfe"}
     tags = [f"cp311-abi3-{each}" for each in platform.split(".")]
     wheel = make_wheel(tmp_path, files, tag=f"cp311-abi3-{platform}", wheel_tags=tags)
     assert main(["repair", str(wheel), *how, "-o", str(tmp_path / "new")]) == 0
     *lines, path = capsys.readouterr().out.splitlines()
     assert path == str(tmp_path / "new" / wheel.name)
-    assert [line.partition(":")[0] for line in lines] == (["libraries for macOS are not read"] if said else [])
+    assert [line.partition(":")[0] for line in lines] == (["libraries for macOS are not read"] if warning else [])
 
 
 def test_a_wheel_that_was_renamed_by_hand_is_for_the_machine_of_its_name(tmp_path, make_wheel, make_elf):

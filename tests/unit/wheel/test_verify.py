@@ -607,7 +607,7 @@ def test_a_finding_without_a_member(tmp_path, make_wheel, make_elf, capsys):
     """The platform's tag belongs to no member: what is said of it begins with the tag."""
     wheel = make_wheel(tmp_path, {"canary/_C.so": make_elf(needed=["libc.so.6"])})
     assert main(["verify", str(wheel)]) == 6
-    said = capsys.readouterr().err
-    assert "  - platform tag linux_x86_64 is not a manylinux tag" in said
+    stderr = capsys.readouterr().err
+    assert "  - platform tag linux_x86_64 is not a manylinux tag" in stderr
     assert main(["verify", str(wheel), "--waive", "platform:*=only here"]) == 0
     assert "waived: platform tag linux_x86_64" in "".join(capsys.readouterr())

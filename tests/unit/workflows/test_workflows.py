@@ -403,15 +403,15 @@ def test_a_channel_that_is_not_there(shell):
 
 def test_the_labels_of_a_smoke_test(shell):
     script = step_of("smoke.yml", "plan", "Which runner")
-    asked = {"CHANNEL": "kepler-2.0.1", "PACKAGE": "canary", "PLATFORM": "linux", "VARIANT": "sm35-avx-py311"}
-    done, outputs = shell(script, LABELS="", **asked)
+    variables = {"CHANNEL": "kepler-2.0.1", "PACKAGE": "canary", "PLATFORM": "linux", "VARIANT": "sm35-avx-py311"}
+    done, outputs = shell(script, LABELS="", **variables)
     assert done.returncode == 0, done.stderr
     assert json.loads(outputs["labels"]) == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm35", "avx"]
-    asked["VARIANT"] = "sm35-avx-py314"  # not in the matrix
-    done, outputs = shell(script, LABELS='["self-hosted", "k40"]', **asked)
+    variables["VARIANT"] = "sm35-avx-py314"  # not in the matrix
+    done, outputs = shell(script, LABELS='["self-hosted", "k40"]', **variables)
     assert json.loads(outputs["labels"]) == ["self-hosted", "k40"]
     for bad in ("[", ""):
-        done, outputs = shell(script, LABELS=bad, **asked)
+        done, outputs = shell(script, LABELS=bad, **variables)
         assert (done.returncode, outputs) == (2, {})
 
 
@@ -465,11 +465,11 @@ def test_the_lock_of_the_build_backend_has_what_the_project_asks_for():
 
     from packaging.requirements import Requirement
 
-    (asked,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (requirement,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     locked = (ROOT / "requirements-build.lock").read_text()
     name, _, version = locked.split()[0].partition("==")
-    assert Requirement(asked).name == name
-    assert Requirement(asked).specifier.contains(version)
+    assert Requirement(requirement).name == name
+    assert Requirement(requirement).specifier.contains(version)
     assert locked.count("--hash=sha256:") >= 1
 
 
