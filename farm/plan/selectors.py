@@ -55,7 +55,7 @@ class Candidate:
 def candidate(
     project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None, channel_name: str | None = None
 ) -> Candidate:
-    """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
+    """The build that the selectors mean; `fields` are further ones of the stack, such as a driver.
 
     The base image and the cuDNN that no one asked for give way where they alone stand against the build. `channel_name`
     is a channel to try in the place of the default one. Raises UsageError: a package, platform, channel, option or
