@@ -99,7 +99,7 @@ def companions(index: str, package: str) -> dict[str, tuple[str, str]]:
         by_version.setdefault(wheel.version, []).append(wheel)
     newest = sorted(by_version, key=release_key)
 
-    def asked(version: str) -> tuple[str, str, str] | None:
+    def companion(version: str) -> tuple[str, str, str] | None:
         chosen = probe(by_version[version], PLATFORMS["linux"])
         if chosen is None:
             return None
@@ -110,7 +110,7 @@ def companions(index: str, package: str) -> dict[str, tuple[str, str]]:
 
     with ThreadPoolExecutor(JOBS) as pool:
         # In rising order, so that the newest companion of a release is the one that stays.
-        return {each[0]: each[1:] for each in pool.map(asked, newest[-40:]) if each}
+        return {each[0]: each[1:] for each in pool.map(companion, newest[-40:]) if each}
 
 
 def torch_record(version: str, found: Sequence[Wheel], pairs: Sequence[dict[str, tuple[str, str]]]) -> str:
@@ -203,9 +203,9 @@ def compiled_sms(ptxas: bytes) -> list[int]:
         program = Path(folder) / "ptxas"
         program.write_bytes(ptxas)
         program.chmod(0o700)
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+        usage = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
     # Only the help of this one option: others list SMs too.
-    names = re.search(r"--gpu-name.*?Default", told, re.DOTALL)
+    names = re.search(r"--gpu-name.*?Default", usage, re.DOTALL)
     return sorted({int(number) for number in re.findall(r"sm_(\d{2,3})", names[0] if names else "")})
 
 
@@ -239,13 +239,13 @@ def refresh_cuda(index: str, notes: Notes) -> Iterator[Proposal]:
         if short in catalog.toolkits():
             continue
         # The wheel `cuda-toolkit` is empty: its requirements name the wheels of the parts.
-        asked = dict(
+        pins = dict(
             re.findall(
                 r"(nvidia-cuda-(?:nvcc|crt)(?:-cu12)?) ?\(?==([\d.]+?)\.\*", "\n".join(RemoteWheel(meta).requirements)
             )
         )
         chosen = {}
-        for package, version in asked.items():
+        for package, version in pins.items():
             there = [w for w in wheels(index, package) if w.version == version]
             if linux := of_release(there, "manylinux.*x86_64"):
                 chosen[package.removesuffix("-cu12")] = linux[0]

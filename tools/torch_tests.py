@@ -222,11 +222,11 @@ def main() -> int:
     first = f"test/{rules['selection'][0]['file']}.py"
     if not (args.source / first).is_file():
         parser.error(f"{args.source}: no {first} in it")
-    asked = subprocess.run(
+    result = subprocess.run(
         [args.python, "-c", "import torch; print(torch.__version__)"],
         capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(),  # not in a tree that has a torch
     )  # fmt: skip
-    version = asked.stdout.strip()
+    version = result.stdout.strip()
     if version.partition("+")[0] != rules["release"]:
         parser.error(f"{args.python}: torch is {version or 'not importable'}; the rules are for {rules['release']}")
     out = args.output.resolve()

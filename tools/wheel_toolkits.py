@@ -40,13 +40,13 @@ def records(index: str, note: Callable[[str], None]) -> Iterator[tuple[str, str,
             if meta is None:
                 note(f"CUDA {cuda}: the index has no cuda-toolkit of its release")
                 continue
-            asked = versions(RemoteWheel(meta).requirements)
+            pins = versions(RemoteWheel(meta).requirements)
             chosen = {
                 platform: [
                     wheel
                     for package in packages
                     for wheel in listed[package]
-                    if wheel.version == asked.get(package) and re.fullmatch(tag, wheel.platform)
+                    if wheel.version == pins.get(package) and re.fullmatch(tag, wheel.platform)
                 ]
                 for platform, tag in PLATFORMS.items()
             }

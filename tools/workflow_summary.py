@@ -32,8 +32,8 @@ def table(names: Iterable[str], jobs: dict[str, str | None], pip: dict[str, str]
         line = f"`{cell(pip[name])}`" if name in pip else ""
         lines.append(f"| {cell(name)} | {' | '.join(marks)} | {line} |")
     total = len(lines) - 2
-    said = ", ".join(f"{stage} {counts[stage]} of {total}" for stage in STAGES)
-    return f"### {said}\n\n" + "\n".join(lines) + "\n"
+    summary = ", ".join(f"{stage} {counts[stage]} of {total}" for stage in STAGES)
+    return f"### {summary}\n\n" + "\n".join(lines) + "\n"
 
 
 def cell(text: str) -> str:

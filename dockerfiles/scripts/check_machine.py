@@ -98,11 +98,11 @@ def unreachable(urls: list[str], sha256: str) -> Lack | None:
     if own and not own.lower().startswith(("http://", "https://")) and Path(own, name).is_file():
         return None
     mirrors = [f"{own}/{name}"] if own.lower().startswith(("http://", "https://")) else []
-    said = ""
+    reason = ""
     for place in (*mirrors, *urls):
-        if not (said := toolkit.reach(place)):
+        if not (reason := toolkit.reach(place)):
             return None
-    text = f"{toolkit.public_url(urls[0])} cannot be reached: {said}"
+    text = f"{toolkit.public_url(urls[0])} cannot be reached: {reason}"
     return Lack(9, text, f"put {name} (sha256 {sha256}) into a folder, and: set FARM_ARCHIVES=FOLDER")
 
 

@@ -17,9 +17,9 @@ POLL_S = 0.2
 def follow(batch: str, log: Path) -> int:
     """The exit code of `batch`."""
     shown = 0
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            ["cmd", "/d", "/c", batch], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            ["cmd", "/d", "/c", batch], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         while True:
             ended = process.poll() is not None
@@ -28,8 +28,8 @@ def follow(batch: str, log: Path) -> int:
                 break
             time.sleep(POLL_S)
         if not shown:
-            said.seek(0)
-            shutil.copyfileobj(said, sys.stdout.buffer)
+            output.seek(0)
+            shutil.copyfileobj(output, sys.stdout.buffer)
             sys.stdout.buffer.flush()
     return process.returncode
 

@@ -75,10 +75,10 @@ def install(url: str, sha256: str, version: str, prefix: Path) -> None:
         unpack(archive, prefix)
     for file in sorted(prefix.glob("lib/python3*/_sysconfigdata_*.py")):
         file.write_text(localized(file.read_text(encoding="utf-8"), prefix), encoding="utf-8")
-    asked = subprocess.run([str(prefix / "bin/python3"), "-I", "-c", ASK], capture_output=True, text=True, check=False)
-    answer = asked.stdout.split()
-    if asked.returncode or answer[0] != version.rstrip("t") or (answer[1] == "1") != version.endswith("t"):
-        raise ArchiveError(f"{public_url(url)}: no Python {version}: {(asked.stdout or asked.stderr)[-300:].strip()}")
+    result = subprocess.run([str(prefix / "bin/python3"), "-I", "-c", ASK], capture_output=True, text=True, check=False)
+    answer = result.stdout.split()
+    if result.returncode or answer[0] != version.rstrip("t") or (answer[1] == "1") != version.endswith("t"):
+        raise ArchiveError(f"{public_url(url)}: no Python {version}: {(result.stdout or result.stderr)[-300:].strip()}")
     print(f"Python {version} in {prefix}")
 
 

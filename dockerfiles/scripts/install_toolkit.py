@@ -245,8 +245,8 @@ def _curl(url: str, target: Path, limit: int, *more: str) -> tuple[int, str]:
         done = subprocess.run(command, input=config.encode(), capture_output=True, check=False)
     except FileNotFoundError:
         raise InstallError("curl.exe is not there: Windows 10 1803 and newer have it in System32") from None
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return done.returncode, said[-1][:300] if said else f"curl ended with {done.returncode}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return done.returncode, lines[-1][:300] if lines else f"curl ended with {done.returncode}"
 
 
 def fetch(url: str, target: Path, limit: int) -> None:
@@ -259,13 +259,13 @@ def fetch(url: str, target: Path, limit: int) -> None:
     """
     too_large = ArchiveError(f"{public_url(url)}: larger than {limit >> 20} MiB")
     if CURL:
-        code, said = _curl(url, target, limit)
+        code, message = _curl(url, target, limit)
         if code == CURL_TOO_LARGE or (code == 0 and target.stat().st_size > limit):
             raise too_large
         if code == CURL_DISK:
             raise InstallError(f"{target} cannot be written; check disk space and permissions")
         if code:
-            raise OSError(said)
+            raise OSError(message)
         return
     size = 0
     with _opener().open(_request(url, 0), timeout=TIMEOUT_S) as body, target.open("wb") as out:
@@ -279,8 +279,8 @@ def fetch(url: str, target: Path, limit: int) -> None:
 def reach(url: str) -> str:
     """Asks a server for the first byte of a file; empty, or why it does not come."""
     if CURL:
-        code, said = _curl(url, Path(os.devnull), sys.maxsize, "--range", "0-0", "--max-time", "60", "--retry", "0")
-        return said if code else ""
+        code, message = _curl(url, Path(os.devnull), sys.maxsize, "--range", "0-0", "--max-time", "60", "--retry", "0")
+        return message if code else ""
     try:
         with _opener().open(_request(url, 0), timeout=TIMEOUT_S):
             return ""
@@ -322,10 +322,10 @@ def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
 
 def _append_by_curl(archive: Archive, part: Path, start: int) -> None:
     """`_append` by curl, which looks at the headers by itself."""
-    code, said = _curl(archive.url, part, archive.size, *(("--continue-at", "-") if start else ()))
+    code, message = _curl(archive.url, part, archive.size, *(("--continue-at", "-") if start else ()))
     size = part.stat().st_size if part.exists() else 0
     where = f"{archive.component}: {public_url(archive.url)}"
-    status = re.search(r"returned error: (\d{3})", said)
+    status = re.search(r"returned error: (\d{3})", message)
     if code in CURL_NO_RANGE or (status and status[1] == "416"):
         part.unlink(missing_ok=True)
         raise _RetryError("the server does not continue a file")
@@ -338,7 +338,7 @@ def _append_by_curl(archive: Archive, part: Path, start: int) -> None:
             f"{where}: HTTP {status[1]}; check that the mirror has this file and that this machine may read it"
         )
     if code:
-        raise _RetryError(said)
+        raise _RetryError(message)
     say(f"{archive.component}: {archive.size / 1e6:.1f} MB")
 
 

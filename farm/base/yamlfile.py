@@ -213,7 +213,7 @@ def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: Validati
         if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and problem["loc"] in meant):
             continue
         _, node, at = find(root, problem["loc"])
-        text = ": ".join(part for part in (_dotted(at), _said(problem)) if part)
+        text = ": ".join(part for part in (_dotted(at), _message(problem)) if part)
         if problem["type"] == "string_type" and isinstance(problem["input"], int | float):
             # the word as it is written: 11.10 would be shown as 11.1
             word = str(at[-2]) if at[-1] == "[key]" else node.value
@@ -244,7 +244,7 @@ _NEEDED = {
 """By kind of error, what to write, in the words of YAML and not of Python."""
 
 
-def _said(problem: ErrorDetails) -> str:
+def _message(problem: ErrorDetails) -> str:
     """The error of a value, in words."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind in _NEEDED:

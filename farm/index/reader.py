@@ -149,7 +149,7 @@ def _digest(chunks: Iterator[bytes]) -> str:
 KEY = "catalog.wheels.json"
 WITHDRAWN = "built, and withdrawn from the index"
 
-Said = Annotated[str, AfterValidator(short)]
+Text = Annotated[str, AfterValidator(short)]
 
 
 class Test(BaseModel):
@@ -157,9 +157,9 @@ class Test(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    where: Said
-    date: Said
-    outcome: Said
+    where: Text
+    date: Text
+    outcome: Text
 
 
 class Standing(BaseModel):
@@ -167,7 +167,7 @@ class Standing(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    state: Said
+    state: Text
     tests: tuple[Test, ...] = ()
 
 

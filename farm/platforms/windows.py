@@ -316,10 +316,10 @@ class Windows(Platform):
     def floating(self, plan: Plan) -> list[str]:
         """Unpinned: the compiler below the toolset's second number, and in a container what it is installed on."""
         tags = [tag for tag, core in catalog.windows().servercore.items() if "@sha256:" not in core.image]
-        asked = plan.windows
+        windows = plan.windows
         found = (
-            [f"Visual Studio {asked.visual_studio}: the machine's own {asked.toolset}.*, whichever it is"]
-            if asked
+            [f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, whichever it is"]
+            if windows
             else []
         )
         if tags:

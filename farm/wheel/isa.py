@@ -185,7 +185,7 @@ def scan_starts(data: Buffer, file: Elf | Pe, level: str, called: Collection[str
     entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
     slots = module_slots(walk.addresses_in(entries), image)
     walk.enter(entries, slots)
-    walk.finds.settle(asked=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
+    walk.finds.settle(aside=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
     walk.deepen(image.called)
     return walk.scan(function_symbols(data, file), {*starts, *entries, *slots})
 
@@ -205,10 +205,10 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collect
     if on_load or not sweep.counts:
         walk.descend(starts)
         # The runtime's start-up code asks the CPU in every DLL: for itself.
-        sweep.settle(asked=False)
+        sweep.settle(aside=False)
         walk.asks = False
         walk.enter(entries, slots)
-        sweep.settle(asked=walk.asks)
+        sweep.settle(aside=walk.asks)
         walk.deepen(image.named(lambda name: symbol_name(data, name) in called) if called else ())
     return walk.scan(image.exports(), {*starts, *entries, *slots})
 
@@ -276,10 +276,10 @@ class Finds:
             if len(places) < _PLACES:
                 places.append(address)
 
-    def settle(self, *, asked: bool) -> None:
+    def settle(self, *, aside: bool) -> None:
         """Count what stands behind branches: aside, if the code asks the CPU which way to go."""
         self.behind, kept, self.kept = False, self.kept, []
-        self.aside = asked
+        self.aside = aside
         for features, address in kept:
             self.note(features, address)
         self.aside = False
@@ -460,7 +460,7 @@ class LoadedImage(Image):
         section_ranges(data, self.arrays)
         self.pointers: dict[int, int] = {}  # slot of `.init_array` -> what the loader writes there
         self.elsewhere: dict[int, int] = {}  # and where in the file the name is
-        self.asked = frozenset(called)
+        self.callees = frozenset(called)
         self.called: list[int] = []  # the functions of these names
         self.resolvers: set[int] = set()
         self.entries: list[int] = []  # functions that the interpreter calls: PyInit_NAME
@@ -574,7 +574,7 @@ class LoadedImage(Image):
                     self.resolvers.add(address)
                 elif bytes(self.data[names + name : names + name + 8]).startswith(ENTRY_NAMES):
                     self.entries.append(address)
-                if self.asked and symbol_name(self.data, names + name) in self.asked:
+                if self.callees and symbol_name(self.data, names + name) in self.callees:
                     self.called.append(address)
                 if len(self.resolvers) > _MAX_STARTS or len(self.entries) > _MAX_STARTS:
                     raise _damaged(f"more than {_MAX_STARTS} resolvers or entry points")

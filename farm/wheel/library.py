@@ -319,7 +319,7 @@ _BY_NAME = frozenset({"dlsym", "dlvsym", "GetProcAddress"})
 class _Calls:
     """Calls from one library of a wheel into another while it is imported.
 
-    `seen`: what runs on loading, by member; `asked`: the functions that other libraries call then. `dispatching`: the
+    `seen`: what runs on loading, by member; `callees`: the functions that other libraries call then. `dispatching`: the
     members that choose code at run time.
     """
 
@@ -331,7 +331,7 @@ class _Calls:
             for path, own in self.symbols.items()
             if path in contents.dispatching and path in self.seen
         }
-        self.asked: dict[str, frozenset[str]] = {}
+        self.callees: dict[str, frozenset[str]] = {}
         self.callers: dict[str, set[str]] = {}
 
     def undecided(self) -> set[str]:
@@ -340,7 +340,7 @@ class _Calls:
         while waiting:
             waiting += self._enter(waiting.pop())
         found: set[str] = set()
-        open_ = [path for path in self.asked if self.seen[path].open_ends]
+        open_ = [path for path in self.callees if self.seen[path].open_ends]
         while open_:
             new = self.callers.get(open_.pop(), set()) - found
             found |= new
@@ -355,11 +355,11 @@ class _Calls:
             if not called:
                 continue
             self.callers.setdefault(other, set()).add(path)
-            new = called - self.asked.get(other, frozenset())
-            self.asked[other] = self.asked.get(other, frozenset()) | new
+            new = called - self.callees.get(other, frozenset())
+            self.callees[other] = self.callees.get(other, frozenset()) | new
             # One that is open already stays so: a large library is not read again and again.
             if new and not self.seen[other].open_ends:
-                self.seen[other] = self._scan(other, self.asked[other])
+                self.seen[other] = self._scan(other, self.callees[other])
                 entered.append(other)
         return entered
 

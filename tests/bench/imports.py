@@ -83,10 +83,10 @@ def judged(wheel: Path, level: str, command: list[str] | None) -> tuple[str, str
     """What the static check says, and how the import ends: passed, failed or not decided."""
     before = verify(wheel, Policy(cpu=level, dispatching=("*",)))
     after = emulate(before, wheel, command)
-    return _said(before), _ended(before, after)
+    return _verdict(before), _ended(before, after)
 
 
-def _said(report: Report) -> str:
+def _verdict(report: Report) -> str:
     check = report.check("cpu")
     undecided = check.undecided or check.status == "not_run"
     return "failed" if check.status == "failed" else "not decided" if undecided else "passed"
@@ -116,15 +116,15 @@ def main() -> int:
             for number, each in enumerate([wheel, *mutants(wheel, Path(folder), chosen.mutants, below=chosen.deep)]):
                 kind = "mutant" if number else "wheel"
                 try:
-                    said, ended = judged(each, chosen.level, command)
+                    verdict, ended = judged(each, chosen.level, command)
                 except FarmError as error:
                     print(f"{wheel.name}: {error}", flush=True)
                     continue
-                count[kind, said, ended] += 1
-                print(f"{wheel.name} {kind if number else ''}: said {said}; import {ended}", flush=True)
-    for (kind, said, ended), number in sorted(count.items()):
-        print(f"{number:4} {kind}s: said {said}, import {ended}")
-    return int(any({said, ended} == {"passed", "failed"} for _, said, ended in count))
+                count[kind, verdict, ended] += 1
+                print(f"{wheel.name} {kind if number else ''}: said {verdict}; import {ended}", flush=True)
+    for (kind, verdict, ended), number in sorted(count.items()):
+        print(f"{number:4} {kind}s: said {verdict}, import {ended}")
+    return int(any({verdict, ended} == {"passed", "failed"} for _, verdict, ended in count))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def carry_out(
         "GITHUB_STEP_SUMMARY": str(where / "summary"),
         **env,
     }
-    said = ""
+    output = ""
     for script in scripts(workflow, job):
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
@@ -55,8 +55,8 @@ def carry_out(
             check=False,
         )
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        said += done.stdout + done.stderr
-    return said
+        output += done.stdout + done.stderr
+    return output
 
 
 def outputs(where: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def nothing(number, name):
     pass
 
 
-class Watched:
+class Recorder:
     """A store that calls back before and after each operation; `calls` counts them."""
 
     def __init__(self, store, before=nothing, after=nothing):

@@ -13,10 +13,10 @@ JSON = "application/vnd.pypi.simple.v1+json"
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Files of a folder; `asked` gets path, method and size of each answer."""
+    """Files of a folder; `requests` gets path, method and size of each answer."""
 
-    def __init__(self, *arguments, asked: list, **options) -> None:
-        self.asked = asked
+    def __init__(self, *arguments, requests: list, **options) -> None:
+        self.requests = requests
         super().__init__(*arguments, **options)
 
     @property
@@ -43,7 +43,7 @@ class Handler(SimpleHTTPRequestHandler):
 
     def send_header(self, keyword, value):
         if keyword == "Content-Length":
-            self.asked.append((unquote(urlsplit(self.path).path), self.command, int(value)))
+            self.requests.append((unquote(urlsplit(self.path).path), self.command, int(value)))
         super().send_header(keyword, value)
 
     def log_message(self, *_arguments) -> None:
@@ -51,8 +51,8 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(root: Path, asked: list | None = None) -> Iterator[str]:
+def serving(root: Path, requests: list | None = None) -> Iterator[str]:
     """Serves a folder on the loopback; gives its URL."""
-    handler = partial(Handler, directory=str(root), asked=[] if asked is None else asked)
+    handler = partial(Handler, directory=str(root), requests=[] if requests is None else requests)
     with answered_by(handler) as url:
         yield url

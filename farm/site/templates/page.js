@@ -113,8 +113,8 @@
   }
 
   for (const id of ["have", "platform", "python"]) byId(id).addEventListener("input", draw);
-  const asked = new URLSearchParams(location.search).get("card");
-  if (asked) { byId("have").value = asked.slice(0, 200); }
+  const card = new URLSearchParams(location.search).get("card");
+  if (card) { byId("have").value = card.slice(0, 200); }
   draw();
   document.documentElement.classList.add("ready");
   performance.mark("ready");

@@ -110,8 +110,8 @@ def _files() -> Iterator[str]:
                 path = Path(folder, name)
                 if OTHERS.match(str(path)) or not path.exists():
                     continue
-                told = path.lstat()
-                yield f"{path} {told.st_size} {told.st_mtime_ns}" if top == "/etc" else str(path)
+                status = path.lstat()
+                yield f"{path} {status.st_size} {status.st_mtime_ns}" if top == "/etc" else str(path)
     # Written to by a test whose jobs of the host engine could meet another group's: fixture own_machine_lock.
     for path in Path(tempfile.gettempdir()).glob("torch-farm-*.lock"):
         yield f"{path} {path.lstat().st_mtime_ns}"

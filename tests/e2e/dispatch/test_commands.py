@@ -130,10 +130,10 @@ def test_submit_status_logs_cancel_and_retry(engine):
     assert followed.returncode == 0
     assert "farm: step build" in followed.stdout, followed.stderr
     wait("it ends", lambda: state(farm, run) in ("success", "failure", "infra"))
-    told = farm.json("status", run)
-    assert (told["state"], told["engine"]) == ("success", name), told["why"]
-    assert [attempt["result"] for job in told["jobs"] for attempt in job["attempts"]] == ["success"]
-    assert [step["data"]["name"] for step in told["events"] if step["kind"] == "step"][-1] == "publish"
+    status = farm.json("status", run)
+    assert (status["state"], status["engine"]) == ("success", name), status["why"]
+    assert [attempt["result"] for job in status["jobs"] for attempt in job["attempts"]] == ["success"]
+    assert [step["data"]["name"] for step in status["events"] if step["kind"] == "step"][-1] == "publish"
 
     doomed = farm.run("submit", *SELECT, "--on", name, "--rebuild", "2").stdout.strip()
 
@@ -150,8 +150,8 @@ def test_submit_status_logs_cancel_and_retry(engine):
     again = farm.run("retry", doomed, "--detach").stdout.strip()
     assert again != doomed
     wait("the retry ends", lambda: state(farm, again) in ("success", "failure", "infra"))
-    told = farm.json("status", again)
-    assert (told["state"], told["engine"]) == ("success", name), told["why"]
+    status = farm.json("status", again)
+    assert (status["state"], status["engine"]) == ("success", name), status["why"]
     log = (farm.project / "artifacts" / "dispatch.log").read_text()
     assert TOKEN not in log
     assert "Traceback" not in log

@@ -129,8 +129,8 @@ def github_engine(tmp_path):
         seen, log = machine.observe(handle), b"".join(machine.logs(handle))
         try:
             if seen.exit_code:
-                said = f"the build failed with exit code {seen.exit_code} ({seen.text})\n"
-                return Ended(log + said.encode(), code=5)
+                message = f"the build failed with exit code {seen.exit_code} ({seen.text})\n"
+                return Ended(log + message.encode(), code=5)
             found = machine.collect(handle, tmp_path / f"out-{run}", 1 << 30)
             names = {str(path.relative_to(tmp_path / f"out-{run}")): path.read_bytes() for path in found}
             return Ended(log, names)

@@ -122,7 +122,7 @@ class Story:
 
         return float(self.wait("a loss is noticed", noticed))
 
-    def said_after(self, since: float, word: str, one: str | None = None) -> float | None:
+    def mention_after(self, since: float, word: str, one: str | None = None) -> float | None:
         """Seconds from `since` until the journal held `word` as an error or a reason, of any run or of one."""
         with self.journal as journal:
             times = [
@@ -188,7 +188,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.wait("a build", story.building_on)
     gone = time.time()
     swarm.kill_daemon(1)
-    story.wait("it is said that the manager is away", lambda: story.said_after(gone, "Docker engine"))
+    story.wait("it is said that the manager is away", lambda: story.mention_after(gone, "Docker engine"))
     swarm.start_daemon(1)
     story.wait("the manager answers", lambda: swarm.state(1) == "ready")
     noticed["manager"] = time.time() - gone
@@ -207,7 +207,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.wait("a build", story.building_on)
     gone = time.time()
     swarm.store(away=True)
-    noticed["store"] = story.wait("it is said", lambda: story.said_after(gone, f":{STORE_PORT}"))
+    noticed["store"] = story.wait("it is said", lambda: story.mention_after(gone, f":{STORE_PORT}"))
     swarm.store(away=False)
     story.note("store gone: noticed after", f"{noticed['store']:.1f} s")
 
@@ -230,7 +230,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
         swarm.stop(f"registry {port}")
     gone = time.time()
     late = story.submit(1)
-    noticed["registry"] = story.wait("it is said", lambda: story.said_after(gone, "pushed"))
+    noticed["registry"] = story.wait("it is said", lambda: story.mention_after(gone, "pushed"))
     story.note("registry gone: said after", f"{noticed['registry']:.1f} s")
     assert "cannot be pushed" in story.farm.json("status", late[0])["why"]
     swarm.start_registry()
@@ -238,9 +238,9 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     # A cancel is proved by what is left: nothing.
     (doomed,) = story.submit(1, priority=5)
     handle = story.wait("it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed])[0]
-    asked = time.time()
+    moment = time.time()
     assert story.farm.run("cancel", doomed).returncode == 0
-    noticed["cancel"] = time.time() - asked
+    noticed["cancel"] = time.time() - moment
     story.note("cancel: proved after", f"{noticed['cancel']:.1f} s")
     tasks = swarm.manager.api.tasks(filters={"label": f"farm.run={doomed}"})
     assert [task for task in tasks if task["Status"]["State"] == "running"] == [], handle

@@ -34,9 +34,9 @@ def test_a_docker_machine_by_tls_and_one_by_ssh_build(farm, swarm, client, toolc
     ids = [run["run"] for run in runs]
     waited = farm.run("wait", *ids)
     assert waited.returncode == 0, (waited.stdout, waited.stderr)
-    told = [farm.json("status", run) for run in ids]
-    assert {run["runner"] for run in told} == set(others)
-    for run in told:
+    statuses = [farm.json("status", run) for run in ids]
+    assert {run["runner"] for run in statuses} == set(others)
+    for run in statuses:
         assert "farm: done" in farm.run("logs", run["id"]).stdout
     for other in others.values():
         assert not other.containers.list(all=True, filters={"label": "farm.kind=build"})

@@ -62,10 +62,10 @@ def test_a_full_disk_while_it_compiles_and_while_it_links(farm, code, disk):
         log = made.folder(run["id"]) / "build.log"
         compiled.update(OBJECT.findall(log.read_text()))
         assert (failed.returncode, run["result"]) == (5, "failure")
-        said = failed.stderr[failed.stderr.index("farm: the build failed") :]
-        assert first in said.splitlines()[1]
-        assert "\n    cause: the disk is full\n  next: make room " in said
-        assert str(log) in said
+        message = failed.stderr[failed.stderr.index("farm: the build failed") :]
+        assert first in message.splitlines()[1]
+        assert "\n    cause: the disk is full\n  next: make room " in message
+        assert str(log) in message
     disk(MIB * 8)
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr

@@ -59,8 +59,8 @@ def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, tmp
     farm, out = carried
     result = farm.run("submit", *CPU, "--from-bundle", str(out), "--json", **NO_DOCKER)
     assert result.returncode == 0, result.stderr
-    said = json.loads(result.stdout)
-    steps = {step["step"]: step["result"] for step in said["steps"]}
+    document = json.loads(result.stdout)
+    steps = {step["step"]: step["result"] for step in document["steps"]}
     assert steps["build"].startswith("from a bundle: canary-")
     assert {"repair", "verify", "publish", "install", "smoke"} <= steps.keys()
     assert "image" not in steps
@@ -68,7 +68,7 @@ def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, tmp
     here = again.run("submit", *CPU, "--no-smoke", "--json")
     assert here.returncode == 0, here.stderr
     built = Path(json.loads(here.stdout)["wheel"])
-    assert (built.name, built.read_bytes()) == (Path(said["wheel"]).name, Path(said["wheel"]).read_bytes())
+    assert (built.name, built.read_bytes()) == (Path(document["wheel"]).name, Path(document["wheel"]).read_bytes())
 
 
 def test_nothing_of_another_user_is_executed_by_root(rendered, tmp_path):

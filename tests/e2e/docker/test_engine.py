@@ -47,8 +47,8 @@ def start(engine: DockerEngine, image: str) -> Iterator[Start]:
 
 def test_there_is_no_network_and_no_credential(engine, start):
     handle = start("ls /sys/class/net; env | cut -d= -f1 | sort | tr '\\n' ' '")
-    said = b"".join(engine.logs(handle)).decode().split()
-    assert said == ["lo", "FARM_JOBS", "HOME", "HOSTNAME", "PATH", "PWD"]
+    words = b"".join(engine.logs(handle)).decode().split()
+    assert words == ["lo", "FARM_JOBS", "HOME", "HOSTNAME", "PATH", "PWD"]
 
 
 @pytest.mark.parametrize(("trap", "code"), [("", 143), ("trap '' TERM; ", 137)], ids=["SIGTERM", "SIGKILL"])
@@ -70,14 +70,14 @@ def test_several_may_release_a_container_at_once(engine, start):
 
 def test_a_local_tag_serves_as_base_image(client, image, tmp_path):
     client.images.get(image).tag("farm-test/local", "base")
-    said: list[str] = []
+    lines: list[str] = []
     release = RELEASE.model_copy(update={"image": "farm-test/local:base"})
     try:
-        found = base_image(client, "nothing", release, pull_timeout_s=1, mirror=None, line=said.append)
+        found = base_image(client, "nothing", release, pull_timeout_s=1, mirror=None, line=lines.append)
     finally:
         client.images.remove("farm-test/local:base")
     assert found == image
-    assert said == ["base image: farm-test/local:base is here"]
+    assert lines == ["base image: farm-test/local:base is here"]
 
 
 def test_no_way_to_a_base_image_names_all_three(client, monkeypatch):
@@ -141,20 +141,20 @@ def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
         wheels=lambda: {wheel.name: wheel},
     )
     there = replace(wanted, wheels=lambda: pytest.fail("the image is there"))
-    said: list[str] = []
+    lines: list[str] = []
     log = tmp_path / "image.log"
     try:
-        made = ensure_image(client, wanted, log=log, line=said.append)
-        again = ensure_image(client, there, log=log, line=said.append)
+        made = ensure_image(client, wanted, log=log, line=lines.append)
+        again = ensure_image(client, there, log=log, line=lines.append)
     finally:
         for found in client.images.list("farm-test/wheel"):
             client.images.remove(found.id, force=True)
-    assert any("maths/include/maths.hmaths/lib/libmaths.so.1" in text for text in said)
+    assert any("maths/include/maths.hmaths/lib/libmaths.so.1" in text for text in lines)
     assert (made.reused, again.reused, again.id) == (False, True, made.id)
     part["members"]["maths/share/*"] = "usr/share"
     lacking = replace(wanted, context={**wanted.context, "scripts/toolkit.json": json.dumps({"parts": [part]})})
     with pytest.raises(BuildFailedError, match=r"maths-1-py3-none-any.whl holds nothing that matches maths/share/\*"):
-        ensure_image(client, lacking, log=log, line=said.append)
+        ensure_image(client, lacking, log=log, line=lines.append)
 
 
 def test_a_failing_image_names_its_step_and_leaves_no_tag(client, image, tmp_path):

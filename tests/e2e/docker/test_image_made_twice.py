@@ -70,10 +70,10 @@ def make(client, base, tmp_path):
 
 
 def test_the_second_waits_for_the_first(client, make, tmp_path):
-    second_waits, said = threading.Event(), []
+    second_waits, notes = threading.Event(), []
 
     def note(text: str) -> None:
-        said.append(text)
+        notes.append(text)
         if "waiting" in text:
             second_waits.set()
 
@@ -91,7 +91,7 @@ def test_the_second_waits_for_the_first(client, make, tmp_path):
     assert (one.reused, two.reused, two.id, two.tag) == (False, True, one.id, one.tag)
     assert projects_of(client) == ["one"]
     log = tmp_path / "one" / "image.log"
-    assert said[0] == f"{one.tag} is being made by process {os.getpid()}, log: {log}: waiting for it"
+    assert notes[0] == f"{one.tag} is being made by process {os.getpid()}, log: {log}: waiting for it"
 
 
 def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monkeypatch):
@@ -103,12 +103,12 @@ def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monk
         others.append(make("two"))
         return {}
 
-    said = []
-    late = make("one", wheels, said.append)
+    notes = []
+    late = make("one", wheels, notes.append)
     assert (late.reused, late.id) == (True, others[0].id)
     assert client.images.get(late.tag).id == others[0].id
     assert projects_of(client) == ["two"]
-    assert f"{late.tag} was made by another run meanwhile; this one is removed" in said
+    assert f"{late.tag} was made by another run meanwhile; this one is removed" in notes
 
 
 def test_without_a_folder_for_locks_images_are_made(client, make, tmp_path, monkeypatch):
@@ -154,14 +154,14 @@ def there(client: docker.DockerClient, images: list[str]) -> list[str]:
 @pytest.mark.parametrize("shared", [True, False], ids=["a lock", "no common lock"])
 def test_a_base_image_is_made_once(client, debootstrap, imported, tmp_path, monkeypatch, shared):
     """Toolchains are made anew for another base image: two of them would be two toolchains as well."""
-    second, waits, said = [], threading.Event(), []
+    second, waits, notes = [], threading.Event(), []
 
     def make(note):
         name = "test-base-made-twice"
         return base_image(client, name, ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None, note=note)
 
     def seconds(text: str) -> None:
-        said.append(text)
+        notes.append(text)
         if "waiting" in text:
             waits.set()
 
@@ -179,7 +179,7 @@ def test_a_base_image_is_made_once(client, debootstrap, imported, tmp_path, monk
         assert second[0].result(WAIT_S) == one
     assert there(client, imported) == [one]
     assert len(imported) == (1 if shared else 2)
-    assert any("waiting" in text for text in said) is shared
+    assert any("waiting" in text for text in notes) is shared
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="debootstrap needs root")

@@ -108,6 +108,6 @@ def test_the_next_submit_of_a_killed_ones_build_ends_early(farm, client, tmp_pat
     assert (ended, len(left)) == ((130, 0) if lines else (None, 1))
     third = made.run(*select)
     assert third.returncode == 0, third.stderr
-    said = json.loads(third.stdout)
-    assert (said["run"] == run) == (ended is None)
-    assert containers_of(client, run) == containers_of(client, said["run"]) == []
+    document = json.loads(third.stdout)
+    assert (document["run"] == run) == (ended is None)
+    assert containers_of(client, run) == containers_of(client, document["run"]) == []

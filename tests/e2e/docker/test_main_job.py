@@ -24,8 +24,8 @@ HERE = Path(__file__).parent
 VERSION = "0.1.0+cu118.sm35.avx"
 
 
-def steps(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {step["step"]: step for step in said["steps"]}
+def steps(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {step["step"]: step for step in document["steps"]}
 
 
 def published(index: Path) -> list[str]:
@@ -35,11 +35,11 @@ def published(index: Path) -> list[str]:
 
 
 def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
-    farm, said = finished
-    assert list(steps(said)) == [
+    farm, document = finished
+    assert list(steps(document)) == [
         "render", "image", "build", "repair", "verify", "publish", "install", "smoke", "smoke (SandyBridge)",
     ]  # fmt: skip
-    inside = farm.json("inspect", said["wheel"])
+    inside = farm.json("inspect", document["wheel"])
     assert inside["version"] == VERSION
     kernels = {tuple(f["sass"]): tuple(f["ptx"]) for lib in inside["libraries"] for f in lib["fatbins"]}
     assert kernels == {(35,): ()}
@@ -48,9 +48,9 @@ def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
 
 
 def test_a_user_installs_it_with_the_printed_line_and_multiplies(finished, tmp_path):
-    _, said = finished
+    _, document = finished
     python = make_environment(tmp_path / "env", Path(sys.executable))
-    command = [sys.executable, "-m", "pip", "--python", str(python), *said["pip"].split()[1:]]
+    command = [sys.executable, "-m", "pip", "--python", str(python), *document["pip"].split()[1:]]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | {"PIP_CONFIG_FILE": os.devnull}
     subprocess.run(command, check=True, env=environ, capture_output=True)
     program = "import canary; a = canary.tensor([[1.0, 2.0], [3.0, 4.0]]); print((a @ a).tolist(), canary.__version__)"
@@ -60,8 +60,8 @@ def test_a_user_installs_it_with_the_printed_line_and_multiplies(finished, tmp_p
 
 
 def test_the_gpu_part_is_never_passed_without_a_gpu(finished):
-    farm, said = finished
-    report = json.loads((farm.folder(said["run"]) / "smoke.json").read_text())
+    farm, document = finished
+    report = json.loads((farm.folder(document["run"]) / "smoke.json").read_text())
     gpu = [check for check in report["checks"] if check["group"] == "cuda"]
     assert gpu
     if not Path("/dev/nvidiactl").exists():
@@ -69,16 +69,16 @@ def test_the_gpu_part_is_never_passed_without_a_gpu(finished):
 
 
 def test_an_emulated_sandy_bridge_ran_the_wheel(finished, emulator):
-    farm, said = finished
-    report = json.loads((farm.folder(said["run"]) / "smoke-SandyBridge.json").read_text())
+    farm, document = finished
+    report = json.loads((farm.folder(document["run"]) / "smoke-SandyBridge.json").read_text())
     assert report["emulated"] == "SandyBridge"
     assert report["outcome"] == "passed"
     assert any("matmul" in check["name"] and check["status"] == "passed" for check in report["checks"])
 
 
 def test_the_reports_are_kept_in_the_index_beside_the_record(finished):
-    farm, said = finished
-    name = Path(said["wheel"]).name
+    farm, document = finished
+    name = Path(document["wheel"]).name
     assert (farm.index / "records" / f"{name}.json").exists()
     kept = [json.loads(file.read_text()) for file in (farm.index / "smoke" / name).glob("*.json")]
     assert {None, "SandyBridge"} >= {report["emulated"] for report in kept} >= {None}
@@ -89,74 +89,74 @@ def test_the_reports_are_kept_in_the_index_beside_the_record(finished):
 
 def test_one_wheel_serves_every_python(finished, tmp_path):
     """The stable ABI: the wheel that was built with Python 3.11 multiplies in what else there is here."""
-    _, said = finished
+    _, document = finished
     found = [(v, python) for v in (39, 310, 312, 313) if (python := find_python(f"py{v}"))]
     if not found:
         pytest.skip("there is no other Python here")
     for version, other in found:
         python = make_environment(tmp_path / str(version), other)
-        with zipfile.ZipFile(said["wheel"]) as archive:
+        with zipfile.ZipFile(document["wheel"]) as archive:
             archive.extractall(next((tmp_path / str(version) / "lib").glob("python*/site-packages")))
         report = run_probe(python, module="canary", expect=Expectation(version=VERSION), timeout_s=300)
         assert report.outcome == "passed", (version, report.reason, report.output_tail)
 
 
 def test_nothing_of_the_run_is_left_in_the_engine(finished, client):
-    _, said = finished
-    assert client.containers.list(all=True, filters={"label": f"farm.run={said['run']}"}) == []
+    _, document = finished
+    assert client.containers.list(all=True, filters={"label": f"farm.run={document['run']}"}) == []
 
 
 def test_a_second_run_reuses_the_image_and_makes_the_same_bytes(finished):
-    farm, said = finished
+    farm, document = finished
     before = published(farm.index)
     again = json.loads(farm.submit("--json", "--rebuild").stdout)
-    assert again["run"] != said["run"]
+    assert again["run"] != document["run"]
     assert steps(again)["image"]["result"].endswith("reused")
     assert steps(again)["publish"]["result"].startswith("already there")
-    assert Path(again["wheel"]).read_bytes() == Path(said["wheel"]).read_bytes()
+    assert Path(again["wheel"]).read_bytes() == Path(document["wheel"]).read_bytes()
     assert published(farm.index) == before
 
 
 def test_a_repeated_submit_builds_nothing(finished):
-    farm, said = finished
+    farm, document = finished
     before = len(farm.json("status"))
     again = json.loads(farm.submit("--json").stdout)
-    assert again["pip"] == said["pip"]
+    assert again["pip"] == document["pip"]
     assert steps(again)["publish"]["result"].startswith("already there, from the same plan: ")
     assert steps(again)["smoke"]["result"].startswith("passed here before")
     assert len(farm.json("status")) == before
 
 
 def test_status_and_logs_tell_what_happened(finished):
-    farm, said = finished
+    farm, document = finished
     runs = {run["id"]: run["result"] for run in farm.json("status")}
-    assert runs[said["run"]] == "success"
-    whole = farm.json("status", said["run"])
+    assert runs[document["run"]] == "success"
+    whole = farm.json("status", document["run"])
     assert [job["kind"] for job in whole["jobs"]] == ["build", "smoke"]
     assert [attempt["state"] for job in whole["jobs"] for attempt in job["attempts"]] == ["done", "done"]
-    log = farm.run("logs", said["run"]).stdout
+    log = farm.run("logs", document["run"]).stdout
     assert "Building CUDA object" in log
     assert log.rstrip().endswith("farm: done")
 
 
 def test_a_plan_file_is_built_as_far_as_the_wheel(farm, finished, tmp_path):
-    _, said = finished
+    _, document = finished
     plan = tmp_path / "plan.json"
     plan.write_text(farm.run("plan", "--variant", "sm35-avx-py311", "--package", "canary", "--json").stdout)
     built = farm.json("build", str(plan))
     assert [step["step"] for step in built["steps"]] == ["render", "image", "build"]
-    with zipfile.ZipFile(built["wheel"]) as raw, zipfile.ZipFile(said["wheel"]) as repaired:
+    with zipfile.ZipFile(built["wheel"]) as raw, zipfile.ZipFile(document["wheel"]) as repaired:
         added = set(repaired.namelist()) - set(raw.namelist())
     assert added == {"canary/lib/libcudart.so.11.0"}
     assert published(farm.index) == []
 
 
 def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
-    said = json.loads(farm.submit("--ptx", "--rebuild", "1", "--json").stdout)
-    inside = farm.json("inspect", said["wheel"])
+    document = json.loads(farm.submit("--ptx", "--rebuild", "1", "--json").stdout)
+    inside = farm.json("inspect", document["wheel"])
     kernels = {(tuple(f["sass"]), tuple(f["ptx"])) for lib in inside["libraries"] for f in lib["fatbins"]}
     assert kernels == {((35,), (35,))}
-    assert said["pip"].split()[2] == f"canary=={VERSION}.1"
+    assert document["pip"].split()[2] == f"canary=={VERSION}.1"
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ def endpoint(monkeypatch) -> Iterator[str]:
 
 
 def test_publish_to_a_bucket_and_install_from_it(finished, endpoint, tmp_path):
-    farm, said = finished
+    farm, report = finished
     url = f"s3://{BUCKET}/torch?endpoint_url={endpoint}&region=us-east-1&pages=slash"
-    arguments = ["publish", said["wheel"], "--variant", "sm35-avx-py311", "--package", "canary", "--index", url]
+    arguments = ["publish", report["wheel"], "--variant", "sm35-avx-py311", "--package", "canary", "--index", url]
     first = farm.run(*arguments)
     assert first.returncode == 0, first.stderr
     assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in first.stdout + first.stderr
@@ -53,8 +53,8 @@ def test_publish_to_a_bucket_and_install_from_it(finished, endpoint, tmp_path):
 
 
 def test_an_absent_bucket_is_a_clear_error(finished, endpoint):
-    farm, said = finished
+    farm, report = finished
     url = f"s3://absent/x?endpoint_url={endpoint}&region=us-east-1"
-    result = farm.run("publish", said["wheel"], "--variant", "sm35-avx-py311", "--package", "canary", "--index", url)
+    result = farm.run("publish", report["wheel"], "--variant", "sm35-avx-py311", "--package", "canary", "--index", url)
     assert result.returncode == 2
     assert "absent" in result.stderr

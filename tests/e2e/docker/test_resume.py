@@ -83,7 +83,7 @@ def test_killed_at_several_points(farm, client, code):
     arguments = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--no-smoke", "--json")
     seen: set[str] = set()
     compiled: list[list[str]] = []
-    told = None
+    progress = None
     # (objects compiled in this attempt before the kill, what is killed): the machine of the build together with its
     # controller; the build alone; the controller, which may tidy up; the controller alone.
     points = ((0, "both"), (2, "both"), (3, "build"), (3, "asked"), (2, "controller"))
@@ -92,7 +92,7 @@ def test_killed_at_several_points(farm, client, code):
         container = build_container(client, made, process, seen)
         wait_for(container, steps)
         if what == "asked":
-            told = progress_of(made, container)
+            progress = progress_of(made, container)
         if what in ("both", "controller"):
             process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -112,29 +112,29 @@ def test_killed_at_several_points(farm, client, code):
             assert "continues with what is compiled" in err
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     # The controller that was killed alone finds its run again, and the container that went on without it.
-    assert said["run"] == container.labels["farm.run"]
-    assert next(step["result"] for step in said["steps"] if step["step"] == "build").startswith("resumed")
-    (job,) = [job for job in made.json("status", said["run"])["jobs"] if job["kind"] == "build"]
+    assert document["run"] == container.labels["farm.run"]
+    assert next(step["result"] for step in document["steps"] if step["step"] == "build").startswith("resumed")
+    (job,) = [job for job in made.json("status", document["run"])["jobs"] if job["kind"] == "build"]
     assert job["attempts"][-1]["handle"] == container.id
-    assert client.containers.list(all=True, filters={"label": f"farm.run={said['run']}"}) == []
-    compiled.append(OBJECT.findall((made.folder(said["run"]) / "build.log").read_text()))
+    assert client.containers.list(all=True, filters={"label": f"farm.run={document['run']}"}) == []
+    compiled.append(OBJECT.findall((made.folder(document["run"]) / "build.log").read_text()))
     count = Counter(name for attempt in compiled for name in attempt)
     heavy = [name for name in count if "heavy_" in name]
     assert len(heavy) == FILES
     # What an attempt said it had compiled, none compiled again.
     assert [name for name, times in count.items() if times > 1] == []
-    assert told is not None
-    assert told["total"] >= FILES
-    assert 0 < told["done"] <= told["total"]
+    assert progress is not None
+    assert progress["total"] >= FILES
+    assert 0 < progress["done"] <= progress["total"]
 
     # With the tree gone, the compiler cache has every object, and the wheel is the same.
     again = made.run(*arguments)
     assert again.returncode == 0, again.stderr
     second = json.loads(again.stdout)
-    assert second["run"] != said["run"]
-    assert Path(second["wheel"]).read_bytes() == Path(said["wheel"]).read_bytes()
+    assert second["run"] != document["run"]
+    assert Path(second["wheel"]).read_bytes() == Path(document["wheel"]).read_bytes()
     log = (made.folder(second["run"]) / "build.log").read_text()
     hits = re.search(r"^\s*Hits:\s+(\d+) /", log, re.MULTILINE)  # the end of the log: ccache --show-stats
     assert hits is not None, log[-2000:]

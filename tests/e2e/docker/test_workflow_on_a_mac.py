@@ -106,8 +106,8 @@ def test_a_plan_for_a_mac_is_built_by_the_workflow(mac, tmp_path):
         carry_out("build-wheels.yml", name, made, path=mac, environ=os.environ, **env)
         return made
 
-    asked = {"CHANNEL": CHANNEL, "PACKAGE": "*", "VARIANT": "*", "CHUNK": "0"}
-    (entry,) = outputs(job("plan", **asked))["build"]["include"]
+    inputs = {"CHANNEL": CHANNEL, "PACKAGE": "*", "VARIANT": "*", "CHUNK": "0"}
+    (entry,) = outputs(job("plan", **inputs))["build"]["include"]
     assert (entry["platform"], "macos" in entry["runs_on"]) == ("macos", True)
     built = job("build", **of_entry(entry))
     assert sorted(path.name for path in (built / "farm-out").iterdir()) == [

@@ -40,8 +40,8 @@ def job(tmp_path: Path, client: docker.DockerClient) -> Iterator[Job]:
 
 
 def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) -> None:
-    asked = {"CHANNEL": CHANNEL, "PACKAGE": "canary", "VARIANT": "sm35-avx-*", "CHUNK": "0"}
-    matrix = outputs(job("build-wheels.yml", "plan", **asked))
+    inputs = {"CHANNEL": CHANNEL, "PACKAGE": "canary", "VARIANT": "sm35-avx-*", "CHUNK": "0"}
+    matrix = outputs(job("build-wheels.yml", "plan", **inputs))
     (entry,) = matrix["build"]["include"]
     env = of_entry(entry)
 
@@ -50,9 +50,9 @@ def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) ->
     assert wheel.name == "canary-0.1.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl" or "manylinux" in wheel.name
     job("build-wheels.yml", "verify", {"wheel": built}, **env)
     published = job("build-wheels.yml", "publish", {"wheel": built}, **env) / "published"
-    said = json.loads((published / "published.json").read_text())
-    assert said["changed"] is True
-    assert said["pip"].startswith("pip install canary==0.1.0+cu118.sm35.avx ")
+    document = json.loads((published / "published.json").read_text())
+    assert document["changed"] is True
+    assert document["pip"].startswith("pip install canary==0.1.0+cu118.sm35.avx ")
     job("build-wheels.yml", "smoke", {"published": published}, **env)
 
     tampered = tmp_path / "tampered"

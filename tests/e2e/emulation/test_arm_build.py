@@ -87,19 +87,19 @@ def test_it_is_built_and_tested_and_called_emulated(farm, client, variant, model
     process = farm.start("submit", "--variant", variant, *CANARY)
     out, err = process.communicate(timeout=IMAGE_S)
     assert process.returncode == 0, err
-    said = json.loads(out)
-    steps = {step["step"]: step for step in said["steps"]}
+    document = json.loads(out)
+    steps = {step["step"]: step for step in document["steps"]}
     names = ["render", "image", "build", "repair", "verify", "publish", "install", f"smoke ({model})"]
     assert (list(steps), {step["outcome"] for step in steps.values()}) == (names, {"done"})
     assert steps["image"]["result"].endswith(", emulated")
     assert "aarch64 is emulated by qemu on this engine" in err
     # Two bytes of its ELF header say for which machine a program is: the compilers run on this one, without qemu.
     place = 'od -An -tx1 -j18 -N2 "$(g++-12 -print-prog-name=cc1plus || g++-11 -print-prog-name=cc1plus)"'
-    image = (farm.folder(said["run"]) / "image.id").read_text()
+    image = (farm.folder(document["run"]) / "image.id").read_text()
     assert client.containers.run(image, ["sh", "-c", place], remove=True).split() == [b"3e", b"00"]
-    inside = inspect(Path(said["wheel"]))
+    inside = inspect(Path(document["wheel"]))
     assert [tag.endswith("_aarch64") for tag in inside.tags] == [True]
     assert {sm for library in inside.libraries for each in library.fatbins for sm in each.sass} == sass
-    report = json.loads((farm.folder(said["run"]) / f"smoke-{model}.json").read_text())
+    report = json.loads((farm.folder(document["run"]) / f"smoke-{model}.json").read_text())
     assert (report["outcome"], report["emulated"], report["facts"]["machine"]) == ("passed", model, "aarch64")
     assert {each["status"] for each in report["checks"] if each["group"] == "cuda"} <= {"not_run"}

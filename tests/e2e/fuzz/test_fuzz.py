@@ -86,8 +86,8 @@ def test_a_slow_input_is_kept_and_is_no_failure(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "crashes").mkdir()
     for name in (f"{SLOW}1", "timeout-2"):
         (tmp_path / "crashes" / name).write_bytes(b"input")
-    assert "timeout-2" in (said := keep("elf", tmp_path))
-    assert SLOW not in said
+    assert "timeout-2" in (message := keep("elf", tmp_path))
+    assert SLOW not in message
     assert {path.name for path in (tmp_path / "kept" / "elf").iterdir()} == {f"{SLOW}1", "timeout-2"}
 
 

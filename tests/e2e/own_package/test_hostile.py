@@ -93,9 +93,9 @@ def test_a_hostile_build_changes_nothing_that_another_reads(tmp_path: Path, clie
     assert len(max(shown.splitlines(), key=len)) < 3000
 
     victim = project(tmp_path / "victim", "hello")
-    said = json.loads(victim.run(*SUBMIT, "--package", "hello", "--json").stdout)
+    document = json.loads(victim.run(*SUBMIT, "--package", "hello", "--json").stdout)
     assert "stranger" not in log_of(victim)
-    assert Path(said["wheel"]).is_file()
+    assert Path(document["wheel"]).is_file()
 
     # And again in the hostile package's own project: another package there.
     shutil.copytree(victim.project / "recipes/hello", hostile.project / "recipes/hello")

@@ -45,9 +45,9 @@ def test_publishing_to_ceph(ceph, scheme, tmp_path, monkeypatch):
     with pytest.raises(NameTakenError):
         put(again, wheel)
     monkeypatch.setattr(s3, "MAX_PUT", 2**20)
-    big, told = campaign.make_wheel(tmp_path, 3, size=12 * 2**20), []
-    assert put(again, big, progress=told.append).changed
-    assert told[-1] == big.stat().st_size
+    big, progress = campaign.make_wheel(tmp_path, 3, size=12 * 2**20), []
+    assert put(again, big, progress=progress.append).changed
+    assert progress[-1] == big.stat().st_size
     assert check(again) == []
 
 

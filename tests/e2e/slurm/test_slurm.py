@@ -179,11 +179,11 @@ def test_a_canary_from_submit_to_the_pip_line_though_its_controller_is_killed(cl
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").split()
     done = farm.run("submit", *CANARY, "--on", "slurm", "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    steps = {step["step"]: step["result"] for step in said["steps"]}
+    document = json.loads(done.stdout)
+    steps = {step["step"]: step["result"] for step in document["steps"]}
     assert steps["build"].startswith("resumed; canary-")
     assert "passed" in steps["smoke"]
-    assert "pip install" in said["pip"]
+    assert "pip install" in document["pip"]
     after = cluster.command("squeue", "-h", "-t", "all", "-o", "%j %N").splitlines()
     smoke = [line for line in after if line.split()[0] not in jobs]
     assert [line.split()[1] for line in smoke] == ["d1"]  # the node with the card that `smoke` asks for

@@ -78,14 +78,14 @@ def ours(wheel, scratch, libraries):
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"), SOURCES, ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value
+    ("name", "variables"), SOURCES, ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value
 )
-def test_wheels_of_sources(auditwheels_tests, builder, name, asked, tmp_path):
+def test_wheels_of_sources(auditwheels_tests, builder, name, variables, tmp_path):
     """Built here by their own scripts, so the level is that of this machine's glibc and compiler."""
     source = tmp_path / name
     shutil.copytree(auditwheels_tests / "integration" / name, source)
     libraries = sorted({path.parent for path in source.rglob("*.c")} | {source})
-    wheel = builder(source, {**asked, "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))})
+    wheel = builder(source, {**variables, "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))})
     judged = theirs(wheel, tmp_path / "theirs", libraries)
     assert ours(wheel, tmp_path / "ours", libraries) == judged
 
@@ -98,11 +98,11 @@ def builder(tmp_path_factory, require):
     tools = tmp_path_factory.mktemp("tools")
     pip(require, "install", "--no-deps", "--target", str(tools), "setuptools", "wheel", "cython", "packaging")
 
-    def build(source, asked):
-        environment = {**os.environ, **asked, "PYTHONPATH": str(tools)}
+    def build(source, variables):
+        environment = {**os.environ, **variables, "PYTHONPATH": str(tools)}
         if (source / "Makefile").exists():
             subprocess.run(["make", "-s"], cwd=source, env=environment, check=True, timeout=TIMEOUT_S)
-        environment["LIBRARY_PATH"] = asked["LD_LIBRARY_PATH"]
+        environment["LIBRARY_PATH"] = variables["LD_LIBRARY_PATH"]
         command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
         done = subprocess.run(
             command, cwd=source, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

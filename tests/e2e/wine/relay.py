@@ -17,7 +17,7 @@ from tests.e2e.wine.windows_python import GCC, PARTS, TIMEOUT_S, windows_path
 
 
 class Relay:
-    """Runs what relay.c asks for. `exe` is the program to copy under each name; `asked` are the commands so far.
+    """Runs what relay.c asks for. `exe` is the program to copy under each name; `commands` are those so far.
 
     `environment` is added to the programs' own. What was started ends with `kill`, as on a machine that loses power.
     """
@@ -26,7 +26,7 @@ class Relay:
         self.place, self.c = place, c
         self.exe = place / "relay.exe"
         self.environment: dict[str, str] = {}
-        self.asked: list[list[str]] = []
+        self.commands: list[list[str]] = []
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.turn = threading.Lock()
         macro = windows_path(place).replace("\\", "\\\\") + "\\\\"
@@ -54,7 +54,7 @@ class Relay:
         folder, name, *words = head.decode().split("\0")
         request.unlink()
         command = [name.lower().removesuffix(".exe"), *map(self._unix, words)]
-        self.asked.append(command)
+        self.commands.append(command)
         made = {kind: request.with_suffix(f".{kind}") for kind in ("out", "err", "in")}
         made["in"].write_bytes(body)
         with made["in"].open("rb") as source, made["out"].open("wb") as out, made["err"].open("wb") as err:

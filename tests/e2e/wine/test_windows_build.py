@@ -250,7 +250,7 @@ def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine
 
 
 @pytest.mark.parametrize(
-    ("tool", "part", "actions", "code", "step", "told"),
+    ("tool", "part", "actions", "code", "step", "message"),
     [
         ("python.exe", "sys.exit(sys.version_info", ("exit=1",), 3, "tools", "another Python: 64-bit 3.11 is needed"),
         ("vswhere.exe", "installationPath", ("exit=87",), 3, "visual studio", "Visual Studio is missing"),
@@ -275,14 +275,14 @@ def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine
         ("git.exe", "rev-parse HEAD", ("exit=128",), 9, "source", "can this machine reach https://github.com/pytorch/pytorch.git?"),
     ],
 )  # fmt: skip
-def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, actions, code, step, told):
+def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, actions, code, step, message):
     out = rf"C:\farm\out\{machine.plan.digest[:12]}"
     machine.change(tool, part, *(action.replace("{out}", out) for action in actions))
     seen, out = machine.run()
     assert seen == code, out
     *_, failed, following = out.strip().splitlines()
     assert f"step {step} FAILED (exit code" in failed
-    assert told in following
+    assert message in following
     assert "done:" not in out
     last = machine.steps()[-1]
     assert part in last["command"], "nothing runs after the failure"
@@ -314,11 +314,11 @@ def test_a_used_tree_of_another_commit_is_cloned_again(machine):
 
 
 def test_a_machine_without_the_tools_is_told_what_to_install(machine):
-    for missing, told in (("vc/bin/cl.exe", "put no cl.exe on PATH"), ("tools/git.exe", "winget install --id Git.Git")):
+    for missing, hint in (("vc/bin/cl.exe", "put no cl.exe on PATH"), ("tools/git.exe", "winget install --id Git.Git")):
         (machine.c / missing).unlink()
         code, out = machine.run()
         assert code == 3, out
-        assert told in out.strip().splitlines()[-1]
+        assert hint in out.strip().splitlines()[-1]
     machine.tool("tools/git.exe", "vc/bin/cl.exe")
     machine.visual_studio(code=1)
     code, out = machine.run()
@@ -371,12 +371,12 @@ def test_a_visual_studio_that_is_not_whole_is_refused(machine):
         build.write_text(build.read_text().replace('set "VCToolsVersion=', other))
         code, out = machine.run()
         assert (code, "set up another toolset than 14.29" in out.strip().splitlines()[-1]) == (3, True), out
-    said = r'setup.exe" modify --passive --norestart --installPath "C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools" --add '
+    command = r'setup.exe" modify --passive --norestart --installPath "C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools" --add '
     for gone in (build, machine.c / INSTALLED / "VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe"):
         machine.visual_studio()
         gone.unlink()
         code, out = machine.run()
-        assert (code, "step visual studio FAILED (exit code 3)" in out, said in out) == (3, True, True), out
+        assert (code, "step visual studio FAILED (exit code 3)" in out, command in out) == (3, True, True), out
     assert not machine.calls("cl.exe")
 
 
@@ -402,8 +402,8 @@ def test_a_python_that_makes_no_environments_is_named(machine):
 
 def test_a_compiler_without_memory_is_named(machine, windows_python):
     with_real_logged(machine, windows_python)
-    said = "x.cpp: fatal error C1060: Kein Heapspeicher mehr im Compiler"
-    machine.change("python.exe", "-m build", f"print={said}", "exit=1")
+    message = "x.cpp: fatal error C1060: Kein Heapspeicher mehr im Compiler"
+    machine.change("python.exe", "-m build", f"print={message}", "exit=1")
     code, out = machine.run()
     assert (code, "too little memory (C1060): set FARM_JOBS to less than 7" in out) == (5, True), out
 
@@ -579,10 +579,10 @@ def test_a_program_that_outlives_the_build_does_not_keep_the_log(machine, linger
     code, out = machine.run()
     assert (code, lingering.exists()) == (0, True), out
     assert len(list((machine.out / "lib").iterdir())) == 4
-    said = machine.log.read_text()
-    assert "before" in said
-    assert "after" in said
-    assert out.strip().splitlines()[-1] in said
+    log = machine.log.read_text()
+    assert "before" in log
+    assert "after" in log
+    assert out.strip().splitlines()[-1] in log
     # The next run begins its log anew, while that program still runs.
     code, out = machine.run()
     assert code == 0, out
@@ -717,7 +717,7 @@ def image(machine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("build", "wanted", "base", "told"),
+    ("build", "wanted", "base", "message"),
     [
         ("17763", None, None, "build 17763 of Windows cannot build in a container: 20348 (Windows Server 2022)"),
         ("19045", None, None, "Windows 10 refuses process isolation"),
@@ -727,12 +727,12 @@ def image(machine, tmp_path):
         ("20348", "ltsc2019", None, "build 20348 of Windows does not run ltsc2019 under process isolation; it runs: ltsc2022"),
     ],
 )  # fmt: skip
-def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build, wanted, base, told):
+def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build, wanted, base, message):
     machine.change("reg.exe", "CurrentBuildNumber", f"print=    CurrentBuildNumber    REG_SZ    {build}")
     code, out = machine.run("image.cmd", image, **({"FARM_TAG": wanted} if wanted else {}))
     builds = [call for call in machine.calls("docker.exe") if " build " in call["command"]]
-    if told:
-        assert (code, told in out, builds) == (4, True, []), out
+    if message:
+        assert (code, message in out, builds) == (4, True, []), out
         return
     assert code == 0, out
     assert f"--build-arg BASE=mcr.microsoft.com/dotnet/framework/runtime:{base} " in builds[0]["command"]
@@ -868,7 +868,7 @@ def scripts(machine, image):
 
 
 @pytest.mark.parametrize(
-    ("installer", "toolset", "code", "told"),
+    ("installer", "toolset", "code", "message"),
     [
         ("0", True, 0, ""),
         ("3010", True, 0, ""),
@@ -877,7 +877,7 @@ def scripts(machine, image):
         ("0", False, 9, "there is no cl.exe of toolset 14.29 in C:\\BuildTools"),
     ],
 )
-def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, code, told):
+def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, code, message):
     shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
     compiler = r"write=C:\BuildTools\VC\Tools\MSVC\14.29.30133\bin\Hostx64\x64\cl.exe"
     effect = [compiler] if toolset else [r"mkdir=C:\BuildTools\VC\Tools\MSVC\14.29.30133"]
@@ -885,7 +885,7 @@ def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, co
         ("download.exe", "--add Microsoft.VisualStudio.Workload.VCTools", *effect, f"exit={installer}")
     )
     seen, out = machine.run("visual_studio.cmd", scripts)
-    assert (seen, told in out) == (code, True), out
+    assert (seen, message in out) == (code, True), out
     [call] = machine.calls("download.exe")
     for part in ("--quiet --wait --norestart --nocache", r"--installPath C:\BuildTools"):
         assert part in call["command"]

@@ -98,8 +98,8 @@ def released(runner, plan, windows_python, tmp_path_factory):
     built, _ = job("build", {}, runner, windows_python.wine)
     job("verify", {"wheel": built / "farm-out"}, here, os.environ)
     published, _ = job("publish", {"wheel": built / "farm-out"}, here, os.environ)
-    _, said = job("smoke", {"published": published / "published"}, runner, windows_python.wine)
-    return Released(built, published, index, said)
+    _, smoke = job("smoke", {"published": published / "published"}, runner, windows_python.wine)
+    return Released(built, published, index, smoke)
 
 
 def test_the_workflow_goes_all_the_way_to_the_smoke_test(released, windows_python):
@@ -110,8 +110,8 @@ def test_the_workflow_goes_all_the_way_to_the_smoke_test(released, windows_pytho
     done = ["render", "toolchain", "build", "repair", "verify"]
     assert [name for name, step in steps.items() if step["outcome"] == "done"] == done
     assert steps["repair"]["result"] == "added cudart64_110.dll; its tag is kept"
-    told = json.loads((released.published / "published/published.json").read_text())
-    assert told["changed"] is True
+    document = json.loads((released.published / "published/published.json").read_text())
+    assert document["changed"] is True
     assert "8 passed; cuda not run: no NVIDIA driver" in released.smoke
 
 
@@ -197,7 +197,7 @@ def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, pla
     user = toolchain.c / "users/Jürgen & Söhne (100% !x!)"
     job = user / "a folder of any name" / "job"
     user.mkdir(parents=True)
-    said, lines = [], list(typed(page))
+    transcript, lines = [], list(typed(page))
     for line in lines:
         if line == r"cmd /c mklink /J C:\farm D:\farm":
             (drive / "farm").rmdir()
@@ -209,10 +209,10 @@ def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, pla
         if "….whl" in line:
             [wheel] = (farm / "out" / digest / "wheel").iterdir()
             entered = entered.replace("canary-….whl", wheel.name)
-        said.append("" if "mklink" in line else prompt(entered, job if "report" in line else user))
-        assert line != r".\report.cmd" or "; next: farm repair" in said[-1], said[-1]
+        transcript.append("" if "mklink" in line else prompt(entered, job if "report" in line else user))
+        assert line != r".\report.cmd" or "; next: farm repair" in transcript[-1], transcript[-1]
     shutil.rmtree(user)
-    _, _, _, render, _, built, repaired, checks, smoke, _, page_of_report = said
+    _, _, _, render, _, built, repaired, checks, smoke, _, page_of_report = transcript
     assert r"kit\job\report.cmd" in render
     first = re.search(r"The first line is\s+`(.*?)`", page)[1].replace("torch 2.0.1+", "canary 0.1.0+")
     shown = [line.strip() for line in built.splitlines() if "farm: " in line or line.startswith("report: ")]
@@ -252,9 +252,9 @@ def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp
         (runner / name).chmod(0o755)
     made = checkout(tmp_path / "checkout", tmp_path / "index")
     environ = environment | {"WINEPATH": windows_path(python.parent)}
-    said = carry_out("windows.yml", "canary", made, path=runner, environ=environ, CUDA=cuda, **WORKFLOW["env"])
-    assert "cudart64_110.dll" in said
-    assert re.search(r"fresh\\+Lib\\+site-packages\\+canary", said)
+    output = carry_out("windows.yml", "canary", made, path=runner, environ=environ, CUDA=cuda, **WORKFLOW["env"])
+    assert "cudart64_110.dll" in output
+    assert re.search(r"fresh\\+Lib\\+site-packages\\+canary", output)
     read = ["-m", "farm.cli.main", "report", "read", made / "kit/job/farm-report.zip"]
     page = subprocess.run([sys.executable, *read], capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
     assert f"canary 0.1.0+cu{cuda.replace('.', '')}.sm35.avx for sm35-avx-py311" in page

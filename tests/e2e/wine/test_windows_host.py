@@ -122,10 +122,10 @@ sys.exit(7)
 def test_a_pid_that_is_somebody_elses_by_now_is_not_the_job(host):
     handle = submit(host, "time.sleep(300)")
     note = host.root / "farm-jobs" / handle / "pid"
-    told = json.loads(note.read_text())
-    note.write_text(json.dumps(told | {"start": told["start"] + "1"}))
+    record = json.loads(note.read_text())
+    note.write_text(json.dumps(record | {"start": record["start"] + "1"}))
     assert host.observe(handle).state == "lost"
-    note.write_text(json.dumps(told))
+    note.write_text(json.dumps(record))
     assert host.observe(handle).state == "running"
 
 

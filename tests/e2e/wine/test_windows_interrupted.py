@@ -66,8 +66,8 @@ def test_killed_at_any_step_the_next_run_goes_on(machine):
         killed_when(machine, hangs.exists)
         assert part in machine.calls()[-1]["command"]
         machine.rules = rules
-    code, told = machine.run()
-    assert code == 0, told + machine.log.read_text()
+    code, output = machine.run()
+    assert code == 0, output + machine.log.read_text()
     assert [path.name for path in (machine.out / "wheel").iterdir()] == ["torch-1.whl"]
     assert len(list((machine.out / "lib").iterdir())) == 4
     left = [path.name for path in (machine.c / "farm").iterdir() if path.name.startswith(".cuda")]
@@ -124,8 +124,8 @@ def cloning(tools, wine, plan, upstream, tmp_path):  # noqa: F811
 
 def clones(relayed):
     """How often a clone was made since the last look."""
-    made = [command for command in relayed.asked if "clone" in command]
-    relayed.asked.clear()
+    made = [command for command in relayed.commands if "clone" in command]
+    relayed.commands.clear()
     return len(made)
 
 
@@ -211,14 +211,14 @@ def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa:
     unpacked = machine.c / "farm/.cuda-11.4-8.7.0-killed/tree"
     unpacked.mkdir(parents=True)
     code, out = machine.run("prepare.cmd", **environment)
-    said = log.read_text(errors="replace")
-    assert ("/nvcc.zip", "bytes=100000-") in [entry[:2] for entry in served.log], said
-    assert list((machine.c / "farm").glob("cuda-*/bin/nvcc.exe")), said
+    text = log.read_text(errors="replace")
+    assert ("/nvcc.zip", "bytes=100000-") in [entry[:2] for entry in served.log], text
+    assert list((machine.c / "farm").glob("cuda-*/bin/nvcc.exe")), text
     assert not unpacked.exists()
     # The second archive's server is not there: said with what to do, nothing half-written.
     assert code == 9, out
-    assert "127.0.0.1:9/sccache.zip" in said
-    assert "set FARM_ARCHIVES to it" in said
+    assert "127.0.0.1:9/sccache.zip" in text
+    assert "set FARM_ARCHIVES to it" in text
     assert not (machine.c / "farm/tools/sccache.ok").exists()
     # A folder of one's own helps; a wrong file in it is named and not used.
     own = machine.c / "users/Jürgen/my archives"
@@ -231,7 +231,7 @@ def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa:
     code, out = machine.run("prepare.cmd", **environment)
     assert code == 0, out + log.read_text(errors="replace")
     assert (machine.c / "farm/tools/sccache/sccache.exe").read_bytes() == b"sccache"
-    assert all("--fail" in command and "--config" in command for command in relayed.asked)
+    assert all("--fail" in command and "--config" in command for command in relayed.commands)
 
 
 @pytest.fixture
@@ -350,9 +350,9 @@ def test_a_disk_that_is_full_for_the_toolkit_or_an_archive(machine, roomy, fetch
         fill(roomy, leave)
         code, out = machine.run(**environment)
         assert (code, f"step {step} FAILED" in out, FULL in out) == (9, True, True), out
-        said = machine.log.read_text(errors="replace")
-        assert "check disk space and permissions" in said
-        assert "check the network" not in said
+        text = machine.log.read_text(errors="replace")
+        assert "check disk space and permissions" in text
+        assert "check the network" not in text
         roomy.unlink()
     code, out = machine.run(**environment)
     assert code == 0, out

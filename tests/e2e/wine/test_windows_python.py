@@ -72,11 +72,11 @@ def tree(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("asked", [KEPLER, CANARY], ids=["kepler", "canary"])
-def test_a_plan_and_what_is_rendered_from_it_are_the_same_bytes(windows, linux, asked, tmp_path):
-    assert json.loads(windows.run("plan", *asked, "--json")) == linux.json("plan", *asked)
-    windows.run("render", *asked, "-o", tmp_path / "windows")
-    linux.json("render", *asked, "-o", str(tmp_path / "linux"))
+@pytest.mark.parametrize("selectors", [KEPLER, CANARY], ids=["kepler", "canary"])
+def test_a_plan_and_what_is_rendered_from_it_are_the_same_bytes(windows, linux, selectors, tmp_path):
+    assert json.loads(windows.run("plan", *selectors, "--json")) == linux.json("plan", *selectors)
+    windows.run("render", *selectors, "-o", tmp_path / "windows")
+    linux.json("render", *selectors, "-o", str(tmp_path / "linux"))
     rendered = tree(tmp_path / "windows")
     assert rendered == tree(tmp_path / "linux")
     assert len(rendered) > 8
@@ -149,8 +149,8 @@ def test_it_publishes_into_a_folder(windows, linux, tmp_path):
     wheel = wheel_for(tmp_path, version, "cp311-cp311-manylinux_2_17_x86_64")
     index = tmp_path / "index"
     for changed in (True, False):
-        told = json.loads(windows.run("publish", wheel, *CPU, "--index", windows_path(index), "--json"))
-        assert told["changed"] is changed
+        document = json.loads(windows.run("publish", wheel, *CPU, "--index", windows_path(index), "--json"))
+        assert document["changed"] is changed
     wheels = [wheel_for(tmp_path, f"1.0.{n}+cu118.sm35.avx", "py3-none-any") for n in range(8)]
     script = [PARTS / "publishers.py", index]
     both = [

@@ -112,8 +112,8 @@ def at_the_build(machine):
 def test_a_wheel_is_built_repaired_verified_and_published(farm, machine):
     done = farm.submit("--no-smoke")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    steps = {step["step"]: step for step in told["steps"]}
+    document = json.loads(done.stdout)
+    steps = {step["step"]: step for step in document["steps"]}
     assert {step["outcome"] for step in steps.values()} == {"done"}
     assert list(steps) == ["render", "toolchain", "build", "repair", "verify", "publish"]
     assert steps["repair"]["result"].startswith("added cudart64_110.dll; ")
@@ -130,18 +130,18 @@ def test_a_wheel_is_built_repaired_verified_and_published(farm, machine):
 
 
 @pytest.mark.parametrize(
-    ("tool", "part", "code", "told"),
+    ("tool", "part", "code", "message"),
     [
         ("vswhere.exe", "installationPath", 4, r"build\.cmd ended with 3(.|\n)*Visual Studio is missing"),
         ("git.exe", " clone ", 9, r"build\.cmd ended with 9(.|\n)*can this machine reach https://github\.com/pytorch"),
         ("python.exe", "-m build", 5, r"the build failed with exit code 5(.|\n)*the first line with FAILED: or error"),
     ],
 )
-def test_a_failure_says_whose_it_is(farm, machine, tool, part, code, told):
+def test_a_failure_says_whose_it_is(farm, machine, tool, part, code, message):
     machine.change(tool, part, "exit=1")
     done = farm.submit("--no-smoke")
     assert done.returncode == code, done.stderr
-    assert re.search(told, done.stderr)
+    assert re.search(message, done.stderr)
     assert not list(farm.folder.rglob("*.whl"))
 
 
@@ -152,8 +152,8 @@ def test_a_killed_controller_is_taken_up_by_the_workflow_of_a_plan(farm, machine
         wait("the build", lambda: at_the_build(machine))
         first.kill()
     (machine.c / "tools/go").touch()
-    told = farm.workflow()
-    assert [step["result"][:7] for step in told["steps"] if step["step"] == "build"] == ["resumed"]
+    document = farm.workflow()
+    assert [step["result"][:7] for step in document["steps"] if step["step"] == "build"] == ["resumed"]
     left = farm.folder / "farm-out"
     assert [path.parent.name for path in left.rglob("*.whl")] == ["wheel"]
     assert "cudart64_110.dll" in {path.name for path in (left / "lib").iterdir()}  # for repair

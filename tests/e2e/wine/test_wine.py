@@ -261,11 +261,11 @@ def test_pythons_own_message_and_the_file_behind_it(windows_python, installed, n
     code, document = probe(windows_python, installed.parent, needs, tmp_path / "report.json")
     assert code == 1
     [check] = document["checks"]
-    said = re.fullmatch(
+    match = re.fullmatch(
         r'OSError: \[WinError 126\] .* Error loading "(.*)" or one of its dependencies\.', check["seen"]
     )
-    assert said, check["seen"]
-    named = installed.parent / said[1].removeprefix("Z:").replace("\\", "/")
+    assert match, check["seen"]
+    named = installed.parent / match[1].removeprefix("Z:").replace("\\", "/")
     assert named.is_file()
     found = why_126(installed)
     assert [each.partition(",")[0] for each in found["culprits"]] == ["libiomp5md.dll"]

@@ -72,8 +72,8 @@ class WindowsHost:
         return Capacity(**self._ask("capacity"))
 
     def submit(self, job: Job) -> str:
-        told = asdict(job) | {"inputs": {target: windows_path(path) for target, path in job.inputs.items()}}
-        return self._ask("submit", told)
+        fields = asdict(job) | {"inputs": {target: windows_path(path) for target, path in job.inputs.items()}}
+        return self._ask("submit", fields)
 
     def find(self, labels: Mapping[str, str]) -> str | None:
         return self._ask("find", dict(labels))

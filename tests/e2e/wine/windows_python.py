@@ -156,6 +156,6 @@ def make(folder: Path, wine: Mapping[str, str], need: Callable[[str, str], None]
     stable.write_text(forwarders(home / "python311.dll"))
     compile_c(home / "python3.dll", stable, "-shared", "-nostdlib", "-Wl,--entry=0")
     made = WindowsPython(home, {**os.environ, **wine})
-    said = made.run("-c", "import ctypes, hashlib, lzma, sqlite3, ssl, sys; print(sys.platform, sys.version[:6])")
-    assert said.stdout.split() == ["win32", "3.11.9"], said.stdout + said.stderr
+    result = made.run("-c", "import ctypes, hashlib, lzma, sqlite3, ssl, sys; print(sys.platform, sys.version[:6])")
+    assert result.stdout.split() == ["win32", "3.11.9"], result.stdout + result.stderr
     return made

@@ -487,7 +487,7 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "lines"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", ["ERROR the build backend was ended by signal 9 (SIGKILL)"]),
         ("os.kill(os.getpid(), signal.SIGSEGV)", ["ERROR the build backend was ended by signal 11 (SIGSEGV)"]),
@@ -496,7 +496,7 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
     ],
 )
 @pytest.mark.parametrize("call", ["check_call", "run(check=True)"], ids=["pep517", "pyproject_hooks 1.3.3"])
-def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkeypatch, call, end, said):
+def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkeypatch, call, end, lines):
     """With what stands for the package `build`: it runs a backend as pep517 and pyproject_hooks do."""
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "__init__.py").touch()
@@ -509,7 +509,7 @@ def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     answer = script("run_build.py", "--wheel", ".")
     assert answer.returncode == 1
-    assert answer.stderr.splitlines() == [*said, "ERROR Backend subprocess exited: ['--wheel', '.']"]
+    assert answer.stderr.splitlines() == [*lines, "ERROR Backend subprocess exited: ['--wheel', '.']"]
     found = failures.read(answer.stderr.splitlines(), build=True)
-    assert (found.cause, bool(said)) in {("out of memory", True), ("the build's backend crashed", True), (None, False)}
+    assert (found.cause, bool(lines)) in {("out of memory", True), ("the build's backend crashed", True), (None, False)}
     assert (found.cause == "out of memory") == ("SIGKILL" in end)

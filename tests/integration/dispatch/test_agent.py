@@ -120,10 +120,10 @@ def test_a_stop_from_outside_is_no_fault_of_the_build(agent):
 
 def test_a_log_beyond_its_urls_is_cut_and_said(agent, exchange):
     _, report = agent("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; echo end", pieces=3)
-    said = log_of(exchange)
+    log = log_of(exchange)
     assert report["exit_code"] == 0
-    assert len(said) < 4000
-    assert b"bytes of the log are lost" in said
+    assert len(log) < 4000
+    assert b"bytes of the log are lost" in log
 
 
 def test_a_store_that_is_away_is_no_success(agent):

@@ -152,5 +152,5 @@ def test_a_piece_of_the_log_that_is_too_large_is_left_out_and_said(manager, engi
     exchange.put("farm-x/log/0000", b"one\n")
     exchange.put("farm-x/log/0001", bytes(9 << 20))
     exchange.put("farm-x/log/0002", b"three\n")
-    said = f"[a piece of the log is left out: {9 << 20} bytes, at most {8 << 20}]"
-    assert b"".join(engine.logs("s")).decode() == f"one\n\n{said}\nthree\n"
+    message = f"[a piece of the log is left out: {9 << 20} bytes, at most {8 << 20}]"
+    assert b"".join(engine.logs("s")).decode() == f"one\n\n{message}\nthree\n"

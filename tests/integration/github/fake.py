@@ -283,17 +283,17 @@ class Fake:
         return self._error(404, "Not Found")
 
     def _dispatch(self, workflow, body):
-        asked = json.loads(body)
-        published.ReposOwnerRepoActionsWorkflowsWorkflowIdDispatchesPostBody.model_validate(asked)
+        request = json.loads(body)
+        published.ReposOwnerRepoActionsWorkflowsWorkflowIdDispatchesPostBody.model_validate(request)
         if not (WORKFLOWS / workflow).is_file():
             return self._error(404, "Not Found")
         text = yaml.safe_load((WORKFLOWS / workflow).read_text())
         declared = text[True]["workflow_dispatch"]["inputs"]  # YAML 1.1 reads `on` as true
-        unexpected = sorted(set(asked["inputs"]) - set(declared))
-        missing = [n for n, spec in declared.items() if spec.get("required") and not asked["inputs"].get(n)]
-        if unexpected or missing or len(declared) > 25 or sum(map(len, asked["inputs"].values())) > 65_535:
+        unexpected = sorted(set(request["inputs"]) - set(declared))
+        missing = [n for n, spec in declared.items() if spec.get("required") and not request["inputs"].get(n)]
+        if unexpected or missing or len(declared) > 25 or sum(map(len, request["inputs"].values())) > 65_535:
             return self._error(422, f"Unexpected inputs provided: {unexpected}, missing: {missing}")
-        run_id = self.new_run(workflow, asked["inputs"])
+        run_id = self.new_run(workflow, request["inputs"])
         at = f"{self.url}/repos/{REPOSITORY}/actions/runs/{run_id}"
         made = {"workflow_run_id": run_id, "run_url": at, "html_url": at}
         return self._json(made, published.WorkflowDispatchResponse)

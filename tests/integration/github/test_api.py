@@ -23,9 +23,9 @@ def test_polling_is_conditional(fake, api):
     run = fake.new_run("build-plan.yml", {})
     first = api.run(run)
     assert api.run(run) == first
-    asked = [headers.get("if-none-match") for method, path, headers in fake.requests if path.endswith(f"/runs/{run}")]
-    assert asked[0] is None
-    assert asked[1]
+    tags = [headers.get("if-none-match") for method, path, headers in fake.requests if path.endswith(f"/runs/{run}")]
+    assert tags[0] is None
+    assert tags[1]
     fake.take(run, "k40")
     assert api.run(run).status == "in_progress"
 
@@ -101,8 +101,8 @@ def test_another_repository_is_said_to_be_missing(fake, clock):
 
 
 def test_hostile_error_messages_are_made_plain(fake, api):
-    said = json.dumps({"message": "no\x1b[31m\nway" + "x" * 9999}).encode()
-    fake.faults["GET /runners"] = [(422, {}, said)]
+    body = json.dumps({"message": "no\x1b[31m\nway" + "x" * 9999}).encode()
+    fake.faults["GET /runners"] = [(422, {}, body)]
     with pytest.raises(UsageError) as caught:
         api.runners()
     assert "\x1b" not in str(caught.value)

@@ -145,8 +145,8 @@ def test_an_answer_without_an_id_is_looked_for(fake, engine, job, builder):
 
 
 def test_a_rate_limited_dispatch_was_not_done_and_is_sent_again(fake, engine, clock, job, builder):
-    said = json.dumps({"message": "You have exceeded a secondary rate limit."}).encode()
-    fake.faults["POST /dispatches"] = [(403, {"retry-after": "30"}, said), (429, {}, b""), (403, {}, said)]
+    body = json.dumps({"message": "You have exceeded a secondary rate limit."}).encode()
+    fake.faults["POST /dispatches"] = [(403, {"retry-after": "30"}, body), (429, {}, b""), (403, {}, body)]
     assert engine.submit(job()) == str(only_run(fake))
     assert [s for s in clock.slept if s >= 30] == [30.0, 60.0, 60.0]
 

@@ -77,10 +77,10 @@ def dispatched(farm, journal, capsys):
 
 def test_without_a_token_nothing_is_begun(farm, journal, monkeypatch):
     monkeypatch.delenv("GITHUB_TOKEN")
-    code, _, said = farm("submit", *SELECT)
+    code, _, err = farm("submit", *SELECT)
     assert code == 2
-    assert "no usable token for GitHub" in said
-    assert "GH_TOKEN" in said
+    assert "no usable token for GitHub" in err
+    assert "GH_TOKEN" in err
     assert journal.runs() == ()
 
 
@@ -94,9 +94,9 @@ def test_the_token_is_taken_from_the_usual_variables(farm, journal, monkeypatch,
 
 def test_without_a_repository_nothing_is_begun(farm, journal, project):
     edit(project, "runners.yaml", lambda data: data["github"].update(repository=None))
-    code, _, said = farm("submit", *SELECT)
+    code, _, err = farm("submit", *SELECT)
     assert code == 2
-    assert "github.repository is not set" in said
+    assert "github.repository is not set" in err
     assert journal.runs() == ()
 
 
@@ -106,40 +106,40 @@ def test_without_a_repository_nothing_is_begun(farm, journal, project):
 def test_a_token_of_too_narrow_scope_ends_the_run_and_says_which_right_it_lacks(fake, dispatched, scopes, needs):
     fake.add_runner("linux-build", BUILDER)
     fake.scopes = scopes
-    told = dispatched()
-    assert told["exit_code"] == 2
-    assert needs in told["why"]
+    status = dispatched()
+    assert status["exit_code"] == 2
+    assert needs in status["why"]
 
 
 def test_a_refused_token_ends_the_run_and_stands_nowhere(fake, dispatched, project, monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "the-wrong-one")
-    told = dispatched()
-    assert told["exit_code"] == 2
-    assert "refuses the token" in told["why"]
+    status = dispatched()
+    assert status["exit_code"] == 2
+    assert "refuses the token" in status["why"]
     written = b"".join(path.read_bytes() for path in (project / "artifacts").rglob("*") if path.is_file())
     assert b"the-wrong-one" not in written
 
 
 def test_no_runner_with_the_labels_names_the_nearest(fake, dispatched):
     fake.add_runner("k40", K40)
-    told = dispatched()
-    assert told["exit_code"] == 4
-    assert "no runner of github takes it: no runner fits; the nearest, k40: it has no label farm-build" in told["why"]
+    status = dispatched()
+    assert status["exit_code"] == 4
+    assert "no runner of github takes it: no runner fits; the nearest, k40: it has no label farm-build" in status["why"]
     assert not fake.runs
 
 
 def test_runners_that_are_offline_are_named(fake, dispatched):
     fake.add_runner("linux-build", BUILDER, online=False)
-    told = dispatched()
-    assert told["exit_code"] == 4
-    assert "no runner that fits is online (linux-build would)" in told["why"]
+    status = dispatched()
+    assert status["exit_code"] == 4
+    assert "no runner that fits is online (linux-build would)" in status["why"]
 
 
 def test_labels_that_the_project_does_not_know(dispatched, project):
     edit(project, "runners.yaml", lambda data: data["github"]["build"].pop("linux-x86_64"))
-    told = dispatched()
-    assert told["exit_code"] == 2
-    assert "has no labels for linux-x86_64" in told["why"]
+    status = dispatched()
+    assert status["exit_code"] == 2
+    assert "has no labels for linux-x86_64" in status["why"]
 
 
 # -- a run under way --

@@ -12,7 +12,7 @@ from farm.index.backends import open_store
 from farm.index.publish import check_store, in_folders, in_index, publish_all, record_event
 from farm.index.reconcile import check
 from farm.index.records import PREDICATE, read_record
-from tests.indexes.watched import Killed, Watched, content, kill_at
+from tests.indexes.watched import Killed, Recorder, content, kill_at
 from tests.indexes.wheels import build_wheel
 
 NAMES = ["canary-1.0-py3-none-any.whl", "canary-2.0-py3-none-any.whl", "torch-2.0.1-py3-none-any.whl"]
@@ -53,10 +53,10 @@ def test_what_is_no_wheel_is_left_out_and_the_rest_is_published(tmp_path, folder
     index = str(tmp_path / "index")
     command = ["publish", str(folder), "--to", "sm35-avx", "--index", index, "--json"]
     assert main(command) == 7
-    said = json.loads(capsys.readouterr().out)
-    assert sorted(said["wheels"]) == NAMES
+    document = json.loads(capsys.readouterr().out)
+    assert sorted(document["wheels"]) == NAMES
     wrong = ["broken", "canary", "dangling", "folder", "no name.whl", "pipe", "simple"]
-    assert sorted(name.partition("-")[0] for name in said["left_out"]) == wrong
+    assert sorted(name.partition("-")[0] for name in document["left_out"]) == wrong
     assert check(open_store(index)) == []
     assert main(["publish", *(str(folder / name) for name in NAMES[:2]), "--to", "sm35-avx", "--index", index]) == 0
 
@@ -77,7 +77,7 @@ def test_killed_at_any_operation_and_run_again(tmp_path, folder):
         store = open_store(str(tmp_path / f"index-{number}"))
         check_store(store)
         try:
-            publish_all(Watched(store, after=kill_at(number)), offers)
+            publish_all(Recorder(store, after=kill_at(number)), offers)
         except Killed:
             assert not any(problem.broken for problem in check(store)), number
             publish_all(store, offers)
@@ -154,10 +154,10 @@ def test_the_pages_written_grow_with_the_number_of_wheels_and_not_with_its_squar
         for number in range(count):
             build_wheel(folder, f"canary-{number}-py3-none-any.whl")
         check_store(store)
-        watched = Watched(store)
+        recorder = Recorder(store)
         sizes = []
         replace = store.replace
         store.replace = lambda key, data, etag, r=replace, s=sizes, **o: s.append(len(data)) or r(key, data, etag, **o)
-        publish_all(watched, in_folders([folder], "g")[0])
+        publish_all(recorder, in_folders([folder], "g")[0])
         written.append(sum(sizes))
     assert written[1] < 6 * written[0]

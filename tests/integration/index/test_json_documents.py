@@ -23,9 +23,9 @@ def ask(tmp_path, monkeypatch, capsys):
 
     def run(command: str, *arguments: str, codes: tuple[int, ...] = (0,)):
         code = main([*command.split(), *arguments, "--json"])
-        said = capsys.readouterr()
-        assert code in codes, (command, said.err)
-        return valid(command, said.out)
+        output = capsys.readouterr()
+        assert code in codes, (command, output.err)
+        return valid(command, output.out)
 
     return run
 

@@ -15,7 +15,7 @@ from farm.index.layout import html_key, json_key, record_key
 from farm.index.publish import record_event
 from farm.index.reconcile import check, reconcile
 from farm.index.records import read_state
-from tests.indexes.watched import FIRST, GROUP, SECOND, Killed, Watched, kill_at
+from tests.indexes.watched import FIRST, GROUP, SECOND, Killed, Recorder, kill_at
 
 THIRD = "canary-1.0+cu118.sm35.avx.2-py3-none-any.whl"
 
@@ -166,7 +166,7 @@ def test_killed_at_any_operation(tmp_path, make_wheel, put, what, ended_by):
             put(store, wheel)
         work = WORK[what]
         try:
-            work(Watched(store, after=kill_at(number)))
+            work(Recorder(store, after=kill_at(number)))
         except Killed:
             assert [problem for problem in check(store) if problem.broken] == [], number
             if ended_by == "again":
@@ -230,10 +230,10 @@ def test_another_change_between_any_two_operations(tmp_path, make_wheel, put, pa
                 with contextlib.suppress(UsageError, *([PublishRefusedError] if pair.startswith("remove") else [])):
                     second(store)
 
-        watched = Watched(store, after=interfere)
+        recorder = Recorder(store, after=interfere)
         with contextlib.suppress(PublishRefusedError, UsageError):
-            first(watched)
-        if watched.calls < wanted:
+            first(recorder)
+        if recorder.calls < wanted:
             break
         if pair.startswith("remove"):
             assert listed(store) == [SECOND], wanted
@@ -249,7 +249,7 @@ def test_a_wheel_that_is_claimed_and_not_listed_is_not_promoted(tmp_path, make_w
     put(store, make_wheel(FIRST))
     with pytest.raises(Killed):
         put(
-            Watched(store, after=lambda _number, name: kill_at(1)(1, name) if name == "create" else None),
+            Recorder(store, after=lambda _number, name: kill_at(1)(1, name) if name == "create" else None),
             make_wheel(NEW),
         )
     assert store.get(record_key(NEW))

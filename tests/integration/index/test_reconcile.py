@@ -161,10 +161,10 @@ def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [("yank", "event 1 of .* by which it is yanked .slow."), ("remove", "the removal of "), ("lost", "has no record")],
 )
-def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(index, make_wheel, kind, said, capsys):
+def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(index, make_wheel, kind, message, capsys):
     """Somebody deleted `events/<wheel>/` in the store: the advised reconcile took the yank back in silence."""
     store, root = index
     wheel, files = make_wheel(SECOND), (root / "whl/files" / SECOND, root / f"whl/files/{SECOND}.metadata")
@@ -179,7 +179,7 @@ def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(index, make
         files[1].write_bytes(wheel.metadata)
     assert check(store), "a removal of which nothing is left looks like a publish that was not finished"
     before = {path: path.read_bytes() for path in page_files(root)}
-    with pytest.raises(PublishRefusedError, match=said):
+    with pytest.raises(PublishRefusedError, match=message):
         reconcile(store)
     assert main(["index", "reconcile", "--index", str(root)]) == 7
     assert "--take-back" in capsys.readouterr().err

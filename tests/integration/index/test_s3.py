@@ -198,7 +198,7 @@ def elsewhere(status, headers, body):
 
 @pytest.mark.parametrize("named", ["in the URL", "by AWS_ENDPOINT_URL"])
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "said"),
+    ("status", "headers", "body", "message"),
     [
         (
             301,
@@ -213,27 +213,27 @@ def elsewhere(status, headers, body):
     ],
     ids=["https", "login", "nowhere", "page", "empty"],
 )
-def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, headers, body, said):
+def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, headers, body, message):
     """Not an empty index: a page reads as a listing without objects. And no traceback, wherever the address stands."""
     with elsewhere(status, headers, body) as endpoint:
         if named == "by AWS_ENDPOINT_URL":
             monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         store = open_store("s3://wheels" if named == "by AWS_ENDPOINT_URL" else f"s3://wheels?endpoint_url={endpoint}")
         for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
-            with pytest.raises(InfrastructureError, match=said) as caught:
+            with pytest.raises(InfrastructureError, match=message) as caught:
                 operate()
             assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "more", "headers", "said"),
+    ("status", "code", "more", "headers", "message"),
     [
         (301, "PermanentRedirect", "", {"x-amz-bucket-region": "eu-west-1"}, "region=eu-west-1"),
         (400, "AuthorizationHeaderMalformed", "<Region>garage</Region>", {}, "region=garage"),
         (400, "IllegalLocationConstraintException", "", {}, "region=NAME"),
     ],
 )
-def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code, more, headers, said):
+def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code, more, headers, message):
     text = f"<Error><Code>{code}</Code>{more}</Error>".encode()
 
     def before_send(request, **kwargs):
@@ -244,14 +244,14 @@ def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code,
     for operate in (lambda: store.get("catalog.json"), lambda: list(store.list("whl/"))):
         with pytest.raises(UsageError) as caught:
             operate()
-        assert said in caught.value.hint
+        assert message in caught.value.hint
 
 
 NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>nginx</center></body></html>"
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said", "hint"),
+    ("status", "body", "message", "hint"),
     [
         (404, NOT_FOUND, "404 Not Found$", "endpoint_url"),
         (404, b"", "404 Not Found$", "endpoint_url"),
@@ -261,7 +261,7 @@ NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>n
         (400, b"", "400 Bad Request$", "again"),
     ],
 )  # fmt: skip
-def test_what_no_store_says_is_said_as_such(store, status, body, said, hint):
+def test_what_no_store_says_is_said_as_such(store, status, body, message, hint):
     """A web server has none of S3's codes, and its 404 is no refused condition."""
     store.create("whl/there", b"x", content_type=TEXT)
 
@@ -270,7 +270,7 @@ def test_what_no_store_says_is_said_as_such(store, status, body, said, hint):
 
     store.client.meta.events.register("before-send.s3", before_send)
     for operate in (lambda: store.create("whl/a", b"x", content_type=TEXT), lambda: list(store.list("whl/"))):
-        with pytest.raises(InfrastructureError, match=said) as caught:
+        with pytest.raises(InfrastructureError, match=message) as caught:
             operate()
         assert hint in caught.value.hint
 
@@ -338,17 +338,17 @@ def ignore(store, *headers):
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "message"),
     [
         (["If-None-Match"], "was created again"),
         (["If-None-Match", "If-Match"], "was created again"),
         (["If-Match"], "by a tag that it does not have"),
     ],
 )
-def test_a_store_that_ignores_conditions_is_refused(s3_url, make_wheel, put, headers, said):
+def test_a_store_that_ignores_conditions_is_refused(s3_url, make_wheel, put, headers, message):
     store = open_store(s3_url)
     ignore(store, *headers)
-    with pytest.raises(PublishRefusedError, match=said):
+    with pytest.raises(PublishRefusedError, match=message):
         put(store, make_wheel("canary-1.0-py3-none-any.whl"))
     assert list(store.list("")) == []
 
@@ -371,7 +371,7 @@ DATA = bytes(range(256)) * 10
 def test_a_read_that_is_cut_off_goes_on(store):
     """Of a wheel that is checked or copied; the transfer is boto3's."""
     store.create("whl/files/a.whl", DATA, content_type=TEXT)
-    asked = []
+    requests = []
 
     class Short(io.BytesIO):
         def stream(self, amount, **_):
@@ -379,19 +379,19 @@ def test_a_read_that_is_cut_off_goes_on(store):
                 yield piece
 
     def before_send(request, **_kwargs):
-        if request.method != "GET" or asked:
+        if request.method != "GET" or requests:
             return None
-        asked.append(request)
+        requests.append(request)
         answer = store.patient._endpoint.http_session.send(request)
         return AWSResponse(answer.url, answer.status_code, answer.headers, Short(answer.content[:1000]))
 
     store.patient.meta.events.register("before-send.s3", before_send)
     assert b"".join(store.chunks("whl/files/a.whl")) == DATA
-    assert asked
+    assert requests
 
 
 @pytest.mark.parametrize(
-    ("config", "profile", "said"),
+    ("config", "profile", "message"),
     [
         ("", "absent", "no client for s3://.*absent"),
         ("[default", None, "no client for s3://.*config"),
@@ -400,7 +400,7 @@ def test_a_read_that_is_cut_off_goes_on(store):
     ],
 )  # fmt: skip
 def test_a_profile_that_gives_no_credentials_is_a_mistake_in_the_configuration(
-    s3_url, monkeypatch, tmp_path, config, profile, said
+    s3_url, monkeypatch, tmp_path, config, profile, message
 ):
     (tmp_path / "config").write_text(config)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -410,5 +410,5 @@ def test_a_profile_that_gives_no_credentials_is_a_mistake_in_the_configuration(
     monkeypatch.setattr(boto3, "Session", boto3.session.Session)  # a session reads the configuration as it is made
     if profile:
         monkeypatch.setenv("AWS_PROFILE", profile)
-    with pytest.raises(UsageError, match=f"(?s){said}"):
+    with pytest.raises(UsageError, match=f"(?s){message}"):
         open_store(s3_url).get("catalog.json")

@@ -96,8 +96,8 @@ def test_over_http(signed):
     with serving(store.root) as url:
         assert verify_index(open_reader(url), root, wheels=True).problems == ()
         (store.root / f"whl/{GROUP}/simple/canary/index.html").write_bytes(b"<a>evil</a>")
-        [told] = verify_index(open_reader(url), root).problems
-        assert told.startswith(f"whl/{GROUP}/simple/canary/index.html: not as it was signed on ")
+        [problem] = verify_index(open_reader(url), root).problems
+        assert problem.startswith(f"whl/{GROUP}/simple/canary/index.html: not as it was signed on ")
 
 
 def test_every_page_that_is_tampered_with_or_gone_is_named(signed):
@@ -130,16 +130,16 @@ def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key
     (store.root / key).parent.mkdir(parents=True, exist_ok=True)
     (store.root / key).write_bytes(b"<a href=evil>pip install evil</a>")
     with serving(store.root) as url:
-        told = verify_index(open_reader(str(store.root) if over == "folder" else url), root).problems
-    assert told == (f"{key}: no signature covers this page",)
+        lines = verify_index(open_reader(str(store.root) if over == "folder" else url), root).problems
+    assert lines == (f"{key}: no signature covers this page",)
 
 
 def test_a_group_that_nobody_signed_is_named_where_the_store_can_be_listed(signed):
     store, root = signed
     shutil.copytree(store.root / f"whl/{GROUP}", store.root / "whl/evil")
-    told = problems(store, root)
-    assert told
-    assert all(line.startswith("whl/evil/") and line.endswith("no signature covers this page") for line in told)
+    lines = problems(store, root)
+    assert lines
+    assert all(line.startswith("whl/evil/") and line.endswith("no signature covers this page") for line in lines)
 
 
 @pytest.mark.parametrize("what", [f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", f"records/{FIRST}.json"])
@@ -153,9 +153,9 @@ def test_what_was_published_or_yanked_since_is_named_until_it_is_signed(signed, 
     store, root = signed
     put(store, make_wheel(SECOND))
     record_event(store, [FIRST], "yank", "old")
-    told = problems(store, root)
-    assert all("either its owner changed it and has not signed since" in line for line in told)
-    assert {line.partition(":")[0].rsplit("/", 1)[-1] for line in told} == {"index.html", "index.json"}
+    lines = problems(store, root)
+    assert all("either its owner changed it and has not signed since" in line for line in lines)
+    assert {line.partition(":")[0].rsplit("/", 1)[-1] for line in lines} == {"index.html", "index.json"}
     sign(store, keys["online"])
     assert problems(store, root, wheels=True) == ()
 
@@ -193,11 +193,11 @@ def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(signed, tmp_path, 
 def test_signatures_expire_and_check_says_so_before(signed, monkeypatch):
     store, root = signed
     ahead = datetime.now(UTC) + timedelta(days=21)
-    [told] = check(store, now=ahead)
-    assert (told.key, told.broken) == (TIMESTAMP, False)
-    assert "farm index sign" in told.what
-    told = check(store, now=ahead + timedelta(days=300))
-    assert {each.key: each.broken for each in told} == {TIMESTAMP: True, "tuf/1.root.json": False}
+    [problem] = check(store, now=ahead)
+    assert (problem.key, problem.broken) == (TIMESTAMP, False)
+    assert "farm index sign" in problem.what
+    findings = check(store, now=ahead + timedelta(days=300))
+    assert {each.key: each.broken for each in findings} == {TIMESTAMP: True, "tuf/1.root.json": False}
     later = SimpleNamespace(datetime=_Later, timezone=dt.timezone)
     monkeypatch.setattr("tuf.ngclient._internal.trusted_metadata_set.datetime", later)
     with pytest.raises(VerificationFailedError, match="have expired"):
@@ -332,6 +332,6 @@ def test_what_is_no_key_is_said_and_not_shown(tmp_path, monkeypatch, keys, capsy
     monkeypatch.setenv("FARM_TEST_KEY", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----")
     monkeypatch.chdir(tmp_path)
     assert main(["index", "sign", "--index", "index", "--signing-key", where]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert "c2VjcmV0" not in told
+    stderr = capsys.readouterr().err
+    assert message in stderr
+    assert "c2VjcmV0" not in stderr

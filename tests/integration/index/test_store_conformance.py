@@ -173,10 +173,10 @@ def test_a_large_page_comes_back_whole(store):
 def test_a_file_tells_how_far_it_is(store, tmp_path):
     source = tmp_path / "source"
     source.write_bytes(b"x" * 3_000_000)
-    told = []
-    assert store.create(KEY, source, content_type=TEXT, progress=told.append) is True
-    assert told == sorted(told)
-    assert told[-1] == 3_000_000
+    progress = []
+    assert store.create(KEY, source, content_type=TEXT, progress=progress.append) is True
+    assert progress == sorted(progress)
+    assert progress[-1] == 3_000_000
 
 
 def test_the_clock_is_the_servers_own(store):

@@ -41,10 +41,10 @@ def test_a_wheel_that_is_given_by_its_name_alone_is_asked_for_as_a_file(tmp_path
     )
 
 
-SAID = {"yank": ["yank", NEW, "--reason", "slow"], "remove": ["remove", NEW, "--reason", "secret"]}
+COMMANDS = {"yank": ["yank", NEW, "--reason", "slow"], "remove": ["remove", NEW, "--reason", "secret"]}
 
 
-@pytest.mark.parametrize("what", SAID)
+@pytest.mark.parametrize("what", COMMANDS)
 def test_uv_gets_no_copy_of_a_wheel_that_is_withdrawn(tmp_path, monkeypatch, what):
     """And pip, which does not know variants, gets none at all."""
     if " avx2 " not in Path("/proc/cpuinfo").read_text():
@@ -68,7 +68,7 @@ def test_uv_gets_no_copy_of_a_wheel_that_is_withdrawn(tmp_path, monkeypatch, wha
         return found[0].split("-")[1].removesuffix(".dist") if found else None
 
     assert installed(uv, "canary") == "2.0"
-    assert main(["index", *SAID[what], "--index", str(index)]) == 0
+    assert main(["index", *COMMANDS[what], "--index", str(index)]) == 0
     assert installed(uv, "canary") == "1.0"
     assert installed(pip, "canary") is None
     # A yanked wheel is there for whoever asks for its very version (PEP 592).

@@ -40,10 +40,10 @@ def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
         report = SmokeReport(module="torch", emulated=emulated, outcome="passed", facts=facts, checks=(check_,))
         assert keep_report(workspace, plan, report) is None
     assert main(["--project", str(project), "site", "build"]) == 0
-    said = json.loads((project / "artifacts/index/catalog.wheels.json").read_bytes())["wheels"]
-    assert list(said) == [name]
-    assert said[name]["state"] == "published, CPU part tested; GPU part not run"
-    assert [(test["where"], test["outcome"]) for test in said[name]["tests"]] == [
+    wheels = json.loads((project / "artifacts/index/catalog.wheels.json").read_bytes())["wheels"]
+    assert list(wheels) == [name]
+    assert wheels[name]["state"] == "published, CPU part tested; GPU part not run"
+    assert [(test["where"], test["outcome"]) for test in wheels[name]["tests"]] == [
         ("SandyBridge (emulated)", "CPU part passed"),
         ("a real CPU (x86_64)", "CPU part passed"),
     ]
@@ -58,8 +58,8 @@ def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, c
     assert not other.exists()
     put_into(open_store(str(other)), "anything-1.0-py3-none-any.whl", "my-group")
     assert main([*command, str(other)]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["where"] == (other / "index.html").as_uri()
+    document = json.loads(capsys.readouterr().out)
+    assert document["where"] == (other / "index.html").as_uri()
     assert not (tmp_path / "project/artifacts/index").exists()
     page = (other / "project/anything.html").read_text()
     assert f"pip install anything==1.0 --extra-index-url {other.as_uri()}/whl/my-group/simple/" in page

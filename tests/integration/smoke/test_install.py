@@ -76,12 +76,12 @@ def test_a_python_too_old_for_this_pip_brings_its_own(tmp_path, index, monkeypat
 
 def test_install_then_probe(tmp_path, index, python):
     log = tmp_path / "logs" / "pip.log"
-    said: list[str] = []
+    lines: list[str] = []
     source = ("--index-url", index.as_uri())
-    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=600, line=said.append)
+    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=600, line=lines.append)
     assert "Successfully installed" in log.read_text()
     # The screen gets what the log gets.
-    assert "\n".join(said) == log.read_text().rstrip("\n")
+    assert "\n".join(lines) == log.read_text().rstrip("\n")
     report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=600)
     assert report.outcome == "passed"
     (imported,) = [c.seen for c in report.checks if c.name == "import"]

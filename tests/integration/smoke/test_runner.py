@@ -85,8 +85,8 @@ def test_what_forces_or_hides_code_stays_outside(environment, monkeypatch):
 def test_a_variable_that_is_asked_for_is_passed(environment, monkeypatch):
     python = environment("import os; print('cards:', os.environ.get('CUDA_VISIBLE_DEVICES'))")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    asked = run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("CUDA_VISIBLE_DEVICES",))
-    assert "cards: 1" in asked.output_tail
+    report = run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("CUDA_VISIBLE_DEVICES",))
+    assert "cards: 1" in report.output_tail
     assert "cards: None" in probe(python).output_tail
     with pytest.raises(UsageError, match="NOT_THERE is not set"):
         run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("NOT_THERE",))

@@ -149,8 +149,8 @@ def test_an_interrupted_command_is_quiet_and_may_be_run_again(command, template,
     for kind, most in (("any", ANY), ("changes", CHANGES)):
         for number in spread(counts[kind], most):
             place, done = interrupted(command, kind, number, tmp_path / f"{kind}-{number}", template)
-            said = done.stderr.splitlines()
-            if done.returncode != 130 or said[-1:] != [INTERRUPTED] or "Traceback" in done.stderr:
+            lines = done.stderr.splitlines()
+            if done.returncode != 130 or lines[-1:] != [INTERRUPTED] or "Traceback" in done.stderr:
                 wrong.append(f"{kind} {number}: exit code {done.returncode}: {done.stderr[-1500:]}")
             if kind == "changes":
                 again, _ = place.run(command)

@@ -69,8 +69,8 @@ def tool(tmp_path):
              "--rules", tmp_path / "rules.yaml", "-o", out, *arguments],
             capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(site)},
         )  # fmt: skip
-        told = json.loads((out / "results.json").read_text()) if (out / "results.json").exists() else {"files": {}}
-        tests = [test for file in told["files"].values() for test in file["tests"]]
+        document = json.loads((out / "results.json").read_text()) if (out / "results.json").exists() else {"files": {}}
+        tests = [test for file in document["files"].values() for test in file["tests"]]
         return done, {test["test"].rpartition("::")[2]: test["outcome"] for test in tests}
 
     return run

@@ -9,7 +9,7 @@ from farm.index.backends import open_store
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
 from farm.index.reconcile import check
-from tests.indexes.watched import FIRST, GROUP, OTHER, SECOND, Killed, Watched, content, kill_at, listed
+from tests.indexes.watched import FIRST, GROUP, OTHER, SECOND, Killed, Recorder, content, kill_at, listed
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_other_bytes_under_a_claimed_name_are_an_error(fresh, make_wheel, put):
     store = fresh()
     wheel = make_wheel(FIRST)
     with pytest.raises(Killed):
-        put(Watched(store, after=kill_at(1)), wheel)
+        put(Recorder(store, after=kill_at(1)), wheel)
     store.create(f"whl/files/{FIRST}", b"not the wheel", content_type="text/plain")
     with pytest.raises(InfrastructureError, match="other bytes than its record"):
         put(store, wheel)
@@ -59,7 +59,7 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
     store = fresh()
     costs = []
     for number in range(6):
-        recorder = Watched(store)
+        recorder = Recorder(store)
         put(recorder, make_wheel(f"canary-{number}-py3-none-any.whl"))
         costs.append(recorder.calls)
     assert costs == [12] + [8] * 5
@@ -70,9 +70,9 @@ def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, mak
     for number in range(7, 13):  # the JSON page is written, the derived ones are not
         store = fresh()
         with pytest.raises(Killed):
-            put(Watched(store, before=kill_at(number)), first)
+            put(Recorder(store, before=kill_at(number)), first)
         assert store.get(json_key(GROUP, "canary")) is not None
-        put(Watched(store), second)
+        put(Recorder(store), second)
         assert check(store) == []
         assert listed(store) == [FIRST, SECOND]
 
@@ -86,7 +86,7 @@ def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
             if number == wanted:
                 put(store, wheel)
 
-        put(Watched(store, before=interfere), wheel)
+        put(Recorder(store, before=interfere), wheel)
         assert check(store) == [], wanted
         assert listed(store) == [FIRST], wanted
 
@@ -138,17 +138,17 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, op
         if there:
             put(store, make_wheel(there))
         try:
-            put(Watched(store, after=kill_at(number)), second)
+            put(Recorder(store, after=kill_at(number)), second)
         except Killed:
             problems = check(store)
             assert [problem for problem in problems if problem.broken] == [], number
             if there:
                 shown = store.get(html_key(GROUP, there.split("-")[0])).data.decode()
                 assert f">{there}</a>" in shown, number
-            put(Watched(store), second)
+            put(Recorder(store), second)
             assert check(store) == [], number
             assert listed(store) == [name for name in (there, SECOND) if name and name.startswith("canary")], number
-            assert not put(Watched(store), second).changed
+            assert not put(Recorder(store), second).changed
         else:
             break
     assert number == operations + 1
@@ -158,7 +158,7 @@ def test_a_write_that_is_refused_although_nothing_is_there(fresh, make_wheel, pu
     """A proxy that answers 412 by itself, at any write: the publish ends, or ends well when it is run again."""
     refused, writes = [], []
 
-    class Refusing(Watched):
+    class Refusing(Recorder):
         def _call(self, name, arguments, options):
             if name in {"create", "replace"}:
                 writes.append(arguments[0])
@@ -190,7 +190,7 @@ def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wh
             if number == wanted:
                 put(store, first)
 
-        recorder = Watched(store, before=interfere)
+        recorder = Recorder(store, before=interfere)
         put(recorder, second)
         if recorder.calls < wanted:
             break
@@ -203,7 +203,7 @@ def test_the_pages_come_after_the_bytes_and_the_lists_after_the_pages(fresh, mak
     """The order itself: a client never sees a name that leads nowhere."""
     store, order = fresh(), []
 
-    class Noted(Watched):
+    class Noted(Recorder):
         def _call(self, name, arguments, options):
             if name in {"create", "replace"}:
                 order.append(arguments[0])

@@ -69,9 +69,9 @@ class Controller:
 def main():
     controller = Controller(sys.argv[1])
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            answer = {"result": getattr(controller, asked["call"])(*asked["arguments"])}
+            answer = {"result": getattr(controller, request["call"])(*request["arguments"])}
         except FarmError as error:
             answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         print(json.dumps(answer), flush=True)

@@ -29,8 +29,8 @@ static wchar_t *wide(const char *text) {
 }
 
 static const wchar_t *place(const wchar_t *name, const wchar_t *otherwise) {
-    const wchar_t *told = _wgetenv(name);
-    return told ? told : otherwise;
+    const wchar_t *value = _wgetenv(name);
+    return value ? value : otherwise;
 }
 
 static void json(FILE *file, const char *text, size_t length) {

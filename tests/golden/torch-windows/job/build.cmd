@@ -62,9 +62,9 @@ rem What a killed build left; what a program still holds stays.
 rmdir /s /q C:\farm\t 2>nul
 rem A folder that no build had before, for what programs print: cmd starts none whose file is held, and keeps the exit
 rem code of the last one.
-set "FARM_SAID=C:\farm\t\said-%RANDOM%%RANDOM%"
-mkdir %FARM_SAID%
-if not exist %FARM_SAID%\ goto :failed
+set "FARM_ANSWERS=C:\farm\t\answers-%RANDOM%%RANDOM%"
+mkdir %FARM_ANSWERS%
+if not exist %FARM_ANSWERS%\ goto :failed
 rem ci/farm.yaml's archives, where this machine has no setting of its own.
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
 if defined FARM_ARCHIVES set "FARM_ARCHIVES=%FARM_ARCHIVES:"=%"
@@ -87,8 +87,8 @@ set "PYTHONUTF8=1"
 if defined FARM_PYTHON goto :python
 if exist C:\farm\python\python.exe set "FARM_PYTHON=C:\farm\python\python.exe"
 if defined FARM_PYTHON goto :python
-py.exe -3.11 -c "import sys; print(sys.executable)" > %FARM_SAID%\python.txt 2>nul
-if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("%FARM_SAID%\python.txt") do set "FARM_PYTHON=%%p"
+py.exe -3.11 -c "import sys; print(sys.executable)" > %FARM_ANSWERS%\python.txt 2>nul
+if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("%FARM_ANSWERS%\python.txt") do set "FARM_PYTHON=%%p"
 if defined FARM_PYTHON goto :python
 for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 :python
@@ -98,15 +98,15 @@ if not defined FARM_PYTHON goto :failed
 rem Given with quotes, as it would be typed as a command.
 set "FARM_PYTHON=%FARM_PYTHON:"=%"
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.11 is needed"
-"%FARM_PYTHON%" -c "import importlib.util as u, sys; print(sys.executable); sys.exit(sys.version_info[:2] != (3, 11) or sys.maxsize < 2**32 or 2 * (not u.find_spec('ensurepip')))" > %FARM_SAID%\place.txt 2> %FARM_SAID%\found.txt
+"%FARM_PYTHON%" -c "import importlib.util as u, sys; print(sys.executable); sys.exit(sys.version_info[:2] != (3, 11) or sys.maxsize < 2**32 or 2 * (not u.find_spec('ensurepip')))" > %FARM_ANSWERS%\place.txt 2> %FARM_ANSWERS%\found.txt
 set "FARM_EXIT=%ERRORLEVEL%"
-type %FARM_SAID%\found.txt >> "%FARM_LOG%"
+type %FARM_ANSWERS%\found.txt >> "%FARM_LOG%"
 rem 9009: there is no such program, or the stub of Microsoft's Store, which stands on PATH where no Python is installed.
 if "%FARM_EXIT%"=="9009" set "FARM_NEXT=%FARM_PYTHON% is no Python (the Microsoft Store's stub is none): %FARM_GET%"
 if "%FARM_EXIT%"=="2" set "FARM_NEXT=%FARM_PYTHON% makes no virtual environments (the embeddable Python makes none): %FARM_GET%"
 if not "%FARM_EXIT%"=="0" goto :failed
 rem Its place: it may have been given as a name on PATH, which is made anew.
-for /f "usebackq delims=" %%p in ("%FARM_SAID%\place.txt") do if exist "%%p" set "FARM_PYTHON=%%p"
+for /f "usebackq delims=" %%p in ("%FARM_ANSWERS%\place.txt") do if exist "%%p" set "FARM_PYTHON=%%p"
 
 rem --- a clean environment: nothing of other compilers, toolkits and builds --------------------------------------
 for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE) do set "%%v="
@@ -128,12 +128,12 @@ rem Quotes around each path alone: it may hold any letter.
 set FARM_SETUP="%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\setup.exe" modify --passive --norestart
 set "FARM_NEXT=Visual Studio is missing: install Build Tools 2019: https://download.visualstudio.microsoft.com/download/pr/173680e6-f352-4b2b-975f-96e006bf9720/SHA256/vs_BuildTools.exe (sha256 SHA256), then vs_BuildTools.exe --passive --wait --norestart --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.Tools.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows10SDK.19041"
 if not exist "%FARM_VSWHERE%" goto :failed
-"%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > %FARM_SAID%\vs.txt
+"%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > %FARM_ANSWERS%\vs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
 rem What an uninstalled toolset leaves is a folder without a compiler; other products with that installer have no VC.
 set "FARM_ANY="
-for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do if exist "%%i\VC\Tools\MSVC\" set "FARM_ANY=%%i"
-for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do call :toolset "%%i"
+for /f "usebackq delims=" %%i in ("%FARM_ANSWERS%\vs.txt") do if exist "%%i\VC\Tools\MSVC\" set "FARM_ANY=%%i"
+for /f "usebackq delims=" %%i in ("%FARM_ANSWERS%\vs.txt") do call :toolset "%%i"
 if not defined FARM_ANY goto :failed
 set FARM_NEXT=no Visual Studio here has the C++ toolset 14.29 with cl.exe and vcvarsall.bat; this adds it: %FARM_SETUP% --installPath "%FARM_ANY%" --add Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64
 if not defined FARM_VS goto :failed
@@ -143,9 +143,9 @@ set "VSCMD_SKIP_SENDTELEMETRY=1"
 rem cl.exe in English, where it has that language: Ninja and sccache read its list of included files.
 set "VSLANG=1033"
 rem Into a file of its own: what it starts (telemetry) may go on, and holds the file then.
-call .\vcvarsall.bat x64 -vcvars_ver=14.29 > %FARM_SAID%\vcvars.txt 2>&1
+call .\vcvarsall.bat x64 -vcvars_ver=14.29 > %FARM_ANSWERS%\vcvars.txt 2>&1
 set "FARM_EXIT=%ERRORLEVEL%"
-type %FARM_SAID%\vcvars.txt >> "%FARM_LOG%"
+type %FARM_ANSWERS%\vcvars.txt >> "%FARM_LOG%"
 if not "%FARM_EXIT%"=="0" goto :failed
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
@@ -175,9 +175,9 @@ set "FARM_CODE=3"
 rem --- one CUDA toolkit, whatever else is installed ---------------------------------------------------------------
 set "FARM_STEP=toolkit"
 set "FARM_NEXT=C:\farm\cuda-11.4-8.7.0 is not CUDA 11.4: remove the folder and run this again"
-"C:\farm\cuda-11.4-8.7.0\bin\nvcc.exe" --version > %FARM_SAID%\nvcc.txt
+"C:\farm\cuda-11.4-8.7.0\bin\nvcc.exe" --version > %FARM_ANSWERS%\nvcc.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-find "release 11.4," %FARM_SAID%\nvcc.txt >nul
+find "release 11.4," %FARM_ANSWERS%\nvcc.txt >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 
 rem --- what the compilers see -------------------------------------------------------------------------------------
@@ -234,9 +234,9 @@ set "FARM_NEXT=set FARM_JOBS to the number of parallel compilers"
 call :step
 if exist jobs.txt for /f "usebackq delims=" %%j in ("jobs.txt") do set "FARM_JOBS=%%j"
 if defined FARM_JOBS goto :jobs
-C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > %FARM_SAID%\jobs.txt
+C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > %FARM_ANSWERS%\jobs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-for /f "usebackq delims=" %%j in ("%FARM_SAID%\jobs.txt") do set "FARM_JOBS=%%j"
+for /f "usebackq delims=" %%j in ("%FARM_ANSWERS%\jobs.txt") do set "FARM_JOBS=%%j"
 if not defined FARM_JOBS goto :failed
 :jobs
 set "FARM_JOBS=%FARM_JOBS:"=%"
@@ -256,8 +256,8 @@ set "FARM_OPTIONS=-c core.longpaths=true -c core.fsmonitor=false -c core.autocrl
 set "GIT_TERMINAL_PROMPT=0"
 call :step
 set "FARM_HEAD="
-if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_SAID%\head.txt 2>nul
-if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_SAID%\head.txt") do set "FARM_HEAD=%%h"
+if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_ANSWERS%\head.txt 2>nul
+if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_ANSWERS%\head.txt") do set "FARM_HEAD=%%h"
 rem The tree of this plan and this compiler: what is compiled in it is kept, and Ninja goes on.
 set "FARM_TREE=C:\farm\src\.git\DIGEST-%VCToolsVersion%.tree"
 set "FARM_KEPT="
@@ -275,9 +275,9 @@ set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is
 "%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% clone --quiet --depth 1 --branch v2.0.1 --recurse-submodules --shallow-submodules -- "https://github.com/pytorch/pytorch.git" C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_HEAD="
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_SAID%\head.txt 2>nul
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_ANSWERS%\head.txt 2>nul
 if not "%ERRORLEVEL%"=="0" goto :failed
-for /f "usebackq delims=" %%h in ("%FARM_SAID%\head.txt") do set "FARM_HEAD=%%h"
+for /f "usebackq delims=" %%h in ("%FARM_ANSWERS%\head.txt") do set "FARM_HEAD=%%h"
 set "FARM_CODE=5"
 set "FARM_NEXT=tag v2.0.1 is another commit than the catalogue says: e9ebda29d87ce0916ab08c06ab26fd3766a870e5"
 if not "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" goto :failed
