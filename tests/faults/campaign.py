@@ -54,7 +54,7 @@ class Publishers:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._news = threading.Condition()
-        self._said: dict[int, dict] = {}
+        self._messages: dict[int, dict] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -62,14 +62,14 @@ class Publishers:
         for line in self._process.stdout:
             news = json.loads(line)
             with self._news:
-                self._said.setdefault(news.pop("id"), {}).update(news)
+                self._messages.setdefault(news.pop("id"), {}).update(news)
                 self._news.notify_all()
 
     def _wait(self, number: int, word: str):
         with self._news:
-            came = self._news.wait_for(lambda: word in self._said.get(number, {}), timeout=300)
+            came = self._news.wait_for(lambda: word in self._messages.get(number, {}), timeout=300)
             assert came, f"publisher {number} said nothing for 300 s"
-            return self._said[number][word]
+            return self._messages[number][word]
 
     def start(self, url: str, *wheels: Path, **options: int) -> int:
         """Starts a publisher; gives its number."""
@@ -87,7 +87,7 @@ class Publishers:
 
     def end(self, number: int) -> tuple[int, str]:
         """Exit code (negative: the signal) and what it said."""
-        return self._wait(number, "code"), self._said[number]["error"]
+        return self._wait(number, "code"), self._messages[number]["error"]
 
     def run(self, url: str, *wheels: Path, **options: int) -> tuple[int, str]:
         return self.end(self.start(url, *wheels, **options))
@@ -205,28 +205,28 @@ def killed(
     first, second = make_wheel(folder, 1), make_wheel(folder, 2, size=size)
     with proxy(_endpoint(url)) as between:
         victim = _Victim()
-        between.after = victim.asked
+        between.after = victim.at_request
         for number in itertools.count(1):
             if only is not None and not only(number):
                 continue
             place = _inside(url, f"killed-{size}-{number}")
             through = _through(place, between.url)
             store = _known(place, through)
-            code, said = made.run(through, first)
-            assert code == 0, said
+            code, output = made.run(through, first)
+            assert code == 0, output
             before = len(between.requests)
             victim.expect(before + number)
             publisher = made.start(through, second, **options)
             victim.pid.put(made.pid(publisher))
-            code, said = made.end(publisher)
+            code, output = made.end(publisher)
             victim.expect(None)
             count.rounds += 1
             count.requests += len(between.requests) - before
             count.outcomes[str(code)] += 1
-            assert code in {0, -signal.SIGKILL}, said
+            assert code in {0, -signal.SIGKILL}, output
             count.read(store, f"killed after request {number}", [first.name], finished=False)
-            again, said = made.run(through, second, **options)
-            assert again == 0, said
+            again, output = made.run(through, second, **options)
+            assert again == 0, output
             count.read(store, f"run again after request {number}", [first.name, second.name], finished=True)
             if code == 0:
                 break
@@ -243,7 +243,7 @@ class _Victim:
     def expect(self, request: int | None) -> None:
         self._request = request
 
-    def asked(self, request: int) -> None:
+    def at_request(self, request: int) -> None:
         if request == self._request:
             os.kill(self.pid.get(timeout=120), signal.SIGKILL)
 
@@ -263,10 +263,10 @@ def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels
         options = [{"killed_at": at.randrange(1, 8 * wheels)} if left else {} for _ in shares]
         running = [made.start(place, *share, **each) for share, each in zip(shares, options, strict=True)]
         for number in running:
-            code, said = made.end(number)
+            code, output = made.end(number)
             count.outcomes[str(code)] += 1
             if code not in {0, -signal.SIGKILL if left else 0}:
-                count.inconsistent.append(said)
+                count.inconsistent.append(output)
     count.read(open_store(place), "in parallel", [wheel.name for wheel in all_wheels], finished=True)
     return count
 
@@ -308,14 +308,14 @@ def _schedule(url: str, wheels: list[Path], made: Publishers, seed: int) -> Coun
             running = [(made.start(through, *group), group) for group in waiting]
             waiting = []
             for number, group in running:
-                code, said = made.end(number)
+                code, output = made.end(number)
                 count.outcomes[str(code)] += 1
                 if code == 0:
                     there += [wheel.name for wheel in group]
                     continue
                 waiting.append(group)
                 if code != 9 or run == RUNS:
-                    count.inconsistent.append(f"seed {seed}: exit code {code}: {said}")
+                    count.inconsistent.append(f"seed {seed}: exit code {code}: {output}")
             count.read(store, f"seed {seed}, run {run}", there, finished=not waiting)
             if not waiting:
                 break

@@ -33,11 +33,11 @@ PIPS = {
 
 
 class Place(NamedTuple):
-    """Where an index is served: its root, the store behind it, and what was asked for where that is known."""
+    """Where an index is served: its root, the store behind it, and the requests for it where they are known."""
 
     url: str
     store: object
-    asked: list
+    requests: list
 
 
 def clean(home, **more):
@@ -101,8 +101,8 @@ def _started(start, home, *arguments):
     return run([*start, *arguments], home)
 
 
-def _serve(root, asked, request):
-    serving = static.serving(root, asked)
+def _serve(root, requests, request):
+    serving = static.serving(root, requests)
     request.addfinalizer(lambda: serving.__exit__(None, None, None))
     return serving.__enter__()
 
@@ -127,8 +127,8 @@ def _folder(kind, root, request):
     check_store(store)  # other tests probe
     if kind == "file":
         return Place(store.url("").rstrip("/"), store, [])
-    asked = []
-    return Place(_serve(root, asked, request), store, asked)
+    requests = []
+    return Place(_serve(root, requests, request), store, requests)
 
 
 def _bucket(url, *, known):
@@ -240,7 +240,7 @@ def test_what_was_tampered_with_is_refused(served, fill, install, make_wheel, tm
         path.write_bytes(path.read_bytes() + b"Requires-Dist: evil\n")
     done = install("--index-url", simple(served), "canary")
     if what != REBUILD and install.client in {"pip-20.3", "pip-22"}:
-        assert not any(asked.endswith(".metadata") for asked, *_ in served.asked), "it takes them from the wheel"
+        assert not any(path.endswith(".metadata") for path, *_ in served.requests), "it takes them from the wheel"
         assert done.returncode == 0
         return
     assert done.returncode != 0
@@ -286,8 +286,8 @@ def test_a_resolution_reads_metadata_and_not_wheels(served, make_wheel, put, res
     assert done.returncode == 0, done.stderr
     assert "1.0+cu118.sm35.avx" in done.stdout
     expected = ["/whl/sm35-avx/simple/canary/", f"/whl/files/{WHEEL}.metadata"]
-    assert [unquote(path) for path, *_ in served.asked] == expected
-    assert sum(size for *_, size in served.asked) < 2000
+    assert [unquote(path) for path, *_ in served.requests] == expected
+    assert sum(size for *_, size in served.requests) < 2000
 
 
 def test_uv_locks_and_syncs(served, fill, tmp_path):

@@ -12,7 +12,7 @@ from farm.index.backends import open_store
 from farm.index.publish import check_store, in_folders, in_index, publish_all, record_event
 from farm.index.reconcile import check
 from farm.index.records import PREDICATE, read_record
-from tests.indexes.watched import Killed, Recorder, content, kill_at
+from tests.indexes.recorder import Killed, Recorder, content, kill_at
 from tests.indexes.wheels import build_wheel
 
 NAMES = ["canary-1.0-py3-none-any.whl", "canary-2.0-py3-none-any.whl", "torch-2.0.1-py3-none-any.whl"]

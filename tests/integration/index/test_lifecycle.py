@@ -15,7 +15,7 @@ from farm.index.layout import html_key, json_key, record_key
 from farm.index.publish import record_event
 from farm.index.reconcile import check, reconcile
 from farm.index.records import read_state
-from tests.indexes.watched import FIRST, GROUP, SECOND, Killed, Recorder, kill_at
+from tests.indexes.recorder import FIRST, GROUP, SECOND, Killed, Recorder, kill_at
 
 THIRD = "canary-1.0+cu118.sm35.avx.2-py3-none-any.whl"
 

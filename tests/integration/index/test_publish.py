@@ -19,7 +19,7 @@ from farm.index.backends import open_store
 from farm.index.layout import json_key
 from farm.index.publish import check_store
 from farm.index.reconcile import check
-from tests.indexes.watched import FIRST, GROUP, SECOND, content, listed
+from tests.indexes.recorder import FIRST, GROUP, SECOND, content, listed
 
 
 def test_a_published_wheel_is_on_every_page(store, make_wheel, put):

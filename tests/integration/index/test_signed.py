@@ -22,7 +22,7 @@ from farm.index.reader import open_reader
 from farm.index.reconcile import check
 from farm.index.signatures import TIMESTAMP, set_keys, sign, verify_index
 from tests.indexes.keys import write_key
-from tests.indexes.watched import FIRST, GROUP, SECOND
+from tests.indexes.recorder import FIRST, GROUP, SECOND
 from tests.servers.static import serving
 
 

@@ -9,7 +9,7 @@ from farm.index.backends import open_store
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
 from farm.index.reconcile import check
-from tests.indexes.watched import FIRST, GROUP, OTHER, SECOND, Killed, Recorder, content, kill_at, listed
+from tests.indexes.recorder import FIRST, GROUP, OTHER, SECOND, Killed, Recorder, content, kill_at, listed
 
 
 @pytest.fixture
