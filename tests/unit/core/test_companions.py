@@ -35,6 +35,19 @@ def test_a_build_that_imports_torch_has_the_libraries_that_torch_loads(package, 
     assert "nvidia-nccl-cu11" in {wheel.package for wheel in made.build_requires}
 
 
+@pytest.mark.parametrize("package", ["torch", "torchvision", "torchaudio"])
+@pytest.mark.parametrize("python", ["py310", "py312", "py313"])
+def test_another_python_is_built_by_the_same_compiler_so_that_the_compiler_cache_serves_both(package, python):
+    made, other = plan(package, f"sm35-avx-{python}", channel=None), plan(package)
+    assert (made.channel, made.base) == (other.channel, other.base) == ("debian-2.6.0", "debian-bookworm")
+    assert (made.python is None, other.python is None) == (False, True)
+    compilers = {"CC", "CXX", "CUDAHOSTCXX"}
+    assert {name: made.env[name] for name in compilers} == {name: other.env[name] for name in compilers}
+    assert (made.toolkit, made.source, made.parts) == (other.toolkit, other.source, other.parts)
+    assert not [name for name in made.apt if name.startswith("python3-")]
+    assert {"numpy", "typing-extensions"} <= {wheel.package for wheel in made.build_requires}
+
+
 def test_the_default_for_a_k40_is_the_channel_of_its_torch():
     for package in ("torchvision", "torchaudio"):
         assert plan(package, channel=None).channel == plan("torch", channel=None).channel == "debian-2.6.0"

@@ -84,7 +84,7 @@ def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
     ("variant", "options", "word"),
     [
         ("sm61-avx2-py313t", {"torch": "2.8.0", "cuda": "12.6"}, "no wheel of pyyaml for py313t is pinned"),
-        ("sm35-avx-py312", {"channel": "debian-2.6.0"}, "debian-bookworm has py311, not py312"),
+        ("sm35-avx-py312", {"channel": "debian-1.13.1"}, "debian-bookworm has py311, not py312"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
