@@ -36,8 +36,9 @@ def table() -> str:
             states.setdefault(furthest[variant].state, []).append(f"`{variant}`")
         tested = "; ".join(f"{', '.join(variants)} {how}" for how, variants in states.items())
         version = wheels[0].version.partition("+")[0]
-        page = wheels[0].page.removeprefix("docs/evidence/")
-        rows.append(f"| `{channel}` | {package} {version} | {tested} ([evidence]({page})) |")
+        pages = dict.fromkeys(wheel.page.removeprefix("docs/evidence/") for wheel in furthest.values())
+        links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in pages)
+        rows.append(f"| `{channel}` | {package} {version} | {tested} ({links}) |")
     untested = [name for name in matrix.channels if not any(wheel.channel == name for wheel in evidence.wheels)]
     rows.append(f"| {', '.join(f'`{name}`' for name in untested)} | | nothing |")
     return "\n".join(rows) + "\n"
