@@ -108,8 +108,7 @@ def absent_features(lacking: Mapping[str, str]) -> str:
 
 
 def _title(name: str) -> str:
-    feature = catalog.features().get(name)
-    return feature.title if feature else name
+    return feature.title if (feature := catalog.features().get(name)) else name
 
 
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
@@ -276,8 +275,7 @@ def _sources(candidate: Candidate) -> Variables:
     stack, recipe = candidate.stack, candidate.recipe
     own = recipe.env | (recipe.env_cuda if stack.cuda else {}) | recipe.env_platform.get(stack.platform, {})
     # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its first place.
-    found = platform(stack.platform).environment(recipe, stack)
-    found = found | {f"recipe {recipe.package}": own}
+    found = platform(stack.platform).environment(recipe, stack) | {f"recipe {recipe.package}": own}
     if stack.cuda:
         found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
     for name, setting in feature_settings(candidate).items():

@@ -9,7 +9,7 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.compat.nearest import advise, difference, settle, solve
-from farm.plan.compat.rules import check
+from farm.plan.compat.rules import check, feature_off
 from farm.plan.compat.stack import Reason, Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
@@ -267,15 +267,17 @@ def _not_offered(candidate: Candidate) -> Iterator[Reason]:
 
 
 def _turned_off(candidate: Candidate) -> Iterator[Reason]:
-    """Switches of PyTorch that were asked for and that the recipe has off, whatever the rules say."""
+    """Switches of PyTorch that were asked for and that the recipe has off, or where the rules only doubt."""
     recipe, platform = candidate.recipe, candidate.selectors.platform
     own = recipe.env | recipe.env_platform.get(platform, {}) | (recipe.env_cuda if candidate.stack.cuda else {})
     own |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
+    doubts = {reason.rule for reason in check(candidate.stack) if reason.severity == "warning"}
+    own |= {name: "0" for name in candidate.stack.switches if f"switch-{name[4:].lower().replace('_', '-')}" in doubts}
     own |= {name: str(int(on)) for name, on in candidate.pins.switches.items()}
     for name in sorted(candidate.stack.switches):
         if own.get(name) == "0":
-            why = recipe.without.get(catalog.switches()[name])
-            text = f"{name} is off in the recipe of {recipe.package} in channel {candidate.channel.name}"
+            why = recipe.without.get(feature := catalog.switches()[name]) or feature_off(candidate.stack, feature)
+            text = f"{name} is off where channel {candidate.channel.name} builds {recipe.package}"
             text += f": {why}" if why else ""
             yield Reason("switch-recipe", text, f"{name}: 0", f"farm/recipes/{candidate.pins.recipe}/recipe.yaml")
 
