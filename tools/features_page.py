@@ -21,7 +21,7 @@ PAGE = """\
 # Features of PyTorch 2.6.0
 
 Of channel `debian-2.6.0` and others for Linux (-: PyTorch's default). `--without kineto,nccl` leaves features out.
-Sources: `farm/catalog/features.yaml`, which `make generate` makes this table of.
+`make generate` makes this table of `farm/catalog/features.yaml`.
 
 | | {heads} | official | conda-forge | Spack |
 |---|{lines}---|---|---|

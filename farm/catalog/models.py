@@ -254,6 +254,7 @@ class Feature(Facts):
     title: str
     switch: str | None = Field(default=None, pattern=r"^USE_[A-Z0-9_]{1,40}$")
     platforms: list[PlatformName]
+    elsewhere: dict[PlatformName, str] = {}
     machines: list[Machine] | None = None
     gpu: bool = False
     sm_min: int | None = None

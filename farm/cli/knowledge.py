@@ -20,7 +20,7 @@ from farm.catalog import gpus
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.cli.arguments import SWITCHES, switch
-from farm.cli.selection import plan_of, project_of, selectors_of
+from farm.cli.selection import project_of, selectors_of
 from farm.machine.doctor import Site, needs
 from farm.plan.build import judge, resolve
 from farm.plan.compat import official
@@ -53,7 +53,9 @@ _BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 
 
 def run_plan(args: argparse.Namespace) -> int:
-    project, settings, plan = plan_of(args)
+    project, settings = project_of(args)
+    selectors = selectors_of(args, project, settings)
+    plan = resolve(project, selectors)
     if args.json:
         print(plan.to_json(), end="")
         return 0
@@ -65,9 +67,15 @@ def run_plan(args: argparse.Namespace) -> int:
         *without_device_code(plan),
         *cost(plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
+        *(("warning", reason.text) for reason in judge(project, selectors).rules),
         *instead(project, plan, evidence),
     ]:
-        show.say(f"  {what:<11} {text}")
+        line = f"  {what:<11} {text}"
+        # As the table below: whole in a pipe, where it is read by line.
+        if what and sys.stdout.isatty():
+            show.prose(line, 12)
+        else:
+            show.say(line)
     print()
     rows = values(plan)
     if args.all:
@@ -89,10 +97,11 @@ def values(plan: Plan) -> list[Row]:
         rows.append((name, str(value), plan.origins[name]))
         rows += [(f"env {key}", plan.env[key], plan.origins[f"env.{key}"]) for key in OPTIONS[name].environment(value)]
     if plan.base:
-        reach = ", ".join(catalog.reach(plan.base)) or "newer ones"
-        rows.append(
-            ("base", plan.base, f"glibc {catalog.debian_releases()[plan.base].glibc}: runs at least on {reach}")
-        )
+        reach = f"runs at least on {', '.join(catalog.reach(plan.base)) or 'newer ones'}"
+        if any(is_integrated(sm) for sm in plan.parsed_variant.sms):
+            reach = f"its CUDA needs {catalog.architectures().jetson.system} or newer"
+        glibc = catalog.debian_releases()[plan.base].glibc
+        rows.append(("base", plan.base, f"glibc {glibc} at most, the built wheel's tag says it exactly: {reach}"))
     if plan.python:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
     if plan.windows:
@@ -132,11 +141,12 @@ def without_device_code(plan: Plan) -> Iterator[tuple[str, str]]:
 def instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str, str]]:
     """The tested build for the same cards and CPU, beside one of PyTorch that was not tested."""
     variant = plan.parsed_variant
-    machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,))
+    machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,), together=True)
     if plan.package == "torch" and not evidence.of(plan):
         for own in own_builds(project, machine, limit=1):
             if own.proved:
-                yield "instead", f"{own.release} ({own.standing}): farm plan {own.words}"
+                yield "instead", f"{own.release} ({own.standing}):"
+                yield "", f"farm plan {own.words}"
 
 
 def cost(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -180,7 +190,9 @@ def run_why(args: argparse.Namespace) -> int:
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
     found, nearest = judged.advised(), judged.nearest()
-    plan = resolve(project, selectors) if judged.complete else None
+    if judged.buildable and judged.channel != judge(project, selectors).channel:  # another than a plan takes by itself
+        nearest = f"--channel {judged.channel}"
+    plan = resolve(project, replace(selectors, channel=judged.channel)) if judged.complete else None
     evidence = load_evidence(project).rows(plan) if plan else []
     floating = platform(plan.platform).floating(plan) if plan else []
     if args.json:
@@ -191,17 +203,18 @@ def run_why(args: argparse.Namespace) -> int:
         show.json_document(document)
     else:
         can = "can be built" if judged.buildable else "cannot be built"
+        can += f" with {nearest}" if judged.buildable and nearest else ""
         if judged.buildable and any(reason.severity == "unpinned" for reason in found):
             can = "goes together, but the farm has no pinned file for a part of it"
         elif judged.buildable and any(reason.rule.endswith("-reported") for reason in found):
             can = "may not build: who tried it says so"
         show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
         for reason in found:
-            without = f" (without it: {reason.nearest})" if reason.nearest else ""
-            show.prose(f"  {reason.severity}: {reason.text}{without}")
+            instead = f" (instead: {reason.nearest})" if reason.nearest else ""
+            show.prose(f"  {reason.severity}: {reason.text}{instead}")
             if args.verbose:
                 show.prose(f"    {reason.fact} ({reason.source})")
-        if nearest:
+        if nearest and not judged.buildable:
             show.say(f"nearest that the rules allow: {nearest}")
         if plan and plan.windows:
             why = "two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
@@ -222,7 +235,7 @@ def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> l
     if selectors.package != "torch" or not variant.sms:
         return []
     sms = (sm_of(args.gpu[0], variant.architectures),) if args.gpu else variant.sms
-    machine = Machine(sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver)
+    machine = Machine(sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver, together=True)
     return own_builds(project, machine)
 
 
@@ -250,9 +263,8 @@ def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
     about |= dict.fromkeys(("gpu", "driver", "arch_list"), bool(variant.sms))
     for name, has in about.items():
         if getattr(args, name) is not None and not has:
-            raise UsageError(
-                f"--{name.replace('_', '-')} means nothing to {variant} on {args.platform}", hint="leave it out"
-            )
+            text = f"--{name.replace('_', '-')} means nothing to {variant} on {args.platform}"
+            raise UsageError(text, hint="leave it out")
 
 
 def _run_official(args: argparse.Namespace) -> int:
@@ -275,7 +287,18 @@ def _run_official(args: argparse.Namespace) -> int:
         known = catalog.architectures().jetson
         missing = missing or f"on Jetson boards they run from CUDA {known.cuda} on, with {known.system}"
     if args.json:
-        show.json_document(_document(args, question, answer, newest, others, own, missing))
+        document = {"gpus": args.gpu, "sms": [f"sm{sm}" for sm in question.sms], "platform": question.platform}
+        document["answer"] = answer.to_json() | {"source": official.source(answer.wheel) if answer.wheel else None}
+        document["newest"] = newest.to_json()
+        document["others"] = [
+            _fields(row, "maker", "torch", "cuda", "has", "lacks", "unconfirmed")
+            | {"install": line, "source": official.makers().sources[row.source]}
+            for row, line in others
+        ]
+        document["own"] = [
+            _fields(each, "words", "torch", "cuda", "cost") | {"proved": each.proved or None} for each in own
+        ]
+        show.json_document(document | {"no_variant": missing})
     else:
         _print_official(args, question, answer, newest)
         # Beside a plain yes they would only hide it.
@@ -382,33 +405,8 @@ def _own(args: argparse.Namespace, question: Question, variant: Variant | None) 
         return []
 
 
-def _document(
-    args: argparse.Namespace,
-    question: Question,
-    answer: Answer,
-    newest: Answer,
-    others: list[tuple[official.Maker, str]],
-    own: list[Own],
-    missing: str | None,
-) -> dict[str, Any]:
-    return {
-        "gpus": args.gpu,
-        "sms": [f"sm{sm}" for sm in question.sms],
-        "platform": question.platform,
-        "answer": answer.to_json() | {"source": official.source(answer.wheel) if answer.wheel else None},
-        "newest": newest.to_json(),
-        "others": [
-            {"maker": row.maker, "torch": row.torch, "cuda": row.cuda, "install": line, "has": row.has}
-            | {"lacks": row.lacks, "unconfirmed": row.unconfirmed, "source": official.makers().sources[row.source]}
-            for row, line in others
-        ],
-        "own": [
-            {"words": each.words, "torch": each.torch, "cuda": each.cuda, "proved": each.proved or None}
-            | {"cost": each.cost}
-            for each in own
-        ],
-        "no_variant": missing,
-    }
+def _fields(of: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
 def _print_official(args: argparse.Namespace, question: Question, answer: Answer, newest: Answer) -> None:
@@ -543,9 +541,8 @@ def run_matrix(args: argparse.Namespace) -> int:
         for build in builds:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
-        names = ("channel", "package", "variant", "platform", "cuda", "alias")
-        fields = [{name: getattr(build, name) for name in names} for build in builds]
-        show.json_document([each | {"variant": str(each["variant"])} for each in fields])
+        fields = ("channel", "package", "platform", "cuda", "alias")
+        show.json_document([_fields(build, *fields) | {"variant": str(build.variant)} for build in builds])
     elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))

@@ -69,9 +69,9 @@ def say(text: object) -> None:
     print(plain(str(text)))
 
 
-def prose(text: str) -> None:
+def prose(text: str, hang: int = 2) -> None:
     """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own, by `say`."""
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    indent = " " * (len(text) - len(text.lstrip()) + hang)
     lines = textwrap.wrap(plain(text), SCREEN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     print("\n".join(lines))
 

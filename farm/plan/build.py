@@ -1,6 +1,7 @@
 """From what was asked for to a plan: `resolve` goes the whole way, `judge` stops before the plan is made."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def _best(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None)
     """
     first = candidate(project, selectors, fields)
     judged = judgement(first)
-    # A channel that was asked for is kept, whatever stands against it.
-    if selectors.channel or judged.complete:
+    # A channel that was asked for is kept, whatever stands against it; one that has what it lacks is named.
+    if judged.complete or (selectors.channel and not judged.offer):
         return first, judged
     best = first, judged
     cuda = selectors.options.get("cuda", (None,))[0]
@@ -63,8 +64,8 @@ def _best(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None)
         if name != first.channel.name and first.package in channel.packages:
             other = candidate(project, selectors, fields, name)
             if (found := judgement(other)).complete:
-                return other, found
-            if found.obstacles < best[1].obstacles:
+                return (first, replace(judged, other=name)) if selectors.channel else (other, found)
+            if found.obstacles < best[1].obstacles and not selectors.channel:
                 best = other, found
     return best
 

@@ -50,10 +50,10 @@ def _setting(
     wanted: Candidate, name: str, feature: Feature, left_out: list[str], before: dict[str, Setting]
 ) -> Setting:
     if name in left_out:
-        return Setting(on=False, origin=wanted.chosen["without"].origin, reason="left out")
+        return Setting(on=False, origin=wanted.chosen["without"].origin, reason="--without")
     for other in feature.needs:
         if other in before and not before[other].on:
-            return Setting(on=False, origin=before[other].origin, reason=f"needs {other}")
+            return Setting(on=False, origin=before[other].origin, reason=f"needs {_title(other)}")
     explicit = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
     if name in wanted.recipe.without and not explicit:
         reason = wanted.recipe.without[name]
@@ -68,13 +68,13 @@ def _setting(
 
 
 def _limit(wanted: Candidate, feature: Feature) -> str | None:
-    """The hardware that a feature needs, where that of the wheel is less."""
+    """What a feature needs and the wheel's platform or hardware lacks."""
     cards, levels = targets(wanted.stack), list(catalog.cpu_levels())
     if feature.sm_min and cards and cards[-1] < feature.sm_min:
         return f"needs sm_{feature.sm_min}"
     if feature.cpu and levels.index(wanted.stack.variant.cpu) < levels.index(feature.cpu):
         return f"needs {feature.cpu.upper()}"
-    return None
+    return feature.elsewhere.get(wanted.stack.platform)
 
 
 def _no_wheel(wanted: Candidate, name: str) -> str | None:
@@ -103,13 +103,12 @@ def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tup
 
 
 def absent_features(lacking: Mapping[str, str]) -> str:
-    """`FBGEMM (needs AVX2); MAGMA (left out)`; empty where nothing is lacking."""
+    """`FBGEMM (needs AVX2); MAGMA (--without)`; empty where nothing is lacking."""
     return "; ".join(f"{_title(name)} ({reason})" for name, reason in lacking.items())
 
 
 def _title(name: str) -> str:
-    feature = catalog.features().get(name)
-    return feature.title if feature else name
+    return feature.title if (feature := catalog.features().get(name)) else name
 
 
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
@@ -276,8 +275,7 @@ def _sources(candidate: Candidate) -> Variables:
     stack, recipe = candidate.stack, candidate.recipe
     own = recipe.env | (recipe.env_cuda if stack.cuda else {}) | recipe.env_platform.get(stack.platform, {})
     # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its first place.
-    found = platform(stack.platform).environment(recipe, stack)
-    found = found | {f"recipe {recipe.package}": own}
+    found = platform(stack.platform).environment(recipe, stack) | {f"recipe {recipe.package}": own}
     if stack.cuda:
         found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
     for name, setting in feature_settings(candidate).items():

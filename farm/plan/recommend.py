@@ -29,6 +29,7 @@ class Machine:
     platform: str = DEFAULT
     pythons: tuple[str, ...] = PYTHONS
     driver: str | None = None
+    together: bool = False  # a build must have code for each of the cards, not for some
 
 
 NEWER_ARM = 90
@@ -89,7 +90,7 @@ def own_builds(project: Path, machine: Machine, torch: str | None = None, limit:
     for _, channel, variant, proof in tried:
         # Of a channel that is there already this is another GPU word, CPU level or Python.
         if len(found) < limit and not any(own.channel == channel for own in found):
-            own = _planned(project, matrix, machine, channel, variant, proof)
+            own = _planned(project, machine, channel, variant, proof)
             found += [own] if own else []
     return sorted(found, key=lambda own: (not own.proved, len(own.lost)))
 
@@ -108,11 +109,11 @@ def _candidates(matrix: Matrix, evidence: Evidence, machine: Machine, torch: str
     }
     builds = (b for b in matrix.builds() if b.package == "torch" and b.platform == machine.platform)
     for channel, variant in dict.fromkeys((build.channel, build.variant) for build in builds):
-        release = _torch(matrix, channel)
+        release = str(matrix.channels[channel].text.options["torch"])
         if torch not in (None, release) or variant.cpu not in machine.cpus or variant.python not in machine.pythons:
             continue
         lost = _lost(variant, machine.sms)
-        if (machine.sms and len(lost) == len(machine.sms)) or bool(machine.sms) != bool(variant.sms):
+        if (lost and (machine.together or len(lost) == len(machine.sms))) or bool(machine.sms) != bool(variant.sms):
             continue
         proof = proofs.get((channel, str(variant)))
         first = not machine.sms or machine.sms[0] not in lost
@@ -127,13 +128,7 @@ def _lost(variant: Variant, sms: Sequence[int]) -> tuple[int, ...]:
     return tuple(sm for sm in sms if not any(sass_runs(code, sm) for code in variant.sms))
 
 
-def _torch(matrix: Matrix, channel: str) -> str:
-    return str(matrix.channels[channel].text.options["torch"])
-
-
-def _planned(
-    project: Path, matrix: Matrix, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None
-) -> Own | None:
+def _planned(project: Path, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None) -> Own | None:
     """The build, where a plan can be made of it and the driver runs it."""
     selectors = Selectors(variant, platform=machine.platform, channel=channel)
     lost = _lost(variant, machine.sms)
@@ -156,11 +151,10 @@ def _planned(
     words += [f"--platform {machine.platform}"] if machine.platform != DEFAULT else []
     words += [_spelled(name, choice) for name, choice in extra.items()]
     state = proof.state if proof and proof.is_of(plan) else ""
-    cuda = plan.options.get("cuda")
+    cuda, lacks = plan.options.get("cuda"), absent_features(plan.without)
     hours = recipe(plan.recipe).cost_for(variant.sms)
     cost = f"{hours[0]} {hours[1]:g} CPU hours" if hours else "cost not measured"
-    release = _torch(matrix, channel), str(cuda) if cuda else None
-    lacks = absent_features(plan.without)
+    release = str(plan.options["torch"]), str(cuda) if cuda else None
     return Own(variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform)
 
 

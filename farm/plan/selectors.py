@@ -9,7 +9,7 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.compat.nearest import advise, difference, settle, solve
-from farm.plan.compat.rules import check
+from farm.plan.compat.rules import check, feature_off
 from farm.plan.compat.stack import Reason, Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
@@ -182,13 +182,18 @@ def _text(choice: Choice | None) -> str | None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reasons against a build: of the channel (`offer`), of the rules; `options`: what was asked for."""
+    """The reasons against a build: of its channel (`offer`), of the rules; `options`: what was asked for.
+
+    `other`: a channel that builds what the one that was asked for lacks.
+    """
 
     what: str
+    channel: str
     stack: Stack
     offer: list[Reason]
     rules: list[Reason]
     options: tuple[str, ...]
+    other: str | None = None
 
     @property
     def buildable(self) -> bool:
@@ -207,10 +212,17 @@ class Judgement:
 
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
-        return [*self.offer, *advise(self.stack, self.rules, self.options)]
+        found = [*self.offer, *advise(self.stack, self.rules, self.options)]
+        # Where one error stays whatever is changed, doing away with another is of no use.
+        hopeless = any(reason.severity == "error" and not reason.nearest for reason in found)
+        return [replace(reason, nearest=None) for reason in found] if hopeless else found
 
     def nearest(self) -> str | None:
-        """The options that would do away with all errors of the rules; None: they have none, or nothing was found."""
+        """What would do away with all errors; None: there are none, or nothing was found."""
+        if self.offer:
+            # What the rules propose is for the platform that was asked for.
+            own = self.offer[0].nearest if len(self.offer) == 1 else None
+            return ", or ".join(filter(None, [own, self.other and f"--channel {self.other}"])) or None
         found = solve(self.stack, self.options)
         return difference(self.stack, found) or None if found else None
 
@@ -220,14 +232,11 @@ class Judgement:
             return
         reasons = [reason for reason in self.advised() if reason.severity != "warning"]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
-        # What the rules propose is for the platform that was asked for.
-        if elsewhere := [r.nearest for r in self.offer if r.nearest and r.nearest.startswith("--platform ")]:
-            raise NotBuildableError("\n".join(lines), hint=f"{elsewhere[0]}, or another channel")
         # One change that does away with everything is worth more than one for each reason.
-        nearest, single = self.nearest(), [reason.nearest for reason in reasons if reason.nearest]
-        raise NotBuildableError(
-            "\n".join(lines), hint=f"nearest that can: {nearest}" if nearest else "; ".join(single) or None
-        )
+        single = dict.fromkeys(reason.nearest for reason in reasons if reason.nearest)
+        hint = f"nearest that can: {nearest}" if (nearest := self.nearest()) else "; ".join(single)
+        hint = hint or f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
+        raise NotBuildableError("\n".join(lines), hint=hint)
 
 
 def judgement(candidate: Candidate) -> Judgement:
@@ -235,7 +244,7 @@ def judgement(candidate: Candidate) -> Judgement:
     selectors, stack = candidate.selectors, candidate.stack
     offer = [*_not_offered(candidate), *_no_source(candidate.recipe, stack.torch), *_turned_off(candidate)]
     what = f"{selectors.package} for {selectors.variant}"
-    return Judgement(what, stack, offer, check(stack), tuple(selectors.options))
+    return Judgement(what, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options))
 
 
 def _not_offered(candidate: Candidate) -> Iterator[Reason]:
@@ -258,14 +267,18 @@ def _not_offered(candidate: Candidate) -> Iterator[Reason]:
 
 
 def _turned_off(candidate: Candidate) -> Iterator[Reason]:
-    """Switches of PyTorch that were asked for and that the recipe has off, whatever the rules say."""
+    """Switches of PyTorch that were asked for and that the recipe has off, or where the rules only doubt."""
     recipe, platform = candidate.recipe, candidate.selectors.platform
     own = recipe.env | recipe.env_platform.get(platform, {}) | (recipe.env_cuda if candidate.stack.cuda else {})
     own |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
+    doubts = {reason.rule for reason in check(candidate.stack) if reason.severity == "warning"}
+    own |= {name: "0" for name in candidate.stack.switches if f"switch-{name[4:].lower().replace('_', '-')}" in doubts}
     own |= {name: str(int(on)) for name, on in candidate.pins.switches.items()}
     for name in sorted(candidate.stack.switches):
         if own.get(name) == "0":
-            text = f"{name} is off in the recipe of {recipe.package} in channel {candidate.channel.name}"
+            why = recipe.without.get(feature := catalog.switches()[name]) or feature_off(candidate.stack, feature)
+            text = f"{name} is off where channel {candidate.channel.name} builds {recipe.package}"
+            text += f": {why}" if why else ""
             yield Reason("switch-recipe", text, f"{name}: 0", f"farm/recipes/{candidate.pins.recipe}/recipe.yaml")
 
 

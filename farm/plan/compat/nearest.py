@@ -34,11 +34,6 @@ def _by_distance(known: list[str], current: str) -> list[str]:
     return [value for _, value in sorted((abs(n - place), value) for n, value in enumerate(known) if value != current)]
 
 
-def _toolsets() -> list[int]:
-    products = catalog.msvc().products.values()
-    return [version for p in products for version in range(msc_ver(p.first), msc_ver(p.last) + 1)]
-
-
 def _drivers(stack: Stack) -> list[str]:
     # Where some toolkit or card begins or ends: between two of these the rules say the same.
     floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
@@ -93,14 +88,15 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(stack: Stack, field: str) -> list[Any]:
-    current = getattr(stack, field)
+    current, msvcs = getattr(stack, field), catalog.msvc().products.values()
+    toolsets = [version for one in msvcs for version in range(msc_ver(one.first), msc_ver(one.last) + 1)]
     known: dict[str, Callable[[], list[Any]]] = {
         "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
         "torch": lambda: _by_distance(list(catalog.torch_releases()), current),
         "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
         "numpy": lambda: catalog.pythons().numpy_choices,
         "driver": lambda: _drivers(stack),
-        "msvc": lambda: sorted(_toolsets(), key=lambda value: abs(value - current)),
+        "msvc": lambda: sorted(toolsets, key=lambda value: abs(value - current)),
         "base": lambda: list(catalog.debian_releases()),
         "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
     }
@@ -159,25 +155,29 @@ def nearest(
 
 
 def difference(stack: Stack, other: Stack) -> str:
-    """The options that lead from one stack to the other: `--cuda 12.8 --cudnn 9.7.1`."""
-    words = []
+    """What leads from one stack to the other: options as `farm plan` takes them, then what it does not ask about.
+
+    `--cuda 12.8 --cudnn 9.7.1, numpy 1.26.4, without flash attention`
+    """
+    words, others = [], []
     for field in fields(Stack):
         before, after = getattr(stack, field.name), getattr(other, field.name)
         if before == after or field.name == "base":  # a plan chooses the base image itself
             continue
         if field.name == "switches":
-            words += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]
+            titles = (catalog.features()[catalog.switches()[name]].title for name in sorted(before - after))
+            others += [f"without {title}" for title in titles]
         elif field.name == "words":
             words += [f"--{name} {word}" for name, word in after if (name, word) not in before]
         elif field.name == "ptx":
             words.append("--ptx" if after else "--no-ptx")
-        elif field.name == "arch_list":
-            words.append(f"--arch-list '{after}'")
         elif field.name == "msvc":
-            words.append(f"--msvc {toolset(after)}")
+            others.append(f"MSVC {toolset(after)}")
+        elif field.name in ("arch_list", "driver", "gcc", "numpy"):
+            others.append(f"{field.name.replace('_', ' ')} {after}")
         else:
             words.append(f"--{field.name} {after}")
-    return " ".join(words)
+    return ", ".join(filter(None, [" ".join(words), *others]))
 
 
 def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> list[Reason]:
@@ -187,11 +187,6 @@ def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> lis
         other = nearest(stack, reason, found, keep=keep) if reason.change else None
         explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
     return explained
-
-
-def reasons(stack: Stack) -> list[Reason]:
-    """Everything that the rules hold against the stack, each with the nearest that would do away with it."""
-    return advise(stack, check(stack))
 
 
 def _better(stack: Stack, only: Collection[str] | None, keep: tuple[str, ...]) -> tuple[Stack, list[Reason]]:

@@ -597,7 +597,8 @@ def _feature_works(stack: Stack, name: str) -> Iterator[Reason]:
         return because(f"switch/{limit}", stack, feature, rule=rule, part=part, **values)
 
     if stack.platform not in feature.platforms:
-        yield off("platform", known=", ".join(feature.platforms))
+        why = feature.elsewhere.get(stack.platform, "CMake turns it off there")
+        yield off("platform", known=", ".join(feature.platforms), why=why)
     if feature.machines is not None and machine not in feature.machines:
         yield off("machine", known=" and ".join(feature.machines), listed=", ".join(feature.machines))
     if feature.gpu and feature.sm_min is None and not cards:

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
-from farm.plan.compat.nearest import reasons
+from farm.plan.compat.nearest import advise
+from farm.plan.compat.rules import check
 from farm.plan.compat.stack import Reason, Stack
 from farm.plan.variant import Variant
 
@@ -36,8 +37,8 @@ def reason_of():
     """The one reason of a rule; fails when the rule says nothing."""
 
     def find(stack, rule) -> Reason:
-        found = [reason for reason in reasons(stack) if reason.rule == rule]
-        assert found, f"{rule} says nothing; said: {[reason.rule for reason in reasons(stack)]}"
+        found = [reason for reason in advise(stack, check(stack)) if reason.rule == rule]
+        assert found, f"{rule} says nothing; said: {[reason.rule for reason in check(stack)]}"
         return found[0]
 
     return find
@@ -47,7 +48,4 @@ def reason_of():
 def silent():
     """No reason of the rule."""
 
-    def check(stack, rule) -> bool:
-        return rule not in {reason.rule for reason in reasons(stack)}
-
-    return check
+    return lambda stack, rule: rule not in {reason.rule for reason in check(stack)}

@@ -27,6 +27,7 @@ def test_a_case(stack, reason_of, silent, name):
     assert [text for text in case.get("says", ()) if text not in reason.text + reason.fact] == []
     assert reason.severity == severity
     assert not nearest or [reason.nearest] == nearest
+    assert not {"--arch-list", "--driver", "--gcc", "--msvc", "--numpy"} & set(str(reason.nearest).split())  # of `why`
 
 
 def test_the_whole_rtx_5070_log_needs_two_changes(stack, reason_of):

@@ -48,7 +48,7 @@ def test_the_rtx_5070_log(why):
     assert code == 3
     assert {"cuda-sm", "arch-list-gpu", "cuda-msvc"} <= set(found)
     assert "NVIDIA GeForce RTX 5070 (sm_120)" in found["arch-list-gpu"]["text"]
-    assert json.loads(output.out)["nearest"] == "--cuda 12.8 --arch-list '12.0'"
+    assert json.loads(output.out)["nearest"] == "--cuda 12.8, arch list 12.0"
 
 
 def test_a_warning_does_not_forbid(why):
@@ -69,7 +69,7 @@ def test_the_answer_reads_from_cause_to_cure(why):
     code, output = why(*words)
     assert code == 3
     assert output.out.startswith("torch for sm35-avx-py311 on linux cannot be built\n")
-    assert "\nnearest that the rules allow: --numpy 1.26.4 --no-flash-attention\n" in output.out
+    assert "\nnearest that the rules allow: numpy 1.26.4, without flash attention\n" in output.out
     assert "(unconfirmed" not in output.out
 
 
@@ -144,6 +144,13 @@ def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
     code, output = why(*words)
     assert code == 2
     assert message in output.err
+
+
+@pytest.mark.parametrize(("line", "code", "says", "hides"), CASES["plan_and_why_tell_one_truth"])
+def test_plan_and_why_tell_one_truth(farm, line, code, says, hides):
+    got, output = farm(*line.split())
+    text = " ".join((output.out + output.err).split())
+    assert (got, [each for each in says if each not in text], hides in text) == (code, [], False), text
 
 
 @pytest.mark.parametrize("gcc", ["13", "gcc-13", "g++-13", "13.2.0"])

@@ -66,7 +66,8 @@ def test_every_entry_is_of_a_build_that_can_be_planned_and_its_page_is_there_and
         rebuild = wheel.version.rpartition(".")[2]
         if rebuild.isdigit() and wheel.package == "canary" and not wheel.version.endswith(".armv8.2"):
             options["rebuild"] = int(rebuild)
-        assert wheel.channel in load_matrix(ROOT).channels
+        offered = load_matrix(ROOT).channels[wheel.channel].builds
+        assert (wheel.package, wheel.variant) in {(build.package, str(build.variant)) for build in offered}
         assert wheel in load_evidence(ROOT).of(plan(wheel.variant, wheel.package, wheel.channel, **options)), wheel
         page = (ROOT / wheel.page).read_text(encoding="utf-8")
         assert wheel.sha256 is None or wheel.sha256 in page
@@ -99,6 +100,9 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     assert whats(row.values() for row in json.loads(capsys.readouterr().out)["evidence"])[0] == "tested"
     assert main(["why", "--variant", "sm75-avx2-py313"]) == 0
     assert "no build of torch from channel main has been run to its end" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["plan", "--variant", PROVED]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80 < max(map(len, out.splitlines()))
 
 
 def test_a_channel_of_ones_own_takes_no_proof_from_one_of_the_same_name(tmp_path):

@@ -397,13 +397,13 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
     assert len({one, *(tree(name, files) for name, files in others.items())}) == 4
 
 
-@pytest.mark.parametrize("variant", ["sm120-avx2-py311", "sm35-avx-py311"])
-def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant):
-    """What the rules know is for the platform that was asked for, and would not do either."""
+@pytest.mark.parametrize(("variant", "channel"), [("sm120-avx2-py311", "main"), ("sm35-avx-py311", "debian-2.6.0")])
+def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant, channel):
+    """What the rules know would not do: it is for the channel's platform."""
     selectors = Selectors(Variant.parse(variant), "torch", "linux", "rtx50-windows")
     with pytest.raises(NotBuildableError, match="torch in rtx50-windows is not built for linux") as caught:
         resolve(root, selectors)
-    assert caught.value.hint == "--platform windows, or another channel"
+    assert caught.value.hint == f"nearest that can: --platform windows, or --channel {channel}"
 
 
 def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
