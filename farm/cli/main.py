@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        wrong = [word for word in self.words if word not in (*self._option_string_actions, "--")]
+        wrong = [word for word in getattr(self, "words", ()) if word not in (*self._option_string_actions, "--")]
         if message.startswith("the following arguments are required") and wrong:
             message = f"unrecognized arguments: {' '.join(wrong)}"  # one of them may have been meant
         needed = [word for action in self._actions if (word := _required(action))]
