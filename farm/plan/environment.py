@@ -21,7 +21,7 @@ from farm.plan.selectors import Candidate
 from farm.plan.variant import Variant
 from farm.platforms.base import Variables, platform
 
-LEFT_OUT = "left out"
+LEFT_OUT = "--without"
 
 
 class Setting(NamedTuple):
@@ -121,7 +121,7 @@ def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tup
 
 
 def absent_features(lacking: Mapping[str, str]) -> str:
-    """`FBGEMM (needs AVX2); MAGMA (left out)`; empty where nothing is lacking."""
+    """`FBGEMM (needs AVX2); MAGMA (--without)`; empty where nothing is lacking."""
     return "; ".join(f"{_title(name)} ({reason})" for name, reason in lacking.items())
 
 
