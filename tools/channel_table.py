@@ -54,7 +54,7 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=OUT)
     out = parser.parse_args().out
     out.write_text(written(OUT.read_text(encoding="utf-8")), encoding="utf-8")

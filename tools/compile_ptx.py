@@ -73,7 +73,7 @@ def compile_one(piece: Piece) -> tuple[int, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("libraries", type=Path, nargs="+", metavar="LIBRARY", help="torch/lib/libtorch_cuda.so")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: the CPUs)")
     parser.add_argument("--cards", type=int, default=1, help="spread them over the first N GPUs")

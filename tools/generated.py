@@ -8,7 +8,7 @@ from typing import Any
 
 def write(description: str | None, default: Path, text: str) -> None:
     """The command line of such a tool: writes `text` to `--out`, by default to the file's place in the checkout."""
-    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(description or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=default)
     parser.parse_args().out.write_text(text, encoding="utf-8")
 

@@ -118,7 +118,7 @@ def convert(manifest: Path) -> tuple[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Converts every manifest of the folders; writes nothing if one of them is refused."""
-    parser = argparse.ArgumentParser(prog="import_redist", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="import_redist", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args(argv)

@@ -146,7 +146,7 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--out", type=Path, default=OUT)
     options.parse_args().out.write_text(written(OUT.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -424,7 +424,9 @@ def by_hand() -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a patch, or with --write applies it; writes nothing if anything fails."""
-    parser = argparse.ArgumentParser(prog="refresh-catalogue", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="refresh-catalogue", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; without one, all")
     parser.add_argument("--index", default=PYPI, help="a package index with PEP 691's JSON (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="change the files instead of printing the patch")

@@ -34,7 +34,7 @@ def packages(root: Path) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="sizes", description="How many lines packages have.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="sizes", description="How many lines packages have.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("farm"), help="default: %(default)s")
     root = parser.parse_args().folder
     rows = packages(root)

@@ -209,7 +209,7 @@ def main() -> int:
     import yaml  # noqa: PLC0415 the plugin runs where there may be none
 
     here = Path(__file__).parent
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--python", required=True, help="interpreter of the environment that has the wheel")
     parser.add_argument("--source", required=True, type=Path, help="the release's source tree")
     parser.add_argument("--rules", type=Path, default=here / "torch_tests.yaml")

@@ -44,7 +44,7 @@ def labels(matrix: dict[str, list[list[dict[str, Any]]]], given: str) -> dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=["chunk", "labels"])
     parser.add_argument("matrix", type=Path)
     parser.add_argument("given", nargs="?", default="")

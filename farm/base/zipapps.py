@@ -50,7 +50,7 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.base.zipapps", description="One file for a machine without the farm."
+        allow_abbrev=False, prog="python -m farm.base.zipapps", description="One file for a machine without the farm."
     )
     parser.add_argument("entry", metavar="PACKAGE.MODULE:FUNCTION", help="such as farm.smoke.probe.main:main")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")

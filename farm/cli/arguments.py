@@ -1,14 +1,17 @@
 """The options of every command, and nothing that is slow to import: `farm submit --help` and Tab need no more."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from farm.base.text import parse_age
 
 AGAIN = -2
 """Stands for `submit --rebuild` without a number."""
+MOST = 86400  # runs of a list, seconds of a test: a day
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 """Switches of PyTorch that `farm why` is asked about."""
 
@@ -22,6 +25,30 @@ def _flags(parser: argparse._ActionsContainer, texts: Mapping[str, str]) -> None
 def _repeated(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, kind: type = str) -> None:
     """An option that may be given several times."""
     parser.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=f"{text}; may be repeated")
+
+
+class _Once(argparse.Action):
+    """Sets one value, or adds to a list of names; another value for the same option is refused, not preferred."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        value = values if self.nargs != 0 else not str(option_string).startswith("--no-")
+        if (before := getattr(namespace, self.dest)) not in (None, value):
+            if self.metavar != "NAMES":
+                values_ = ["no value" if each == self.const else str(each) for each in (before, value)]
+                both = " and ".join(values_ if self.nargs != 0 else self.option_strings)
+                parser.error(f"argument {self.option_strings[0]}: two different values: {both}")
+            value = f"{before},{value}"
+        setattr(namespace, self.dest, value)
+
+
+class _Switch(_Once, argparse.BooleanOptionalAction):
+    """`--name` and `--no-name`."""
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,5}", text, re.ASCII) or not 0 < int(text) <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: a number from 1 to {MOST} is needed")
+    return int(text)
 
 
 # --- options that several commands share ---
@@ -45,7 +72,7 @@ def _selectors(
         required=required,
         metavar="GPU-CPU-PYTHON",
         help=what,
-        action="append" if several else "store",
+        action="append" if several else _Once,
         default=[] if several else None,
     )
     if several:
@@ -60,9 +87,10 @@ def _selectors(
     for option in OPTIONS.values():
         # None where neither form is given: so `--no-ptx` can overrule a `ptx: true` of ci/farm.yaml.
         if option.kind is bool:
-            over.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=option.help)
+            over.add_argument(option.flag, action=_Switch, help=option.help)
         else:
-            over.add_argument(option.flag, type=option.kind, metavar=option.placeholder, help=option.help)
+            text = option.help
+            over.add_argument(option.flag, action=_Once, type=option.kind, metavar=option.placeholder, help=text)
 
 
 def _channel(parser: argparse._ActionsContainer) -> None:
@@ -162,7 +190,7 @@ def add_build(parser: argparse.ArgumentParser) -> None:
 
 def add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", help="run id or a unique prefix of one (default: the newest runs)")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="number of runs to show (default: 20)")
+    parser.add_argument("--limit", type=_number, default=20, metavar="N", help="number of runs to show (default: 20)")
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
@@ -255,15 +283,8 @@ def add_smoke(parser: argparse.ArgumentParser) -> None:
     text = "pass this variable to the test, such as CUDA_VISIBLE_DEVICES (default: none)"
     _repeated(parser, "--pass-env", "NAME", text)
     text = "time limit for all checks (default: smoke_timeout_s in ci/farm.yaml)"
-    parser.add_argument("--time-limit", type=_seconds, metavar="SECONDS", help=text)
+    parser.add_argument("--time-limit", type=_number, metavar="SECONDS", help=text)
     _verbosity(parser)
-
-
-def _seconds(text: str) -> int:
-    number = int(text)
-    if not 0 < number <= 86400:
-        raise ValueError
-    return number
 
 
 # --- the index ---

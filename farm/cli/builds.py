@@ -183,10 +183,8 @@ def follow(
                 if not args.quiet:
                     show.note(f"    {line}")
         except KeyboardInterrupt:
-            show.note(
-                f"run {run.id} continues without this command: `farm logs -f {run.id}` follows it again, "
-                f"`farm cancel {run.id}` ends it"
-            )
+            how = f"`farm logs -f {run.id}` follows it again, `farm cancel {run.id}` ends it"
+            show.note(f"run {run.id} continues without this command: {how}")
             return ExitCode.INTERRUPTED
         ended = journal.run(run.id)
         if args.json:
@@ -329,6 +327,5 @@ def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",
         hint=f"build it: farm submit --variant {plan.variant} --package {package} --platform {plan.platform} "
-        f"--channel {plan.channel}; "
-        "or test another wheel: --wheel FILE, --index-url URL",
+        f"--channel {plan.channel}; or test another wheel: --wheel FILE, --index-url URL",
     )

@@ -221,15 +221,9 @@ def _keys(args: argparse.Namespace) -> int:
     return 0
 
 
-SUBCOMMANDS = {
-    "check": _check,
-    "reconcile": _reconcile,
-    **dict.fromkeys(("yank", "unyank", "remove", "promote"), _event),
-    "variant": _variant,
-    "verify": _verify,
-    "sign": _sign,
-    "keys": _keys,
-}
+EVENTS = dict.fromkeys(("yank", "unyank", "remove", "promote"), _event)
+SUBCOMMANDS = {"check": _check, "reconcile": _reconcile, **EVENTS, "variant": _variant, "verify": _verify}
+SUBCOMMANDS |= {"sign": _sign, "keys": _keys}
 
 
 def run_site(args: argparse.Namespace) -> int:

@@ -160,7 +160,8 @@ def cost(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "time", f"not measured; here {here}"
     else:
         word, count = hours
-        yield "time", f"{word} {count:g} CPU hours: {word} {duration(count * 3600 / jobs)} here, {here}"
+        less = f", less without {plan.options['without']}" if plan.options["without"] else ""
+        yield "time", f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, {here}"
     if plan.base and plan.machine != (found := facts(plan.platform).machine(system.machine())):
         yield "emulated", f"on {found}, by qemu: image, build and test take far longer (docs/runners.md)"
     sizes = [f"{known.disk_gb:g} GB for the build"]
@@ -208,7 +209,7 @@ def run_why(args: argparse.Namespace) -> int:
             can = "goes together, but the farm has no pinned file for a part of it"
         elif judged.buildable and any(reason.rule.endswith("-reported") for reason in found):
             can = "may not build: who tried it says so"
-        show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
+        show.say(f"{judged.what} on {selectors.platform} {can}")
         for reason in found:
             instead = f" (instead: {reason.nearest})" if reason.nearest else ""
             show.prose(f"  {reason.severity}: {reason.text}{instead}")

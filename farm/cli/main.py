@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from textwrap import wrap
 from types import ModuleType
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from farm import __version__
 from farm.base.errors import EXITS, FarmError, UsageError, of_system
@@ -87,9 +87,22 @@ EPILOG = "\n".join(
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors begin with the message; the nearest word and one line of usage follow."""
+    """Errors begin with the message; the nearest word and one line of usage follow. Options are written in full."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, allow_abbrev=False)  # else `--with magma` would be `--without magma`
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        self.words = [word.partition("=")[0] for word in args or () if word.startswith("--")]
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # told here, with the usage of the command, not with that of `farm`
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
+        wrong = [word for word in getattr(self, "words", ()) if word not in (*self._option_string_actions, "--")]
+        if message.startswith("the following arguments are required") and wrong:
+            message = f"unrecognized arguments: {' '.join(wrong)}"  # one of them may have been meant
         needed = [word for action in self._actions if (word := _required(action))]
         usage = " ".join([self.prog, *needed, "[OPTIONS]"])
         self.exit(2, f"{self.prog}: {message}\n{did_you_mean(message, self)}  usage: {usage}  (`{self.prog} --help`)\n")
@@ -134,17 +147,13 @@ def parser(commands: Iterable[str] = tuple(COMMANDS), *, load: bool = True) -> a
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"farm {__version__}")
-    top.add_argument(
-        "--project",
-        type=Path,
-        metavar="DIR",
-        help="project folder (default: this folder or the nearest above it with ci/)",
-    )
+    text = "project folder (default: this folder or the nearest above it with ci/)"
+    top.add_argument("--project", type=Path, metavar="DIR", help=text)
     top.add_argument("--traceback", action="store_true", help="show where an error was raised, for bug reports")
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for name in commands:
-        text = COMMANDS[name]
-        one = below.add_parser(name, prog=f"farm {name}", description=text[0].upper() + text[1:] + ".")
+        what = COMMANDS[name]
+        one = below.add_parser(name, prog=f"farm {name}", description=what[0].upper() + what[1:] + ".")
         if name not in TEXT_ONLY:
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         if load:
@@ -162,9 +171,7 @@ def overview() -> str:
     """The commands in their groups, and the exit codes."""
     lines = []
     for group, commands in GROUPS.items():
-        lines.append(f"{group}:")
-        lines += [f"  {name:<12}{text}" for name, text in commands.items()]
-        lines.append("")
+        lines += [f"{group}:", *(f"  {name:<12}{text}" for name, text in commands.items()), ""]
     return "\n".join([*lines, "`farm COMMAND --help` shows the options of a command.", "", EPILOG])
 
 
@@ -183,11 +190,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         hint = f"  did you mean: farm {near[0]}?\n" if near else "  `farm --help` lists the commands\n"
         parser(()).exit(2, f"farm: no command {name!r}\n{hint}")
     # With this one command: the modules of the others are not imported.
-    top = parser((name,))
-    # Not `parse_args`: its error would show the usage of `farm`, not that of the command.
-    args, unknown = top.parse_known_args(given)
-    if unknown:
-        command_parser(top, name).error(f"unrecognized arguments: {' '.join(unknown)}")
+    args = parser((name,)).parse_args(given)
     args.words = tuple(given)  # in their order: what was asked for last is kept longest
     return args
 

@@ -5,8 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from farm.base.heartbeat import Pulse
 from farm.base.text import duration, plain
@@ -107,10 +106,8 @@ class LogWatcher(Watcher):
         self._pulse.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pulse.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._pulse.__exit__(*error)
 
     def step(self, name: str) -> None:
         self._at = Position(name)
@@ -169,9 +166,8 @@ class TerminalWatcher(Watcher):
     def ended(self, step: Step) -> None:
         from rich.text import Text
 
-        sign, style = {"done": (self._done, "green"), "failed": (self._failed, "red")}.get(
-            step.outcome, ("-", "yellow")
-        )
+        signs = {"done": (self._done, "green"), "failed": (self._failed, "red")}
+        sign, style = signs.get(step.outcome, ("-", "yellow"))
         line = Text.assemble((sign, style), f" {step.name}  {duration(step.seconds)}  ", (plain(step.result), "dim"))
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         self._at = Position()

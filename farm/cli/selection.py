@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from farm.base import resources as shipped
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.project import JOURNAL, find_project
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
-from farm.plan.options import Choice, from_arguments, from_environment, from_file
+from farm.plan.options import FILE, Choice, from_arguments, from_environment, from_file
 from farm.plan.recipe import use_project
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings, load_settings
@@ -68,7 +69,7 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
     """
     # The right-hand side of `|` wins: the file, then the environment, then the command line.
     options = (
-        from_file(settings.options, "ci/farm.yaml")
+        from_file(settings.options, shipped.default(project, FILE))
         | from_environment(os.environ)
         | from_arguments(vars(args), getattr(args, "words", ()))
     )

@@ -12,7 +12,7 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
-from farm.plan.environment import environment, feature_settings, filled, missing_features, needs, placeholders
+from farm.plan.environment import LEFT_OUT, environment, feature_settings, filled, missing_features, needs, placeholders
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice
@@ -98,7 +98,9 @@ def _plan(wanted: Candidate) -> Plan:
         platform=stack.platform,
         machine=stack.variant.machine,
         channel=wanted.channel.name,
-        options={name: choice.value for name, choice in wanted.chosen.items()},
+        # In one form: order, other names and what the build lacks anyway make no other plan.
+        options={name: choice.value for name, choice in wanted.chosen.items()}
+        | {"without": ",".join(sorted(name for name, one in features.items() if one.reason == LEFT_OUT)) or None},
         base=pins.base,
         python=inputs.python_plan(stack),
         toolkit=inputs.toolkit(recipe, stack),

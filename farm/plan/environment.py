@@ -15,11 +15,13 @@ from farm.plan import inputs
 from farm.plan.compat.rules import feature_off, numpy_end
 from farm.plan.compat.stack import Stack, arch_list, effects, sm_name, targets
 from farm.plan.inputs import source_version
-from farm.plan.options import OPTIONS, Choice
+from farm.plan.options import FILE, OPTIONS, Choice
 from farm.plan.recipe import NcclSource, folder, names, near, recipe
 from farm.plan.selectors import Candidate
 from farm.plan.variant import Variant
 from farm.platforms.base import Variables, platform
+
+LEFT_OUT = "--without"
 
 
 class Setting(NamedTuple):
@@ -31,26 +33,42 @@ class Setting(NamedTuple):
 
 
 def feature_settings(wanted: Candidate) -> dict[str, Setting]:
-    """State of each feature that the recipe names. Raises UsageError: `--without` names something else."""
-    recipe, left_out = wanted.recipe, str(wanted.value("without") or "").split(",")
-    named = [*recipe.features, *recipe.without]
-    for name in filter(None, left_out):
-        if name not in named:
-            near = nearest(name, named)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(named) or 'none'}"
-            raise UsageError(f"--without {name}: {wanted.package} has no such feature", hint=hint)
+    """State of each feature that the recipe names. Raises UsageError: `--without` names what it cannot leave out."""
+    left_out, origin = _left_out(wanted), wanted.chosen["without"].origin
     found: dict[str, Setting] = {}
     for name, feature in catalog.features().items():
-        if name in named:
-            found[name] = _setting(wanted, name, feature, left_out, found)
+        if name in wanted.recipe.features or name in wanted.recipe.without:
+            found[name] = _setting(wanted, name, feature, found)
+            if name in left_out and found[name].on:
+                for option, word in feature.words.items():
+                    others = (f"--{option} {other}" for other in OPTIONS[option].choices if other != word)
+                    raise UsageError(f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(others))
+                found[name] = Setting(on=False, origin=origin, reason=LEFT_OUT)
     return found
 
 
-def _setting(
-    wanted: Candidate, name: str, feature: Feature, left_out: list[str], before: dict[str, Setting]
-) -> Setting:
-    if name in left_out:
-        return Setting(on=False, origin=wanted.chosen["without"].origin, reason="--without")
+def _left_out(wanted: Candidate) -> list[str]:
+    """The ids of the features that `--without` names, by id or title."""
+    value, origin = wanted.chosen["without"]
+    if value is None:
+        return []
+    known = [*wanted.recipe.features, *wanted.recipe.without]
+    if not known and origin.startswith(FILE):  # there it is for all builds that know it
+        return []
+    titles = {catalog.features()[name].title.lower(): name for name in known} | {name: name for name in known}
+    words = [word.strip().lower() for word in str(value).split(",")]
+    if "" in words:
+        raise UsageError(f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto")
+    if unknown := [word for word in words if word not in titles]:
+        near = [titles[other] for word in unknown for other in nearest(word, [*titles], 1)]
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
+        hint = hint if known else "leave it out, or take a channel whose recipe names features (docs/features.md)"
+        what = f"no {'such feature' if known else 'features'} to leave out"
+        raise UsageError(f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {what}", hint=hint)
+    return [titles[word] for word in words]
+
+
+def _setting(wanted: Candidate, name: str, feature: Feature, before: dict[str, Setting]) -> Setting:
     for other in feature.needs:
         if other in before and not before[other].on:
             return Setting(on=False, origin=before[other].origin, reason=f"needs {_title(other)}")

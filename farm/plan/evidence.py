@@ -88,7 +88,9 @@ class ProvedWheel(Model):
         """True for the wheel of this plan."""
         names = ("channel", "package", "platform", "variant", "version")
         same = all(getattr(self, name) == getattr(plan, name) for name in names)
-        return same and all(plan.options.get(name) == value for name, value in self.options.items())
+        # Where an entry does not say that something was left out, nothing was.
+        options = {"without": None, **self.options}
+        return same and all(plan.options.get(name) == value for name, value in options.items())
 
 
 class _File(Model):
@@ -116,6 +118,11 @@ class Evidence:
             text = ", ".join(never or own[0].not_run) or "nothing known"
             tested = [("tested", f"{wheel.built.date}: {wheel.state}", wheel.page) for wheel in own]
             return [*tested, ("not tested", text, own[0].page)]
+        if names := str(plan.options["without"] or ""):
+            whole = plan.model_copy(update={"options": {**plan.options, "without": None}})
+            if own := self.of(whole):
+                them = "with them" if "," in names else "with it"
+                return [("not tested", f"without {names}; {them}, {own[0].built.date}: {own[0].state}", own[0].page)]
         named = list(dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package)))
         text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
         if named:
@@ -129,10 +136,6 @@ class Evidence:
             yield "built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page
             yield from (("run", run.text, wheel.page) for run in wheel.runs)
             yield "not run", ", ".join(wheel.not_run) or "nothing known", wheel.page
-
-    def line(self, plan: Plan) -> str:
-        """`rows` in one line; empty where nothing of this build was tested."""
-        return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""
 
 
 def load_evidence(project: Path) -> Evidence:

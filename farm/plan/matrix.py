@@ -222,14 +222,11 @@ class Build:
     def alias(self) -> str:
         """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a channel."""
         name = "pytorch" if self.package == "torch" else self.package
-        parts = [name, self.variant.python.replace("py", "python")]
-        platform = facts(self.platform)
-        parts += [platform.in_alias] if platform.in_alias else []
-        parts += [f"cuda{self.cuda.replace('.', '_')}"] if self.cuda else []
-        parts.append(self.variant.gpu)
-        if self.variant.gpu not in platform.gpus:  # every Mac that is built for has the same CPU level
-            parts.append(self.variant.cpu)
-        return "-".join(parts)
+        python, platform = self.variant.python.replace("py", "python"), facts(self.platform)
+        cuda = f"cuda{self.cuda.replace('.', '_')}" if self.cuda else ""
+        # Every Mac that is built for has the same CPU level.
+        cpu = "" if self.variant.gpu in platform.gpus else self.variant.cpu
+        return "-".join(filter(None, (name, python, platform.in_alias, cuda, self.variant.gpu, cpu)))
 
 
 class Channel:
@@ -259,13 +256,9 @@ class Channel:
     def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
         """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if not offered."""
         versions: tuple[str | None, ...] = (None,) if variant.gpu in SPECIAL_GPUS else self.cuda
-        found = []
-        for cuda in versions:
-            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
-            offered = any(_matches(self.text, block, key) for block in self._blocks)
-            if offered and not self._excluded(key):
-                found.append(cuda)
-        return tuple(found)
+        keys = ((package, platform, variant.gpu, variant.cpu, variant.python, cuda) for cuda in versions)
+        offered = (key for key in keys if any(_matches(self.text, block, key) for block in self._blocks))
+        return tuple(key[-1] for key in offered if not self._excluded(key))
 
     def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
         """The options of a build, also of one that is not offered, by default with the first CUDA."""
@@ -497,9 +490,7 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
     if text.defaults:
         # A channel of the project is in the place of the farm's of that name.
         # The project's channels come first: of two that fit, `default_channel` takes the first.
-        written = written | {
-            name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written
-        }
+        written = {**written, **load(SHIPPED, MatrixText).channels, **written}
     channels = {}
     for name in written:
         merged = _merged(path, written, name)

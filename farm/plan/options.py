@@ -10,6 +10,7 @@ Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from farm.base.errors import UsageError
@@ -27,18 +28,6 @@ class Choice(NamedTuple):
 
     value: Value
     origin: str
-
-
-def _every(_: "Recipe") -> bool:
-    return True
-
-
-def _no_variables(_: Value) -> Mapping[str, str]:
-    return {}
-
-
-def _no_packages(_: Value) -> Sequence[str]:
-    return ()
 
 
 @dataclass(frozen=True)
@@ -59,13 +48,13 @@ class Option:
     excepted: bool = False  # `exceptions:` of a channel may set it for some of the builds
     in_matrix: str | None = None  # what the key means there, where that is not what `help` says
     needs_gpu: bool = False  # means nothing to a wheel without device code
-    applies: "Callable[[Recipe], bool]" = _every  # whether it means anything to a package
+    applies: "Callable[[Recipe], bool]" = lambda _: True  # whether it means anything to a package
     catalogue: str | None = None  # the function of `farm.catalog` that has its known versions: a short one is completed
     # The variables that a value sets for the build. Beside these, the recipes and the platforms take values by the
     # option's name.
-    environment: Callable[[Value], Mapping[str, str]] = _no_variables
+    environment: Callable[[Value], Mapping[str, str]] = lambda _: {}
     # The Debian packages that the toolchain image needs for a value.
-    packages: Callable[[Value], Sequence[str]] = _no_packages
+    packages: Callable[[Value], Sequence[str]] = lambda _: ()
 
     @property
     def flag(self) -> str:
@@ -101,8 +90,7 @@ class Option:
         if type(value) is not self.kind:
             expected = {bool: "true or false", int: "a whole number"}.get(self.kind, "text in quotes")
             raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")
-        # bool again: True would be a number from 0 to `maximum`.
-        if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= self.maximum:
+        if self.kind is int and not 0 <= int(value) <= self.maximum:
             raise UsageError(f"{self.name} = {value} (from {origin}): expected 0 to {self.maximum}")
         if self.choices and value not in self.choices:
             near = nearest(str(value), self.choices) or list(self.choices)
@@ -113,6 +101,7 @@ def _of_torch(package: "Recipe") -> bool:
     return "torch" in (package.package, *package.needs)
 
 
+FILE = "ci/farm.yaml"
 VERSION = r"^\d{1,2}\.\d{1,2}\.\d{1,2}$"
 
 _TABLE = (
@@ -143,7 +132,7 @@ _TABLE = (
     ),
     Option(
         "without",
-        "features of PyTorch to leave out, such as nccl,kineto",
+        "the recipe's features to leave out, such as nccl,kineto",
         metavar="NAMES",
         pattern=r"^[a-z0-9-]{1,30}(,[a-z0-9-]{1,30}){0,30}$",
         applies=lambda package: package.package == "torch",
@@ -186,9 +175,12 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     }
 
 
-def from_file(values: Mapping[str, Value], path: str) -> dict[str, Choice]:
-    """Choices from `options:` of a configuration file, whose model takes names of options alone."""
-    return {name: Choice(value, path) for name, value in values.items()}
+def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
+    """Choices from `options:` of ci/farm.yaml, each with its line; the file's model takes names of options alone."""
+    from farm.base.yamlfile import where  # noqa: PLC0415 slow to import; few set options there
+
+    lines = {name: where(path, "options", name).rpartition(":")[2] for name in values}
+    return {name: Choice(value, f"{FILE}:{lines[name]}") for name, value in values.items()}
 
 
 def from_arguments(values: Mapping[str, Value], words: Sequence[str] = ()) -> dict[str, Choice]:

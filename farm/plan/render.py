@@ -38,16 +38,12 @@ class Rendered:
     @property
     def image_digest(self) -> str:
         """Sha256 of the image's context."""
-        text = json.dumps(self.image, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.image, sort_keys=True).encode()).hexdigest()
 
     def write(self, dest: Path) -> list[Path]:
         """Write `image/` and `job/`, all or nothing; returns the files. Raises UsageError: `dest` is no folder."""
-        files = {
-            Path(folder, name): text
-            for folder, texts in (("image", self.image), ("job", self.job))
-            for name, text in texts.items()
-        }
+        folders = {"image": self.image, "job": self.job}
+        files = {Path(folder, name): text for folder, texts in folders.items() for name, text in texts.items()}
         # A recipe's patch may be in another encoding: its bytes come back as they were.
         outputs.write(dest, {file: text.encode("utf-8", "surrogateescape") for file, text in files.items()})
         return [dest / file for file in files]
@@ -76,22 +72,14 @@ def render(project: Path, plan: Plan) -> Rendered:
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
 
 
-@lru_cache(maxsize=8)
-def _templates(folder: Path, scripts: Path) -> Templates:
-    """Templates stay compiled from one plan to the next; one that changes on disk is read again."""
-    return Templates(folder, scripts)
+_templates = lru_cache(maxsize=8)(Templates)
+"""Templates stay compiled from one plan to the next; one that changes on disk is read again."""
 
 
 def _values(plan: Plan) -> dict[str, object]:
     """Values of templates: the fields of the plan, and what follows from them."""
-    values = {
-        "epoch": EPOCH,
-        "cpu": plan.parsed_variant.cpu,
-        "python": plan.parsed_variant.python_version,
-        "installs": plan.installs,
-        "never_vendored": plan.never_vendored,
-    }
-    return {**dict(plan), **values}
+    values = {"epoch": EPOCH, "cpu": plan.parsed_variant.cpu, "python": plan.parsed_variant.python_version}
+    return {**dict(plan), **values, "installs": plan.installs, "never_vendored": plan.never_vendored}
 
 
 def _archives(project: Path) -> str:

@@ -13,7 +13,7 @@ from farm.plan.compat.rules import check, feature_off
 from farm.plan.compat.stack import Reason, Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
-from farm.plan.options import OPTIONS, Choice, Option, Value, option
+from farm.plan.options import FILE, OPTIONS, Choice, Option, Value, option
 from farm.plan.recipe import GitSource, Recipe, recipe
 from farm.plan.variant import Variant
 from farm.platforms.base import platform
@@ -151,7 +151,7 @@ def _choose(
     nothing = nothing or (None if one.applies(recipe_) else f"recipe {recipe_.package}")
     if nothing:
         # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one that it is about.
-        if one.name in given and given[one.name].origin != "ci/farm.yaml" and given[one.name].value != one.default:
+        if one.name in given and not given[one.name].origin.startswith(FILE) and given[one.name].value != one.default:
             raise UsageError(f"{given[one.name].origin} means nothing to {nothing}", hint="leave it out")
         return Choice(one.default, nothing)
     if one.name in given:
@@ -243,7 +243,13 @@ def judgement(candidate: Candidate) -> Judgement:
     """Every reason against the candidate."""
     selectors, stack = candidate.selectors, candidate.stack
     offer = [*_not_offered(candidate), *_no_source(candidate.recipe, stack.torch), *_turned_off(candidate)]
-    what = f"{selectors.package} for {selectors.variant}"
+    # What the command line says stands there; of what comes from elsewhere a message names the place.
+    elsewhere = [
+        f"{name} {candidate.value(name)} (from {candidate.chosen[name].origin})"
+        for name, given in selectors.options.items()
+        if not given[1].startswith("--") and candidate.chosen[name].origin == given[1]
+    ]
+    what = f"{selectors.package} for {selectors.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
     return Judgement(what, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options))
 
 

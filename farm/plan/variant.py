@@ -46,8 +46,7 @@ class Variant:
         # Only where the other words are right: else the name is wrong, not the Python.
         if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
             _refuse_python(parts[2])
-        choices: list[list[str]] = []
-        problems = []
+        choices, problems = list[list[str]](), list[str]()
         for part, (axis, known) in zip(parts, axes, strict=True):
             if choices == [["mps"]]:
                 choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
@@ -63,9 +62,8 @@ class Variant:
                 problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
                 choices.append(exact or _same_kind(lower, known) or nearest(lower, known))
         if problems:
-            names = [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
-            listed = ", ".join(names)
-            hint = (f"did you mean {listed}?" if card else f"nearest: {listed}") if names else None
+            listed = ", ".join([f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3])
+            hint = (f"did you mean {listed}?" if card else f"nearest: {listed}") if listed else None
             raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
         return cls(*parts)
 
@@ -80,10 +78,7 @@ class Variant:
     @cached_property
     def architectures(self) -> tuple[str, ...]:
         """The SM names that the GPU word stands for, lowest first; empty for `cpu` and `mps`."""
-        known = catalog.architectures()
-        if self.gpu in SPECIAL_GPUS:
-            return ()
-        return tuple(known.sets.get(self.gpu, (self.gpu,)))
+        return () if self.gpu in SPECIAL_GPUS else tuple(catalog.architectures().sets.get(self.gpu, (self.gpu,)))
 
     @cached_property
     def sms(self) -> tuple[int, ...]:

@@ -357,6 +357,7 @@ def write_pieces(manifest: dict[str, Any], output: Path, out: Path) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="run",
         description="Builds a plan from a bundle, without network, Docker or root, and follows the build to its end.",
         epilog=EXIT_CODES,

@@ -16,11 +16,7 @@ from .card import check_code, find_driver, first_kernel
 from .recorder import FAILED, PASSED, NotRunError, Recorder
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
-
-    from .recorder import Recorder
-
 
 # What a whole torch does on the card beside plain matrix products, in the order in which it is tried.
 ON_THE_CARD: dict[str, Callable[[Any, str], str]] = {
@@ -97,11 +93,7 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
 
 
 def check_cuda(
-    recorder: Recorder,
-    module: Any,
-    cpu_only: bool,
-    code: Callable[[], str] | None = None,
-    promised: Sequence[str] = (),
+    recorder: Recorder, module: Any, cpu_only: bool, code: Callable[[], str] | None = None, promised: Sequence[str] = ()
 ) -> None:
     """The GPU part. Where there is nothing to run it on, its checks say so and none passes.
 
@@ -171,6 +163,7 @@ SCHEMA = 1
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
+        allow_abbrev=False,
         description="Does an installed torch, or a module with its interface, work on this machine?",
         epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong arguments.",
     )
@@ -178,9 +171,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--json", required=True, help="where to write the report")
     made.add_argument("--expect-version", metavar="VERSION", help="the version that must be installed")
     made.add_argument("--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none")
-    made.add_argument(
-        "--expect-arch", nargs="+", default=[], metavar="ARCH", help="what it must hold: sm_35 compute_35"
-    )
+    about = "what it must hold: sm_35 compute_35"
+    made.add_argument("--expect-arch", nargs="+", default=[], metavar="ARCH", help=about)
     made.add_argument("--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm")
     repeated: dict[str, Any] = {"action": "append", "default": []}
     made.add_argument("--expect-feature", metavar="NAME", help="must have this: gloo; may be repeated", **repeated)
@@ -188,9 +180,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--import", dest="imports", metavar="MODULE", help=about, **repeated)
     made.add_argument("--script", metavar="FILE", help="without torch's interface: run this; it must exit with 0")
     made.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
-    made.add_argument(
-        "--time-limit", type=float, default=3600.0, metavar="SECONDS", help="for all checks; 0: none (default: 3600)"
-    )
+    about = "for all checks; 0: none (default: 3600)"
+    made.add_argument("--time-limit", type=float, default=3600.0, metavar="SECONDS", help=about)
     made.add_argument("--first-kernel", action="store_true", help=argparse.SUPPRESS)
     return made
 

@@ -31,6 +31,7 @@ def test_the_default_of_a_k40_on_linux_has_run_on_a_card():
     assert {wheel.channel for wheel in proved} == {"debian-2.6.0"}
     tested = "built and run in part on NVIDIA H200 (sm_90), by JIT of its PTX, not its machine code"
     assert tested in [wheel.state for wheel in proved]
+    assert load_evidence(ROOT).rows(plan(without="kineto"))[0][1].startswith("without kineto; with it, 2026-11-27: ")
 
 
 @pytest.mark.parametrize(

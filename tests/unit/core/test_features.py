@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from farm.base.errors import UsageError
 from farm.plan.environment import feature_rows
 from tests.plans import plan_of
 from tools.features_page import OUT, page
@@ -35,6 +34,7 @@ def test_a_wheel_for_the_cpu_misses_nothing_of_cuda():
     assert "onednn" in plan.features
     assert not {"nccl", "magma", "flash-attention"} & {*plan.features, *plan.without}
     assert not any(part.into == "third_party/nccl" for part in plan.parts)
+    assert plan_of("cpu-sse41-py311", channel="debian-2.6.0", without="nccl,magma").digest == plan.digest
 
 
 def test_nccl_needs_code_for_the_card():
@@ -50,17 +50,12 @@ def test_only_what_the_official_wheel_for_the_same_kind_of_machine_has_counts_as
     assert "acl" not in plan_of("cpu-avx2-py311", channel="debian-2.6.0").without
 
 
-@pytest.mark.parametrize(("left_out", "gone"), [("nccl,kineto", {"nccl", "kineto"}), ("distributed", {"gloo", "nccl"})])
-def test_without_leaves_features_out_and_what_needs_them(left_out, gone):
-    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0", without=left_out)
-    assert not gone & set(plan.features)
-    assert gone <= set(plan.without)
-
-
-def test_without_an_unknown_feature_names_the_nearest():
-    with pytest.raises(UsageError, match="no such feature") as error:
-        plan_of("sm35-avx-py311", channel="debian-2.6.0", without="ncll")
-    assert error.value.hint == "did you mean 'nccl'?"
+@pytest.mark.parametrize("same", ["kineto,nccl|NCCL , Kineto,magma,nccl", "distributed|torch.distributed,gloo"])
+def test_without_leaves_features_out_in_any_spelling(same):
+    plan, other = (plan_of("sm35-avx-py311", channel="debian-2.6.0", without=names) for names in same.split("|"))
+    assert set(same.partition("|")[0].split(",")) <= set(plan.without) - set(plan.features)
+    assert (other.digest, other.features) == (plan.digest, plan.features)
+    assert plan.options["without"] == same.partition("|")[0]
 
 
 def test_the_channels_for_vllm_have_torch_distributed():

@@ -98,6 +98,7 @@ def test_the_origin_of_each_rank(project, farm):
     raw = yaml.safe_load(config.read_text())
     raw["options"] = {"cuda": "11.8", "cudnn": "8.7.0", "blas": "mkl"}
     config.write_text(yaml.safe_dump(raw))
+    line = config.read_text().splitlines().index("  cuda: '11.8'") + 1
     answer = farm(
         "--project", project, "plan", "--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1",
         "--blas", "openblas", "--json",
@@ -109,13 +110,15 @@ def test_the_origin_of_each_rank(project, farm):
     assert options == {
         "torch": ("2.0.1", "channel kepler-2.0.1"),
         "toolkit": ("nvidia", "channel kepler-2.0.1"),
-        "cuda": ("11.8", "ci/farm.yaml"),
+        "cuda": ("11.8", f"ci/farm.yaml:{line}"),
         "cudnn": ("8.7.0", "environment FARM_CUDNN"),
         "blas": ("openblas", "--blas"),
     }
     assert plan["origins"]["channel"] == "--channel"
     assert plan["origins"]["env.CFLAGS"] == "variant: avx"
     assert plan["origins"]["env.BLAS"] == "recipe torch"
+    answer = farm("plan", "--variant", "sm35-avx-py311", env={"FARM_CUDA": "12"})
+    assert "sm35-avx-py311 with cuda 12.9 (from environment FARM_CUDA) cannot be built" in answer.stderr
 
 
 def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
@@ -129,13 +132,6 @@ def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
     without = resolve(root, replace(select("cpu-avx-py311"), options=of_file))
     assert (without.options["cuda"], without.options["ptx"], without.toolkit) == (None, False, None)
     assert {without.origins[name] for name in ("cuda", "toolkit", "cudnn", "ptx")} == {"variant cpu-avx-py311"}
-
-
-def test_what_does_not_concern_a_package_is_refused_on_the_command_line(root):
-    with pytest.raises(UsageError, match="--torch means nothing to recipe canary"):
-        resolve(root, select("sm35-avx-py311", torch="2.0.1"))
-    with pytest.raises(UsageError, match="--cuda means nothing to variant cpu-avx-py311"):
-        resolve(root, select("cpu-avx-py311", cuda="11.4"))
 
 
 def test_options_from_the_environment():
