@@ -1,9 +1,8 @@
 """Where a project is, and the names of what is in it."""
 
-import os
 from pathlib import Path
 
-from farm.base.errors import UsageError
+from farm.base.errors import NEXT, UsageError
 
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
@@ -12,11 +11,22 @@ LOCAL = "local"  # the runner that `farm submit` builds on
 JOURNAL = "farm.db"  # the journal's file, in the folder of the artifacts
 
 
+def is_there(path: Path) -> bool:
+    """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that nobody knows."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
+    return True
+
+
 def find_project(start: Path) -> Path:
     """The nearest folder at or above `start` with one of PROJECT_FILES; else `start`, with the farm's own defaults."""
     if not start.is_dir():
         raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):
-        if any(os.path.lexists(folder / name) for name in PROJECT_FILES):
+        if any(is_there(folder / name) for name in PROJECT_FILES):
             return folder
     return start.resolve()

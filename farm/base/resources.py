@@ -4,8 +4,9 @@ In a checkout they are at its root, where they are edited; a wheel of the farm c
 (`setup.py` puts them there).
 """
 
-import os
 from pathlib import Path
+
+from farm.base.project import is_there
 
 _IN_WHEEL = Path(__file__).parents[1] / "_shipped"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
@@ -19,10 +20,10 @@ EXAMPLE = FOLDER / "cli" / "example"
 def path(project: Path, relative: str) -> Path:
     """The project's own file or folder where it has one, else the farm's; a link that leads nowhere is one, too."""
     own = project / relative
-    return own if os.path.lexists(own) else ROOT / relative
+    return own if is_there(own) else ROOT / relative
 
 
 def default(project: Path, relative: str) -> Path:
     """The project's own configuration file where it has one, else that of the example; a link as in `path`."""
     own = project / relative
-    return own if os.path.lexists(own) else EXAMPLE / relative
+    return own if is_there(own) else EXAMPLE / relative

@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from farm.base.errors import UsageError
-from farm.base.text import nearest, short
+from farm.base.errors import NEXT, UsageError
+from farm.base.text import MAX_SHORT, nearest, short
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDER = Path(__file__).parents[1]
@@ -93,7 +93,7 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
     if len(raw) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
     return raw
@@ -229,30 +229,46 @@ def _dotted(loc: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in loc if part != "[key]")
 
 
-_NEEDED = {
-    "dict_type": "keys and values are needed here, such as {key: value}",
-    "model_type": "keys and values are needed here, such as {key: value}",
-    "model_attributes_type": "keys and values are needed here, such as {key: value}",
-    "list_type": "a list is needed here, such as [one, two]",
+_TEXTS = {
+    "dict_type": "keys and values are needed here, such as {{key: value}}",
+    "model_type": "keys and values are needed here, such as {{key: value}}",
+    "model_attributes_type": "keys and values are needed here, such as {{key: value}}",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list is needed here, such as [one, two]"),
     "string_type": "text is needed here",
     "int_type": "a whole number is needed here",
     "float_type": "a number is needed here",
     "finite_number": "a number is needed here",
     "bool_type": "true or false is needed here",
+    "date_type": "a date is needed here, such as 2026-01-31",
     "missing": "this key is missing",
+    "extra_forbidden": "this key is unknown",
+    "union_tag_not_found": "the key {discriminator} is missing",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "string_too_short": "must not be empty",  # a test: none of our models asks for more than one character
+    "string_too_long": "must have at most {max_length} characters",
 }
 """By kind of error, what to write, in the words of YAML and not of Python."""
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first mistake in data that is not YAML, such as a plan: `key.below: what is wrong`."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, [_dotted(first["loc"]), _message(first)]))
 
 
 def _message(problem: ErrorDetails) -> str:
     """The error of a value, in words."""
     kind, context = problem["type"], problem.get("ctx", {})
-    if kind in _NEEDED:
-        return _NEEDED[kind]
-    if kind == "union_tag_not_found":
-        return f"the key {context['discriminator']} is missing"
-    if kind == "string_pattern_mismatch" and (meaning := MEANINGS.get(context["pattern"])):
-        return f"{short(problem['input'])!r} is not {meaning}"
+    if kind in _TEXTS:
+        return _TEXTS[kind].format(**context).replace("least 1 entries", "least one entry")
+    if kind == "string_pattern_mismatch":
+        meaning = MEANINGS.get(context["pattern"])
+        return f"{problem['input'][:MAX_SHORT]!r} " + (f"is not {meaning}" if meaning else f"must match {context['pattern']}")
     if kind in ("literal_error", "union_tag_invalid"):
         # Both hold the words as Python writes them, in quotes.
         words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
@@ -260,7 +276,8 @@ def _message(problem: ErrorDetails) -> str:
         near = nearest(word, words)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
         return f"unknown word {word!r}; {hint}"
-    return str(problem["msg"]).removeprefix("Value error, ")
+    value = f"{short(problem['input'])!r}: " if kind == "value_error" and isinstance(problem["input"], str) else ""
+    return value + str(problem["msg"]).removeprefix("Value error, ")
 
 
 def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:

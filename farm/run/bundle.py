@@ -109,7 +109,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
         rendered = write_context(workspace, plan, folder, outcomes)
         image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
-            workspace.watcher.line(f"packing {image}, once an image: minutes")
+            workspace.watcher.line(f"packing {image}: takes minutes, but only once for each image")
             tree = pack_toolchain(workspace, engine, image)
             step.result = str(tree)
         sources = folder / "sources"

@@ -21,7 +21,7 @@ from farm.base import zipapps as pack
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, plain_lines, short
-from farm.base.yamlfile import Model
+from farm.base.yamlfile import Model, first_fault
 from farm.smoke.emulation import find_emulator
 from farm.smoke.environment import probe_environment
 from farm.smoke.probe.package import EMULATOR, signal_name
@@ -158,9 +158,7 @@ def read_document(path: Path) -> ProbeDocument | str:
     try:
         return ProbeDocument.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return short(f"the probe's report is not valid: {where}: {first['msg']}")
+        return short(f"the probe's report is not valid: {first_fault(error)}")
 
 
 PROBE = "farm.smoke.probe.main:main"

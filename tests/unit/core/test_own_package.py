@@ -779,7 +779,7 @@ def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
     lines[at] = 'env:\n  OPTION: "one\\ttwo"'
     file.write_text("\n".join(lines) + "\n")
     line = next(number for number, row in enumerate(file.read_text().splitlines(), 1) if "OPTION" in row)
-    with pytest.raises(UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo': ") as caught:
+    with pytest.raises(UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo' must match ") as caught:
         plan_of(own)
     assert "docs/your-package.md" in caught.value.hint
 

@@ -46,12 +46,14 @@ def test_every_setting_of_the_example_is_the_default(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"pull_timeout_s": 0}, "pull_timeout_s: Input should be greater than 0"),
-        ({"pull_timeout_s": 601}, "pull_timeout_s: Input should be less than or equal to 600"),
+        ({"pull_timeout_s": 0}, "pull_timeout_s: must be greater than 0"),
+        ({"pull_timeout_s": 601}, "pull_timeout_s: must be at most 600"),
         ({"smoke_timeout_s": "300"}, "smoke_timeout_s: a whole number is needed here"),
         ({"options": {"cuda": 11.7}}, 'options.cuda: 11.7 is a number here; write it in quotes: "11.7"'),
         ({"options": {"cuda": ["11.7"]}}, "options.cuda: text is needed here"),
         ({"options": {"blass": "mkl"}}, "options.blass: unknown option 'blass'; did you mean 'blas'?"),
+        ({"index": "ftp://x/y"}, "index: a folder, file:///path/to/index or s3://bucket/prefix is needed here"),
+        ({"index": ""}, "index: a folder, file:///path/to/index or s3://bucket/prefix is needed here"),
         ({"artefacts": "x"}, "unknown key 'artefacts'; did you mean 'artifacts'?"),
     ],
 )
@@ -71,7 +73,7 @@ def test_wrong_settings_name_the_file_and_the_line(project, values, message):
     ("runner", "message"),
     [
         ({"engine": "podman"}, "engine: unknown word 'podman'; known: docker, github"),
-        ({"engine": "docker", "cpus": 0}, "cpus: Input should be greater than 0"),
+        ({"engine": "docker", "cpus": 0}, "cpus: must be greater than 0"),
         ({"engine": "docker", "memory_gb": float("inf")}, "memory_gb: a number is needed here"),
         ({"engine": "dokcer"}, "engine: unknown word 'dokcer'; did you mean 'docker'?"),
         ({"engine": "docker", "host": "x"}, "unknown key 'runners.local.host'"),
