@@ -2,24 +2,14 @@
 
 from pathlib import Path
 
-from farm.base.errors import NEXT, UsageError
+from farm.base.errors import UsageError
+from farm.base.resources import is_there
 
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
 LOCAL = "local"  # the runner that `farm submit` builds on
 
 JOURNAL = "farm.db"  # the journal's file, in the folder of the artifacts
-
-
-def is_there(path: Path) -> bool:
-    """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that nobody knows."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
-    return True
 
 
 def find_project(start: Path) -> Path:

@@ -6,7 +6,7 @@ In a checkout they are at its root, where they are edited; a wheel of the farm c
 
 from pathlib import Path
 
-from farm.base.project import is_there
+from farm.base.errors import NEXT, UsageError
 
 _IN_WHEEL = Path(__file__).parents[1] / "_shipped"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
@@ -15,6 +15,17 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parents[1]  # the package `farm`; `cli/schemas/` says what `--json` prints
 EXAMPLE = FOLDER / "cli" / "example"
 """The example project of `farm init`; its `ci/farm.yaml` and `ci/runners.yaml` are defaults of other projects too."""
+
+
+def is_there(path: Path) -> bool:
+    """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that nobody knows."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
+    return True
 
 
 def path(project: Path, relative: str) -> Path:

@@ -72,7 +72,7 @@ def load(path: Path, model: type[M]) -> M:
             return model.model_validate(yaml.load(raw, Loader=Loader))  # noqa: S506 a safe loader
         except (yaml.YAMLError, ValidationError, ValueError):
             pass  # the error is raised below
-    return _checked(path, raw, model)
+    return checked(path, raw, model)
 
 
 def is_own(path: Path) -> bool:
@@ -99,7 +99,8 @@ def _content(path: Path) -> bytes:
     return raw
 
 
-def _checked(path: Path, raw: bytes, model: type[M]) -> M:
+def checked(path: Path, raw: bytes, model: type[M]) -> M:
+    """As `load`, of text that may be written to `path` later."""
     try:
         text = raw.decode("utf-8")
         data, node = document(text, path)
@@ -229,32 +230,6 @@ def _dotted(loc: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in loc if part != "[key]")
 
 
-_TEXTS = {
-    "dict_type": "keys and values are needed here, such as {{key: value}}",
-    "model_type": "keys and values are needed here, such as {{key: value}}",
-    "model_attributes_type": "keys and values are needed here, such as {{key: value}}",
-    **dict.fromkeys(("list_type", "tuple_type"), "a list is needed here, such as [one, two]"),
-    "string_type": "text is needed here",
-    "int_type": "a whole number is needed here",
-    "float_type": "a number is needed here",
-    "finite_number": "a number is needed here",
-    "bool_type": "true or false is needed here",
-    "date_type": "a date is needed here, such as 2026-01-31",
-    "missing": "this key is missing",
-    "extra_forbidden": "this key is unknown",
-    "union_tag_not_found": "the key {discriminator} is missing",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "too_short": "must have at least {min_length} entries",
-    "too_long": "must have at most {max_length} entries",
-    "string_too_short": "must not be empty",  # a test: none of our models asks for more than one character
-    "string_too_long": "must have at most {max_length} characters",
-}
-"""By kind of error, what to write, in the words of YAML and not of Python."""
-
-
 def first_fault(error: ValidationError) -> str:
     """The first mistake in data that is not YAML, such as a plan: `key.below: what is wrong`."""
     first = error.errors()[0]
@@ -264,11 +239,13 @@ def first_fault(error: ValidationError) -> str:
 def _message(problem: ErrorDetails) -> str:
     """The error of a value, in words."""
     kind, context = problem["type"], problem.get("ctx", {})
-    if kind in _TEXTS:
-        return _TEXTS[kind].format(**context).replace("least 1 entries", "least one entry")
+    texts = plain(Path(__file__).with_name("yaml_errors.yaml"))
+    if kind in texts:
+        return str(texts[kind]).format(**context).replace("least 1 entries", "least one entry")
     if kind == "string_pattern_mismatch":
         meaning = MEANINGS.get(context["pattern"])
-        return f"{problem['input'][:MAX_SHORT]!r} " + (f"is not {meaning}" if meaning else f"must match {context['pattern']}")
+        wanted = f"is not {meaning}" if meaning else f"must match {context['pattern']}"
+        return f"{problem['input'][:MAX_SHORT]!r} {wanted}"
     if kind in ("literal_error", "union_tag_invalid"):
         # Both hold the words as Python writes them, in quotes.
         words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))

@@ -382,6 +382,8 @@ def _get(address: str, limit: int) -> bytes:
         try:
             return file.read_bytes()
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and file.parents[1].is_dir():
+                raise BuildFailedError(f"{file} is not there", hint=_CORRECT) from error
             raise InfrastructureError(f"{file}: {error.strerror}", hint="is the index there?") from error
     try:
         with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:

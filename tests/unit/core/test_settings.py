@@ -1,5 +1,9 @@
 """The farm's own configuration."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -34,6 +38,16 @@ def test_a_folder_without_configuration_has_the_farms_own(tmp_path):
     assert list(load_runners(tmp_path)) == ["local"]
     assert {build.package for build in load_matrix(tmp_path).builds()} >= {"torch", "canary"}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read", [find_project, load_settings, load_runners, load_matrix])
+def test_a_folder_that_may_not_be_read_is_not_absent(project, monkeypatch, read):
+    def refuse(path):  # root, who may run the tests, may read all
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    with pytest.raises(UsageError, match=rf"{project}/ci/\w+\.yaml: cannot be read: Permission denied"):
+        read(project)
 
 
 def test_every_setting_of_the_example_is_the_default(tmp_path):
