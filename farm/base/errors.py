@@ -123,9 +123,7 @@ def of_system(error: Exception) -> InfrastructureError | None:
         where = f"{error.filename}: " if error.filename else ""
         return InfrastructureError(f"{where}{error.strerror or error}", hint=NEXT.get(error.errno or 0))
     if isinstance(error, MemoryError):
-        return InfrastructureError(
-            "the system gave no more memory", hint=f"free some, or raise a limit: {MEMORY_LIMITS}"
-        )
+        return InfrastructureError("the system gave no more memory", hint=f"free some, or raise {MEMORY_LIMITS}")
     if str(error) == "can't start new thread":  # a RuntimeError; memory may lack, for its stack
         return InfrastructureError(
             "the system started no more threads",

@@ -50,11 +50,8 @@ def word_of(
         if word in names:
             return word
         digits = re.sub(r"\D", "", word)
-        near = (
-            list(meant(word))
-            or [name for name in names if digits and re.sub(r"\D", "", name) == digits]
-            or nearest(word, names)
-        )
+        same = [name for name in names if digits and re.sub(r"\D", "", name) == digits]
+        near = list(meant(word)) or same or nearest(word, names)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
         raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"})
 

@@ -48,21 +48,12 @@ from farm.run.inputs import fetch, index_files
 WORKFLOW = Path(".github", "workflows", "wheels.yml")
 _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
 """An address that another machine can fetch, without a password in it."""
-APT = ("cmake", "ninja-build", "python3-build", "python3-dev", "python3-pip", "python3-setuptools", "python3-wheel")
-"""The list of `farm init`'s example: packages with the same list share one image."""
-DEBIAN_CMAKE = (3, 25)
-"""Of Debian 12; what wants a newer one gets it from the Python index."""
-GLIBC = 36
-"""Debian 12's minor version of glibc 2."""
-CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".pyx", ".pxd", ".pxi")
+HINTS = plain(Path(__file__).with_name("recipe_hints.yaml"))
 NAMES = "name what to build: NAME, NAME==VERSION, or ./FOLDER"
 RELEASE = r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?"
 MAX_FILE, MAX_READ, MAX_FILES = 1 << 20, 64 << 20, 50_000
-TORCH_IMPORTS = ("filelock", "typing-extensions")
-"""Packages that `import torch` needs in a build."""
 OTHER_SYSTEMS = re.compile(r"(?:^|/)(?:win(?:32|64|dows)?|msvc[^/]*|mac(?:os)?|osx)/", re.IGNORECASE)
 """Folders with a copy of a header that is not for Linux: pyFFTW has `include/win/fftw3.h`."""
-NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks", "tools", "scripts", "third_party")
 
 
 def run_init(args: argparse.Namespace) -> int:
@@ -210,18 +201,15 @@ class Proposal:
             "summary": self.summary or self.package,
             "version": self.version,
             "source": self.source,
-            "platforms": ["linux"],
             "components": self.components,
             "device_code": self.kernels,
-            "apt": sorted({*APT, *self.apt}),
+            "apt": sorted({*HINTS["apt"], *self.apt}),
             **({"needs": ["torch"], **torch} if self.torch else {}),
             **({"build_requires": wheels} if wheels else {}),
             "env": env,
             "memory_per_job_gb": 2.0 if self.cuda or self.torch else 1.0,
-            "disk_gb": 2.0,
-            "timeout_minutes": 60,
             "vendor_into": f"{re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs",
-            "repair": "tools",
+            **HINTS["recipe"],
             "smoke": {"imports": self.imports},
         }
         text = yaml.safe_dump(recipe, default_flow_style=None, sort_keys=False, width=1000, allow_unicode=True)
@@ -278,9 +266,7 @@ def _pyproject(tree: Tree) -> PyProject:
         fault = "not UTF-8 text"
     except (ValueError, RecursionError) as error:
         fault = f"not valid TOML: {short(error)}"
-    raise UsageError(
-        f"{tree.place}/pyproject.toml: {fault}", hint="pip refuses it, too: correct it, or take another version"
-    )
+    raise UsageError(f"{tree.place}/pyproject.toml: {fault}", hint="pip refuses it, too: correct it")
 
 
 def _version(python: str) -> str:
@@ -308,9 +294,7 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
         if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
             sdists[version] = (file, sha256)
     if not sdists:
-        raise UsageError(
-            f"the Python index has no sdist of {wanted} for Python {python}", hint="name a version that has one"
-        )
+        raise UsageError(f"the Python index has no sdist of {wanted} for Python {python}", hint="name another version")
     version, (file, sha256) = max(sdists.items())
     cache.mkdir(parents=True, exist_ok=True)
     plan = SourcePlan(kind="sdist", package=need.name, file=file, sha256=sha256)
@@ -344,9 +328,7 @@ def _of_folder(folder: Path, project: Path) -> Proposal:
     version = about.version or next(iter(written), "0.1.0")
     proposal = _read(tree, package, version, {"kind": "path", "path": relative}, metadata)
     if not about.version and not written:
-        proposal.notes.append(
-            "no version is written in pyproject.toml, setup.cfg or setup.py: correct the recipe's 0.1.0"
-        )
+        proposal.notes.append("no version in pyproject.toml, setup.cfg or setup.py: correct the recipe's 0.1.0")
     return proposal
 
 
@@ -365,19 +347,18 @@ def _unpacked(packed: Path) -> Iterator[Tree]:
 
 def _read(tree: Tree, package: str, version: str, source: dict[str, str], metadata: Message) -> Proposal:
     """Requirements, libraries, CUDA, modules and licence, as the sources state them."""
-    hints = plain(Path(__file__).with_name("recipe_hints.yaml"))
     code = "\n".join(_code(tree))
     includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
     includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
     includes |= set(re.findall(r"""["']([\w/]+\.h)["']""", tree.text("setup.py") + tree.text("meson.build")))
     here = [f"/{own}" for own in tree.names if not OTHER_SYSTEMS.search(own)]
     outside = {name for name in includes if not any(own.endswith(f"/{name}") for own in here)}
-    requires, notes = _requirements(tree, hints["imports"])
+    requires, notes = _requirements(tree, HINTS["imports"])
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
     kernels = any(name.endswith((".cu", ".cuh")) for name in tree.names)
     cuda = kernels or bool({"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", tree.text("setup.py")))
-    components = sorted({hints["components"][name] for name in outside if name in hints["components"]}) if cuda else []
+    components = sorted({HINTS["components"][name] for name in outside if name in HINTS["components"]}) if cuda else []
     if cuda and "cuda.h" in outside and re.search(r"""["']cuda["']|-lcuda\b""", tree.text("setup.py")):
         components.append("driver_stub")  # libcuda itself is the driver's, which no build machine has
     notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
@@ -393,7 +374,7 @@ def _read(tree: Tree, package: str, version: str, source: dict[str, str], metada
         notes.append("no module was found: name one under smoke.imports, or a script")
     classes = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License ::")] or [""]
     licence = metadata["License-Expression"] or metadata["License"] or classes[0].rpartition(" :: ")[2]
-    apt = {hints["headers"][name] for name in outside if name in hints["headers"]}
+    apt = {HINTS["headers"][name] for name in outside if name in HINTS["headers"]}
     if any(need.startswith("meson-python") for need in requires):
         apt.add("patchelf")
     return Proposal(
@@ -403,7 +384,7 @@ def _read(tree: Tree, package: str, version: str, source: dict[str, str], metada
         summary=short(metadata["Summary"] or ""),
         licence=short(licence or "")[:80],
         source=source,
-        requires=requires | ({*TORCH_IMPORTS} if torch else set()),
+        requires=requires | ({*HINTS["torch_imports"]} if torch else set()),
         apt=apt,
         components=["nvcc", "headers", "cudart", *components] if cuda else [],
         kernels=kernels,
@@ -427,7 +408,7 @@ def _fetched(tree: Tree) -> str:
 def _code(tree: Tree) -> Iterator[str]:
     left = MAX_READ
     for name in tree.names:
-        if name.endswith(CODE) and left > 0:
+        if name.endswith(tuple(HINTS["code"])) and left > 0:
             text = tree.text(name)
             left -= len(text)
             yield text
@@ -453,7 +434,7 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     scikit = json.dumps(data.tool.get("scikit-build"), default=str)
     minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d{1,4}\.\d{1,4})', scikit)
     newest = max((tuple(map(int, version.split("."))) for version in minimum), default=(0, 0))
-    if newest > DEBIAN_CMAKE:
+    if newest > tuple(HINTS["debian_cmake"]):
         names.add(f"cmake>={newest[0]}.{newest[1]}")
     return names, notes
 
@@ -465,7 +446,7 @@ def _modules(tree: Tree, package: str) -> list[str]:
     for name in tree.names:
         parts = PurePosixPath(name).parts
         below = parts[1:] if parts[0] in ("src", "python", "lib", "source") else parts
-        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and below[0] not in NO_PACKAGE:
+        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and below[0] not in HINTS["no_package"]:
             names.append(below[0])
     names = [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)]
     like = re.sub(r"[-_.]+", "", package).lower()
@@ -475,7 +456,7 @@ def _modules(tree: Tree, package: str) -> list[str]:
 
 def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each with its sha256."""
-    tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
+    tags = [f"manylinux_2_{n}_x86_64" for n in range(HINTS["glibc"], 4, -1)] + ["manylinux2014_x86_64"]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "--target", "unused", "--implementation", "cp"]
     command += [f"--python-version={_version(python)}", *(f"--platform={tag}" for tag in tags)]

@@ -238,7 +238,5 @@ def there(store: Store, key: str) -> Stored:
     """The object at a key that could not be created: someone else's, or ours with the answer lost."""
     stored = store.get(key)
     if stored is None:
-        raise InfrastructureError(
-            f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
-        )
+        raise InfrastructureError(f"{store.url(key)} was refused as existing and is absent: the store is inconsistent")
     return stored

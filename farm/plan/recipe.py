@@ -42,9 +42,7 @@ AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
 VariableName = Annotated[
     str, pattern(r"^[A-Z][A-Za-z0-9_]{0,60}$", "the name of a variable: a capital letter, then letters, digits and '_'")
 ]
-Inside = Annotated[
-    str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, without `..`")
-]
+Inside = Annotated[str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, not `..`")]
 Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
 FeatureName = Annotated[str, word_of("feature", lambda: list(catalog.features()))]
 Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
@@ -186,9 +184,7 @@ class Cost(Model):
     """Measured costs of a build for one GPU architecture. `download_gb`: toolchain and sources."""
 
     cpu_hours: float = Field(gt=0)
-    without_gpu_hours: float | None = Field(
-        default=None, gt=0, description="the CPU hours of a build for the CPU alone"
-    )
+    without_gpu_hours: float | None = Field(default=None, gt=0, description="CPU hours of a build for the CPU alone")
     download_gb: float | None = Field(default=None, gt=0)
     installed_gb: float | None = Field(default=None, gt=0)
 

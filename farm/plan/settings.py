@@ -80,8 +80,7 @@ def _without_scheme(index: str) -> str:
 
 def _index(index: str) -> str:
     place = _without_scheme(index)
-    if not place or ("://" in place and not place.startswith("s3://")):
-        # Without what was written: it may hold a password.
+    if not place or ("://" in place and not place.startswith("s3://")):  # what is written may hold a password
         raise PydanticCustomError("index", "a folder, file:///path/to/index or s3://bucket/prefix is needed here")
     return place
 
@@ -125,9 +124,7 @@ class Settings(Model):
         return self.archives if self.archives and self.archives.startswith(("http://", "https://")) else None
 
 
-Cpu = Annotated[
-    str, word_of("CPU level", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))
-]
+Cpu = Annotated[str, word_of("CPU level", cpus), Field(json_schema_extra=lambda made: made.update(enum=list(cpus())))]
 Sm = Annotated[str, word_of("SM", lambda: list(catalog.architectures().architectures))]
 
 

@@ -205,9 +205,7 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
         with (pieces / "result.json").open("rb") as stream:
             result = PiecesResult.model_validate_json(stream.read(MAX_RESULT))
     except OSError as error:
-        raise UsageError(
-            f"{error.filename}: {error.strerror}", hint="name the folder that `run --out` filled"
-        ) from error
+        raise UsageError(f"{error.filename}: {error.strerror}", hint="name the folder of `run --out`") from error
     except ValidationError as error:
         raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
     # First of all: pieces of another plan would make a whole wheel, and the wrong one.

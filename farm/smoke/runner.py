@@ -254,10 +254,8 @@ def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float,
     given = {"module": module, "json": file, "time-limit": f"{timeout_s:g}", "expect-version": expect.version}
     given |= {"expect-cuda": expect.cuda, "expect-quantized": expect.quantized, "script": expect.script}
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    options += [
-        *(f"--expect-feature={name}" for name in expect.features),
-        *(f"--import={name}" for name in expect.imports),
-    ]
+    options += [f"--expect-feature={name}" for name in expect.features]
+    options += [f"--import={name}" for name in expect.imports]
     options += ["--cpu-only"] if cpu_only else []
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 

@@ -132,7 +132,6 @@ def print_check(check: dict[str, Any]) -> None:
         detail = "{} (expected: {})".format(detail, check["expected"])
     elif check.get("warning"):
         status, detail = "warning", "{} ({})".format(detail, check["warning"])
-    line = "{:<8} {:<26} {:>8.2f} s  {}".format(
-        status, check["name"], check.get("seconds", 0.0), " ".join(detail.split())[:300]
-    )
+    detail = " ".join(detail.split())[:300]
+    line = "{:<8} {:<26} {:>8.2f} s  {}".format(status, check["name"], check.get("seconds", 0.0), detail)
     print(line.encode("ascii", "backslashreplace").decode(), flush=True)

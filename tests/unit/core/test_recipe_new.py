@@ -73,7 +73,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
         "Fast.Thing", "1.2", {"CMAKE_GENERATOR": "Ninja", "FAST_NO_NATIVE": "1"}, {"imports": ["fast_thing"]},
     )  # fmt: skip
     assert made["summary"] == 'Fast: "very" env: {A: b}'
-    assert set(made["apt"]) - set(recipe.APT) == {
+    assert set(made["apt"]) - set(recipe.HINTS["apt"]) == {
         "libfftw3-dev",
         "liblz4-dev",
         "libpng-dev",
@@ -111,7 +111,7 @@ def test_what_cmake_would_fetch_is_named(project, source, capsys):
 
 
 def test_an_extension_of_torch_names_the_channels_release(project, source, capsys, monkeypatch):
-    monkeypatch.setattr(recipe, "TORCH_IMPORTS", ())  # resolved, they need an index
+    monkeypatch.setitem(recipe.HINTS, "torch_imports", ())  # resolved, they need an index
     assert new(project, source(**{"pyproject.toml": ABOUT + 'dependencies = ["torch>=2"]\n'})) == 0
     assert "note: it is built against torch 2." in capsys.readouterr().out
     plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
