@@ -250,8 +250,8 @@ def _message(problem: ErrorDetails) -> str:
         near = nearest(word, words)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
         return f"unknown word {word!r}; {hint}"
-    value = f"{short(problem['input'])!r}: " if kind == "value_error" and isinstance(problem["input"], str) else ""
-    return value + str(problem["msg"]).removeprefix("Value error, ")
+    msg, value = str(problem["msg"]).removeprefix("Value error, "), problem["input"]
+    return f"{short(value)!r}: {msg}" if kind == "value_error" and isinstance(value, str) and value not in msg else msg
 
 
 def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
