@@ -29,9 +29,7 @@ def make_folder(folder: Path, made: list[Path]) -> None:
         except OSError as error:
             if error.errno in _OF_THE_MACHINE:
                 raise
-            raise UsageError(
-                f"{part}: this folder cannot be made: {error.strerror}", hint="name another folder"
-            ) from error
+            raise UsageError(f"{part}: cannot be made: {error.strerror}", hint="name another folder") from error
         made.append(part)
 
 

@@ -1,9 +1,9 @@
 """Where a project is, and the names of what is in it."""
 
-import os
 from pathlib import Path
 
 from farm.base.errors import UsageError
+from farm.base.resources import is_there
 
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
@@ -17,6 +17,6 @@ def find_project(start: Path) -> Path:
     if not start.is_dir():
         raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):
-        if any(os.path.lexists(folder / name) for name in PROJECT_FILES):
+        if any(is_there(folder / name) for name in PROJECT_FILES):
             return folder
     return start.resolve()

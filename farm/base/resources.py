@@ -4,8 +4,9 @@ In a checkout they are at its root, where they are edited; a wheel of the farm c
 (`setup.py` puts them there).
 """
 
-import os
 from pathlib import Path
+
+from farm.base.errors import NEXT, UsageError
 
 _IN_WHEEL = Path(__file__).parents[1] / "_shipped"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
@@ -16,13 +17,24 @@ EXAMPLE = FOLDER / "cli" / "example"
 """The example project of `farm init`; its `ci/farm.yaml` and `ci/runners.yaml` are defaults of other projects too."""
 
 
+def is_there(path: Path) -> bool:
+    """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that nobody knows."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
+    return True
+
+
 def path(project: Path, relative: str) -> Path:
     """The project's own file or folder where it has one, else the farm's; a link that leads nowhere is one, too."""
     own = project / relative
-    return own if os.path.lexists(own) else ROOT / relative
+    return own if is_there(own) else ROOT / relative
 
 
 def default(project: Path, relative: str) -> Path:
     """The project's own configuration file where it has one, else that of the example; a link as in `path`."""
     own = project / relative
-    return own if os.path.lexists(own) else EXAMPLE / relative
+    return own if is_there(own) else EXAMPLE / relative

@@ -62,15 +62,15 @@ def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> li
 
 
 def duration(seconds: float) -> str:
-    """`7.3 s`, `2 min 05 s` or `3 h 07 min`."""
+    """`7.3 s`, `2 min 05 s`, `6 min` or `3 h 07 min`."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+        return f"{whole // 60} min {whole % 60:02} s".removesuffix(" 00 s")
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min".removesuffix(" 00 min")
 
 
 def parse_age(text: str) -> timedelta:

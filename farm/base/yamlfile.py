@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from farm.base.errors import UsageError
-from farm.base.text import nearest, short
+from farm.base.errors import NEXT, UsageError
+from farm.base.text import MAX_SHORT, nearest, short
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDER = Path(__file__).parents[1]
@@ -50,11 +50,8 @@ def word_of(
         if word in names:
             return word
         digits = re.sub(r"\D", "", word)
-        near = (
-            list(meant(word))
-            or [name for name in names if digits and re.sub(r"\D", "", name) == digits]
-            or nearest(word, names)
-        )
+        same = [name for name in names if digits and re.sub(r"\D", "", name) == digits]
+        near = list(meant(word)) or same or nearest(word, names)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
         raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"})
 
@@ -72,7 +69,7 @@ def load(path: Path, model: type[M]) -> M:
             return model.model_validate(yaml.load(raw, Loader=Loader))  # noqa: S506 a safe loader
         except (yaml.YAMLError, ValidationError, ValueError):
             pass  # the error is raised below
-    return _checked(path, raw, model)
+    return checked(path, raw, model)
 
 
 def is_own(path: Path) -> bool:
@@ -93,13 +90,14 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
     if len(raw) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
     return raw
 
 
-def _checked(path: Path, raw: bytes, model: type[M]) -> M:
+def checked(path: Path, raw: bytes, model: type[M]) -> M:
+    """As `load`, of text that may be written to `path` later."""
     try:
         text = raw.decode("utf-8")
         data, node = document(text, path)
@@ -229,30 +227,22 @@ def _dotted(loc: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in loc if part != "[key]")
 
 
-_NEEDED = {
-    "dict_type": "keys and values are needed here, such as {key: value}",
-    "model_type": "keys and values are needed here, such as {key: value}",
-    "model_attributes_type": "keys and values are needed here, such as {key: value}",
-    "list_type": "a list is needed here, such as [one, two]",
-    "string_type": "text is needed here",
-    "int_type": "a whole number is needed here",
-    "float_type": "a number is needed here",
-    "finite_number": "a number is needed here",
-    "bool_type": "true or false is needed here",
-    "missing": "this key is missing",
-}
-"""By kind of error, what to write, in the words of YAML and not of Python."""
+def first_fault(error: ValidationError) -> str:
+    """The first mistake in data that is not YAML, such as a plan: `key.below: what is wrong`."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, [_dotted(first["loc"]), _message(first)]))
 
 
 def _message(problem: ErrorDetails) -> str:
     """The error of a value, in words."""
     kind, context = problem["type"], problem.get("ctx", {})
-    if kind in _NEEDED:
-        return _NEEDED[kind]
-    if kind == "union_tag_not_found":
-        return f"the key {context['discriminator']} is missing"
-    if kind == "string_pattern_mismatch" and (meaning := MEANINGS.get(context["pattern"])):
-        return f"{short(problem['input'])!r} is not {meaning}"
+    texts = plain(Path(__file__).with_name("yaml_errors.yaml"))
+    if kind in texts:
+        return str(texts[kind]).format(**context).replace("least 1 entries", "least one entry")
+    if kind == "string_pattern_mismatch":
+        meaning = MEANINGS.get(context["pattern"])
+        wanted = f"is not {meaning}" if meaning else f"must match {context['pattern']}"
+        return f"{problem['input'][:MAX_SHORT]!r} {wanted}"
     if kind in ("literal_error", "union_tag_invalid"):
         # Both hold the words as Python writes them, in quotes.
         words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
@@ -260,7 +250,8 @@ def _message(problem: ErrorDetails) -> str:
         near = nearest(word, words)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
         return f"unknown word {word!r}; {hint}"
-    return str(problem["msg"]).removeprefix("Value error, ")
+    msg, value = str(problem["msg"]).removeprefix("Value error, "), problem["input"]
+    return f"{short(value)!r}: {msg}" if kind == "value_error" and isinstance(value, str) and value not in msg else msg
 
 
 def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:

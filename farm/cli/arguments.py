@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from farm.base.text import parse_age
 
@@ -25,24 +24,6 @@ def _flags(parser: argparse._ActionsContainer, texts: Mapping[str, str]) -> None
 def _repeated(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, kind: type = str) -> None:
     """An option that may be given several times."""
     parser.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=f"{text}; may be repeated")
-
-
-class _Once(argparse.Action):
-    """Sets one value, or adds to a list of names; another value for the same option is refused, not preferred."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        value = values if self.nargs != 0 else not str(option_string).startswith("--no-")
-        if (before := getattr(namespace, self.dest)) not in (None, value):
-            if self.metavar != "NAMES":
-                values_ = ["no value" if each == self.const else str(each) for each in (before, value)]
-                both = " and ".join(values_ if self.nargs != 0 else self.option_strings)
-                parser.error(f"argument {self.option_strings[0]}: two different values: {both}")
-            value = f"{before},{value}"
-        setattr(namespace, self.dest, value)
-
-
-class _Switch(_Once, argparse.BooleanOptionalAction):
-    """`--name` and `--no-name`."""
 
 
 def _number(text: str) -> int:
@@ -72,7 +53,7 @@ def _selectors(
         required=required,
         metavar="GPU-CPU-PYTHON",
         help=what,
-        action="append" if several else _Once,
+        action="append" if several else "store",
         default=[] if several else None,
     )
     if several:
@@ -87,10 +68,10 @@ def _selectors(
     for option in OPTIONS.values():
         # None where neither form is given: so `--no-ptx` can overrule a `ptx: true` of ci/farm.yaml.
         if option.kind is bool:
-            over.add_argument(option.flag, action=_Switch, help=option.help)
+            over.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=option.help)
         else:
-            text = option.help
-            over.add_argument(option.flag, action=_Once, type=option.kind, metavar=option.placeholder, help=text)
+            action, text = "append" if option.placeholder == "NAMES" else "store", option.help
+            over.add_argument(option.flag, action=action, type=option.kind, metavar=option.placeholder, help=text)
 
 
 def _channel(parser: argparse._ActionsContainer) -> None:

@@ -392,9 +392,7 @@ def _python(name: str | None) -> str | None:
     if (word := python_word(name)) in known:
         return word
     names = sorted(known, key=lambda word: (int(word[3:].removesuffix("t")), word))
-    raise UsageError(
-        f"no release of PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}"
-    )
+    raise UsageError(f"no PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}")
 
 
 def _own(args: argparse.Namespace, question: Question, variant: Variant | None) -> list[Own]:

@@ -21,44 +21,39 @@ from email.parser import HeaderParser
 from importlib import metadata
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, Annotated, Any, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 import yaml
 from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+from pydantic import AfterValidator, Field, ValidationError
 
 from farm.base import outputs
 from farm.base import resources as shipped
-from farm.base.errors import InfrastructureError, UsageError
+from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.base.hashes import tree_files
 from farm.base.requirement import read_requirement
-from farm.base.text import short
-from farm.base.yamlfile import load, plain
+from farm.base.text import nearest, short
+from farm.base.yamlfile import Model, checked, first_fault, pattern, plain
 from farm.cli import show
 from farm.cli.selection import project_of
 from farm.plan.file import SourcePlan
 from farm.plan.matrix import Channel, Matrix, load_matrix
-from farm.plan.recipe import Recipe, use_project
+from farm.plan.recipe import Recipe, source_fault, use_project
 from farm.run.inputs import fetch, index_files
 
 WORKFLOW = Path(".github", "workflows", "wheels.yml")
 _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
 """An address that another machine can fetch, without a password in it."""
-APT = ("cmake", "ninja-build", "python3-build", "python3-dev", "python3-pip", "python3-setuptools", "python3-wheel")
-"""The list of `farm init`'s example: packages with the same list share one image."""
-DEBIAN_CMAKE = (3, 25)
-"""Of Debian 12; what wants a newer one gets it from the Python index."""
-GLIBC = 36
-"""Debian 12's minor version of glibc 2."""
-CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".pyx", ".pxd", ".pxi")
+HINTS = plain(Path(__file__).with_name("recipe_hints.yaml"))
+NAMES = "name what to build: NAME, NAME==VERSION, or ./FOLDER"
+RELEASE = r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?"
 MAX_FILE, MAX_READ, MAX_FILES = 1 << 20, 64 << 20, 50_000
-TORCH_IMPORTS = ("filelock", "typing-extensions")
-"""Packages that `import torch` needs in a build."""
 OTHER_SYSTEMS = re.compile(r"(?:^|/)(?:win(?:32|64|dows)?|msvc[^/]*|mac(?:os)?|osx)/", re.IGNORECASE)
 """Folders with a copy of a header that is not for Linux: pyFFTW has `include/win/fftw3.h`."""
-NO_PACKAGE = ("test", "tests", "doc", "docs", "example", "examples", "benchmarks", "tools", "scripts", "third_party")
 
 
 def run_init(args: argparse.Namespace) -> int:
@@ -144,9 +139,9 @@ def run_recipe(args: argparse.Namespace) -> int:
     target = project / "recipes" / proposal.folder / "recipe.yaml"
     if target.parent.exists():
         raise UsageError(f"{target.parent} is already there: nothing was written", hint="change it, or remove it first")
-    text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python))
-    outputs.write(project, {target.relative_to(project): text.encode()})
-    load(target, Recipe)  # a name that no recipe can have is said now
+    text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python)).encode()
+    checked(target, text, Recipe)
+    files = {target.relative_to(project): text}
     matrix = project / "ci" / "matrix.yaml"
     torch = _torch_for(channels, channel) if proposal.torch else None
     if proposal.torch and not channel.text.official:
@@ -159,7 +154,8 @@ def run_recipe(args: argparse.Namespace) -> int:
     if changed is None:
         proposal.notes.append(f"add {proposal.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml")
     else:
-        outputs.write(project, {Path("ci", "matrix.yaml"): changed.encode()})
+        files[Path("ci", "matrix.yaml")] = changed.encode()
+    outputs.write(project, files)
     show.say(target)
     for note in proposal.notes:
         show.say(f"note: {note}")
@@ -177,7 +173,7 @@ class Proposal:
     version: str
     summary: str
     licence: str
-    source: str
+    source: dict[str, str]
     requires: set[str]
     apt: set[str]
     components: list[str]
@@ -199,40 +195,78 @@ class Proposal:
         env |= {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
         env |= {"LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/stubs"} if "driver_stub" in self.components else {}
         env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"} if self.cuda and self.torch else {}
-        lines = [
-            f"# Written by `farm recipe new` from the sources. Licence: {self.licence or 'not said'}.",
-            f"package: {self.package}",
-            f"summary: {json.dumps(self.summary or self.package)}",
-            f'version: "{self.version}"',
-            f"source: {self.source}",
-            "platforms: [linux]",
-            f"components: [{', '.join(self.components)}]",
-            f"device_code: {str(self.kernels).lower()}",
-            f"apt: [{', '.join(sorted({*APT, *self.apt}))}]",
-            *(["needs: [torch]", 'requires: ["torch=={torch_version}"]'] if self.torch else []),
-            *(["exclude: ['libc10*.so', 'libtorch*.so']    # torch has loaded them"] if self.torch else []),
-            *(["build_requires:"] if wheels else []),
-            *(f"  - {{{', '.join(f'{key}: {json.dumps(value)}' for key, value in w.items())}}}" for w in wheels),
-            f"env: {json.dumps(env)}",
-            f"memory_per_job_gb: {2.0 if self.cuda or self.torch else 1.0}",
-            "disk_gb: 2.0",
-            "timeout_minutes: 60",
-            f"vendor_into: {re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs",
-            "repair: tools",
-            f"smoke: {{imports: [{', '.join(self.imports)}]}}",
-        ]
-        return "\n".join(lines) + "\n"
+        torch = {"requires": ["torch=={torch_version}"], "exclude": ["libc10*.so", "libtorch*.so"]}  # torch loaded them
+        recipe = {
+            "package": self.package,
+            "summary": self.summary or self.package,
+            "version": self.version,
+            "source": self.source,
+            "components": self.components,
+            "device_code": self.kernels,
+            "apt": sorted({*HINTS["apt"], *self.apt}),
+            **({"needs": ["torch"], **torch} if self.torch else {}),
+            **({"build_requires": wheels} if wheels else {}),
+            "env": env,
+            "memory_per_job_gb": 2.0 if self.cuda or self.torch else 1.0,
+            "vendor_into": f"{re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs",
+            **HINTS["recipe"],
+            "smoke": {"imports": self.imports},
+        }
+        text = yaml.safe_dump(recipe, default_flow_style=None, sort_keys=False, width=1000, allow_unicode=True)
+        return f"# Written by `farm recipe new` from the sources. Licence: {self.licence or 'not said'}.\n{text}"
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The files of a source by their paths below its top."""
+    """The files of a source by their paths below its top, which `place` names in errors."""
 
+    place: str
     names: tuple[str, ...]
     read_bytes: Callable[[str], bytes]
 
     def text(self, name: str) -> str:
         return self.read_bytes(name)[:MAX_FILE].decode("utf-8", "replace") if name in self.names else ""
+
+
+def _requirement(text: str) -> str:
+    need = read_requirement(text)
+    _ = need.marker is None or need.marker.evaluate()  # some compare what cannot be compared
+    return text
+
+
+Need = Annotated[str, AfterValidator(_requirement)]
+
+
+class PyProject(Model, extra="ignore"):
+    """A pyproject.toml, which is untrusted; further keys are for the build backend."""
+
+    class About(Model, extra="ignore"):
+        name: Annotated[str, pattern(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,59}[A-Za-z0-9])?$", "the name of a package")] = ""
+        version: Annotated[str, AfterValidator(lambda text: Version(text).public)] = ""
+        description: str = ""
+        dependencies: list[Need] = []
+
+    class BuildSystem(Model, extra="ignore"):
+        requires: list[Need] | None = None
+
+    project: About = About()
+    build_system: BuildSystem = Field(default=BuildSystem(), alias="build-system")
+    tool: dict[str, Any] = {}
+
+
+def _pyproject(tree: Tree) -> PyProject:
+    """The pyproject.toml of a source, an empty one where there is none; UsageError: it is malformed."""
+    try:
+        data = tomllib.loads(tree.read_bytes("pyproject.toml").decode() if "pyproject.toml" in tree.names else "")
+        json.dumps(data, default=str)  # nothing below meets more levels than Python can go down
+        return PyProject.model_validate(data)
+    except ValidationError as error:
+        fault = first_fault(error)
+    except UnicodeDecodeError:
+        fault = "not UTF-8 text"
+    except (ValueError, RecursionError) as error:
+        fault = f"not valid TOML: {short(error)}"
+    raise UsageError(f"{tree.place}/pyproject.toml: {fault}", hint="pip refuses it, too: correct it")
 
 
 def _version(python: str) -> str:
@@ -244,9 +278,15 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
     try:
         need = read_requirement(wanted)
     except InvalidRequirement as error:
-        raise UsageError(f"{wanted!r} is no project of an index", hint="NAME, NAME==VERSION, or ./FOLDER") from error
+        raise UsageError(f"{short(wanted)!r} is not the name of a package", hint=NAMES) from error
     sdists = {}
-    for file, sha256 in index_files(need.name, python).items():
+    try:
+        files = index_files(need.name, python)
+    except BuildFailedError as error:  # its hint is about a recipe, and there is none yet
+        near = nearest(need.name, [path.name for path in sorted(Path.cwd().iterdir()) if path.is_dir()], 1)
+        what = f"no folder and no package {need.name!r} was found: {error}"
+        raise UsageError(what, hint=f"farm recipe new ./{near[0]}" if near else NAMES) from error
+    for file, sha256 in files.items():
         try:
             version = parse_sdist_filename(file)[1]
         except InvalidSdistFilename:
@@ -254,9 +294,7 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
         if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
             sdists[version] = (file, sha256)
     if not sdists:
-        raise UsageError(
-            f"the Python index has no sdist of {wanted} for Python {python}", hint="name a version that has one"
-        )
+        raise UsageError(f"the Python index has no sdist of {wanted} for Python {python}", hint="name another version")
     version, (file, sha256) = max(sdists.items())
     cache.mkdir(parents=True, exist_ok=True)
     plan = SourcePlan(kind="sdist", package=need.name, file=file, sha256=sha256)
@@ -266,29 +304,31 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
         package = str(metadata["Name"] or "")
         if canonicalize_name(package) != canonicalize_name(need.name):  # a stranger's text: no other name, nor lines
             package = need.name
-        source = f"{{kind: sdist, package: {package}, file: {json.dumps(file)}, sha256: {sha256}}}"
-        return _read(tree, package, str(version), source, metadata)
+        return _read(tree, package, str(version), plan.model_dump(exclude_none=True, exclude_defaults=True), metadata)
 
 
 def _of_folder(folder: Path, project: Path) -> Proposal:
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder", hint="NAME, NAME==VERSION, or ./FOLDER")
-    if not folder.resolve().is_relative_to(project.resolve()):
-        raise UsageError(f"{folder} is not below {project}", hint="farm init in it, then farm recipe new .")
+    if fault := source_fault(folder.resolve(), project.resolve()):
+        raise UsageError(fault[0], hint=fault[1])
     names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
-    tree = Tree(names, lambda name: (folder / name).read_bytes())
-    about = tomllib.loads(tree.text("pyproject.toml")).get("project", {})
-    package = str(about.get("name", folder.resolve().name))
-    name = re.sub(r"[-_.]+", "-", package).lower()
-    relative = os.path.relpath(folder.resolve(), project.resolve() / "recipes" / name)
+    tree = Tree(str(folder), names, lambda name: (folder / name).read_bytes())
+    if not {"pyproject.toml", "setup.py"} & {*names}:
+        raise UsageError(f"{folder} has neither pyproject.toml nor setup.py", hint="name the package's own folder")
+    about = _pyproject(tree).project
+    package = about.name or re.sub(r"[^A-Za-z0-9]+", "-", folder.resolve().name)[:60].strip("-") or "package"
+    relative = os.path.relpath(folder.resolve(), project.resolve() / "recipes" / canonicalize_name(package))
     metadata = HeaderParser().parsestr("")
-    metadata["Summary"] = str(about.get("description", ""))
-    for need in about.get("dependencies", []):
-        metadata["Requires-Dist"] = str(need)
-    source = f"{{kind: path, path: {json.dumps(relative)}}}"
-    proposal = _read(tree, package, str(about.get("version", "0.1.0")), source, metadata)
-    if "version" not in about:
-        proposal.notes.append("pyproject.toml has no version: correct the recipe's")
+    metadata["Summary"] = about.description
+    for need in about.dependencies:
+        metadata["Requires-Dist"] = need
+    files = f"{tree.text('pyproject.toml')}\n{tree.text('setup.cfg')}"
+    head = r"^\[(?:metadata|tool\.poetry)\][^\[]*?^version\s*=\s*[\"']?"
+    written = re.findall(rf"(?m){head}({RELEASE})[\"']?\s*$", files)
+    written += re.findall(rf"(?m)^[^#\n]*\bversion\s*=\s*[\"']({RELEASE})[\"']", tree.text("setup.py"))
+    version = about.version or next(iter(written), "0.1.0")
+    proposal = _read(tree, package, version, {"kind": "path", "path": relative}, metadata)
+    if not about.version and not written:
+        proposal.notes.append("no version in pyproject.toml, setup.cfg or setup.py: correct the recipe's 0.1.0")
     return proposal
 
 
@@ -299,26 +339,26 @@ def _unpacked(packed: Path) -> Iterator[Tree]:
         with tarfile.open(packed) as archive:
             files = islice((member for member in archive if member.isreg()), MAX_FILES)
             members = {member.name.partition("/")[2]: member for member in files}
-            yield Tree(tuple(members), lambda name: cast(IO[bytes], archive.extractfile(members[name])).read(MAX_FILE))
+            read = lambda name: cast(IO[bytes], archive.extractfile(members[name])).read(MAX_FILE)  # noqa: E731
+            yield Tree(packed.name, tuple(members), read)
     except (tarfile.TarError, EOFError) as error:
         raise UsageError(f"{packed.name} cannot be read: {error}") from error
 
 
-def _read(tree: Tree, package: str, version: str, source: str, metadata: Message) -> Proposal:
+def _read(tree: Tree, package: str, version: str, source: dict[str, str], metadata: Message) -> Proposal:
     """Requirements, libraries, CUDA, modules and licence, as the sources state them."""
-    hints = plain(Path(__file__).with_name("recipe_hints.yaml"))
     code = "\n".join(_code(tree))
     includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
     includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
     includes |= set(re.findall(r"""["']([\w/]+\.h)["']""", tree.text("setup.py") + tree.text("meson.build")))
     here = [f"/{own}" for own in tree.names if not OTHER_SYSTEMS.search(own)]
     outside = {name for name in includes if not any(own.endswith(f"/{name}") for own in here)}
-    requires, notes = _requirements(tree, hints["imports"])
+    requires, notes = _requirements(tree, HINTS["imports"])
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
     kernels = any(name.endswith((".cu", ".cuh")) for name in tree.names)
     cuda = kernels or bool({"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", tree.text("setup.py")))
-    components = sorted({hints["components"][name] for name in outside if name in hints["components"]}) if cuda else []
+    components = sorted({HINTS["components"][name] for name in outside if name in HINTS["components"]}) if cuda else []
     if cuda and "cuda.h" in outside and re.search(r"""["']cuda["']|-lcuda\b""", tree.text("setup.py")):
         components.append("driver_stub")  # libcuda itself is the driver's, which no build machine has
     notes += [f"verify refuses {short(need)}: a patch or prepare.sh removes it" for need in needs if " @ " in need]
@@ -334,7 +374,7 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: Message
         notes.append("no module was found: name one under smoke.imports, or a script")
     classes = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License ::")] or [""]
     licence = metadata["License-Expression"] or metadata["License"] or classes[0].rpartition(" :: ")[2]
-    apt = {hints["headers"][name] for name in outside if name in hints["headers"]}
+    apt = {HINTS["headers"][name] for name in outside if name in HINTS["headers"]}
     if any(need.startswith("meson-python") for need in requires):
         apt.add("patchelf")
     return Proposal(
@@ -344,7 +384,7 @@ def _read(tree: Tree, package: str, version: str, source: str, metadata: Message
         summary=short(metadata["Summary"] or ""),
         licence=short(licence or "")[:80],
         source=source,
-        requires=requires | ({*TORCH_IMPORTS} if torch else set()),
+        requires=requires | ({*HINTS["torch_imports"]} if torch else set()),
         apt=apt,
         components=["nvcc", "headers", "cudart", *components] if cuda else [],
         kernels=kernels,
@@ -368,7 +408,7 @@ def _fetched(tree: Tree) -> str:
 def _code(tree: Tree) -> Iterator[str]:
     left = MAX_READ
     for name in tree.names:
-        if name.endswith(CODE) and left > 0:
+        if name.endswith(tuple(HINTS["code"])) and left > 0:
             text = tree.text(name)
             left -= len(text)
             yield text
@@ -377,31 +417,24 @@ def _code(tree: Tree) -> Iterator[str]:
 def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[str]]:
     """Requirements of the build; without [build-system] those that setup.py imports."""
     notes: list[str] = []
-    try:
-        data = tomllib.loads(tree.text("pyproject.toml"))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"pyproject.toml of the source cannot be read: {error}") from error
-    system = data.get("build-system", {})
-    names: set[str] = set()
-    for text in system.get("requires", ["setuptools", "wheel"]):
-        try:
-            need = read_requirement(text)
-        except InvalidRequirement:
-            need = read_requirement("unknown @ unknown")
+    data = _pyproject(tree)
+    stated, names = data.build_system.requires, set[str]()
+    for text in ["setuptools", "wheel"] if stated is None else stated:
+        need = read_requirement(text)
         if need.url:  # pip would fetch what it names, and run it
             notes.append(f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand")
         elif need.marker is None or need.marker.evaluate():
             names.add("torch" if need.name == "torch" else str(need).partition(";")[0].strip())
-    if "requires" not in system:
+    if stated is None:
         setup = tree.text("setup.py")
         names |= {imports[name] for name in imports if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)}
     if any(need.startswith("setuptools") for need in names):
         names.add("packaging>=24.2")  # a newer setuptools takes the image's else, which is too old for it
-    minimum = re.findall(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+\.\d+)", tree.text("CMakeLists.txt"), re.I)
-    scikit = json.dumps(data.get("tool", {}).get("scikit-build", {}))
-    minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d+\.\d+)', scikit)
+    minimum = re.findall(r"(?i)cmake_minimum_required\s*\(\s*VERSION\s+(\d{1,4}\.\d{1,4})", tree.text("CMakeLists.txt"))
+    scikit = json.dumps(data.tool.get("scikit-build"), default=str)
+    minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d{1,4}\.\d{1,4})', scikit)
     newest = max((tuple(map(int, version.split("."))) for version in minimum), default=(0, 0))
-    if newest > DEBIAN_CMAKE:
+    if newest > tuple(HINTS["debian_cmake"]):
         names.add(f"cmake>={newest[0]}.{newest[1]}")
     return names, notes
 
@@ -409,12 +442,13 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
 def _modules(tree: Tree, package: str) -> list[str]:
     """The module to import: the one called like the package, else the first of those that the source holds."""
     listed = next((tree.text(name) for name in tree.names if name.endswith(".egg-info/top_level.txt")), "")
-    names = [name for name in listed.split() if re.fullmatch(r"[A-Za-z]\w*", name)]
+    names = listed.split()
     for name in tree.names:
         parts = PurePosixPath(name).parts
         below = parts[1:] if parts[0] in ("src", "python", "lib", "source") else parts
-        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and below[0] not in NO_PACKAGE:
+        if len(below) == 2 and below[1] in ("__init__.py", "__init__.pyi") and below[0] not in HINTS["no_package"]:
             names.append(below[0])
+    names = [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)]
     like = re.sub(r"[-_.]+", "", package).lower()
     named = [name for name in names if name.replace("_", "").lower() == like]
     return (named or [name for name in names if not name.startswith("_")] or names)[:1]
@@ -422,7 +456,7 @@ def _modules(tree: Tree, package: str) -> list[str]:
 
 def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each with its sha256."""
-    tags = [f"manylinux_2_{n}_x86_64" for n in range(GLIBC, 4, -1)] + ["manylinux2014_x86_64"]
+    tags = [f"manylinux_2_{n}_x86_64" for n in range(HINTS["glibc"], 4, -1)] + ["manylinux2014_x86_64"]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "--target", "unused", "--implementation", "cp"]
     command += [f"--python-version={_version(python)}", *(f"--platform={tag}" for tag in tags)]
@@ -432,7 +466,8 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     if answer.returncode:
         text = "\n".join(f"    {line}" for line in answer.stderr.strip().splitlines()[-5:])
         raise InfrastructureError(
-            f"pip finds no wheels for {', '.join(requirements)}:\n{text}", hint="is the index reachable, has it wheels?"
+            f"pip finds no wheels for {', '.join(requirements)}:\n{text}",
+            hint="check that the index can be reached, and that it has wheels of these for Linux",
         )
     wheels = []
     for item in json.loads(answer.stdout)["install"]:
@@ -464,7 +499,7 @@ def _with_package(text: str, channel: str, package: str, torch: str | None) -> s
     if block is None:
         return None
     line = f'    torch: "{torch}"\n' if torch else ""
-    listed = ", ".join(filter(None, [block[2].strip(), package]))
+    listed = ", ".join(filter(None, [block[2].strip(), yaml.safe_dump([package], default_flow_style=True)[1:-2]]))
     return text[: block.start(1)] + line + block[1] + listed + text[block.end(2) :]
 
 

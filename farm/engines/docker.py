@@ -366,9 +366,7 @@ class DockerEngine:
             if self.observe(handle).state in ("done", "lost"):
                 return
             time.sleep(0.5)
-        raise InfrastructureError(
-            f"container {handle[:12]} does not stop", hint="docker rm -f it, or restart the engine"
-        )
+        raise InfrastructureError(f"container {handle[:12]} does not stop", hint="docker rm -f, or restart the engine")
 
     @guard
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:

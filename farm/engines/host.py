@@ -182,9 +182,7 @@ class HostEngine:
         try:
             self._jobs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InfrastructureError(
-                f"{self._jobs} cannot be made: {error}", hint="may this user write there?"
-            ) from error
+            raise InfrastructureError(f"{self._jobs} cannot be made: {error}", hint="may you write there?") from error
         with (self._jobs / "lock").open("ab") as file:  # two controllers may submit at the same moment
             lock(file.fileno(), wait=True)
             with self._machine(job) as held:

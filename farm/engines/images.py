@@ -175,9 +175,7 @@ class Toolchain:
         """Of the Dockerfile."""
         values = {"FARM_ARCHIVES": self.archives, "FARM_EMULATED": "1" if self.emulated else None}
         # Docker warns of an argument that no step takes.
-        named = {
-            name: value for name, value in values.items() if value and f"ARG {name}\n" in self.context["Dockerfile"]
-        }
+        named = {name: text for name, text in values.items() if text and f"ARG {name}\n" in self.context["Dockerfile"]}
         return {"BASE": self.base, **named}
 
 

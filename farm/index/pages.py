@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pydantic import Field, ValidationError, model_validator
 
 from farm.base.errors import UsageError
+from farm.base.yamlfile import first_fault
 from farm.index.layout import CATALOGUE, WheelName, json_key, parse_wheel_name, wheel_identity
 from farm.index.records import Model, Sha256, Wheel, foreign, parse
 from farm.index.stores import Store
@@ -246,9 +247,8 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE) -> Catalogue:
         return Catalogue.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        other = first["loc"] == ("schema",)
-        why = f"schema {first['input']!r:.20}, of another version of the farm" if other else str(first["msg"])
-        raise foreign(key, why) from error
+        other = f"schema {first['input']!r:.20}, of another version of the farm"
+        raise foreign(key, other if first["loc"] == ("schema",) else first_fault(error)) from error
 
 
 def read_page(store: Store, group: str, project: str) -> ProjectPage | None:

@@ -637,9 +637,7 @@ class _Writer:
         self._copy_reports(offer)
         projects.setdefault(project, []).append(claimed.wheel)
         self.shown[offer.group, project] = pages.updated(page, project, [claimed.wheel]).page
-        if sum(len(each) for group in self.waiting.values() for each in group.values()) >= max(
-            FEWEST, len(self.listed)
-        ):
+        if sum(len(one) for group in self.waiting.values() for one in group.values()) >= max(FEWEST, len(self.listed)):
             self.flush()
 
     def _describe(self, offer: Offer, folder: Path) -> Checked:

@@ -121,9 +121,7 @@ class Rebuild:
             made = before.model_copy(update={"groups": {}})
             for group in sorted({*before.groups, *known}):
                 own = set(known.get(group, ()))
-                since = {
-                    name for name in before.groups.get(group, ()) if name not in own and self.pages.page(group, name)
-                }
+                since = {one for one in before.groups.get(group, ()) if one not in own and self.pages.page(group, one)}
                 made = made.having(group, own | since) if own | since else made
             return made.render()
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
+from farm.base.yamlfile import first_fault
 from farm.index.layout import WheelName, check_group, event_key, parse_wheel_name, record_key
 from farm.index.stores import Store, Stored
 
@@ -131,7 +132,7 @@ def parse(model: type[_Model], data: bytes, key: str) -> _Model:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}") from error
+        raise foreign(key, f"{error.error_count()} errors, the first: {first_fault(error)}") from error
 
 
 def parse_record(data: bytes, key: str) -> Record:
@@ -237,7 +238,5 @@ def there(store: Store, key: str) -> Stored:
     """The object at a key that could not be created: someone else's, or ours with the answer lost."""
     stored = store.get(key)
     if stored is None:
-        raise InfrastructureError(
-            f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
-        )
+        raise InfrastructureError(f"{store.url(key)} was refused as existing and is absent: the store is inconsistent")
     return stored

@@ -330,9 +330,7 @@ def _newest(reader: Reader, root: bytes, folder: Path) -> Targets:
         Updater(str(folder), f"{_BASE}tuf/", fetcher=_Fetcher(reader), bootstrap=root).refresh()
         return Metadata[Targets].from_file(str(folder / "targets.json")).signed
     except OSError as error:
-        raise UsageError(
-            f"cannot keep what was seen in {folder}: {error}", hint="XDG_STATE_HOME names another"
-        ) from error
+        raise UsageError(f"cannot keep records in {folder}: {error}", hint="XDG_STATE_HOME names another") from error
     except (RepositoryError, DownloadError, ValueError) as error:
         if isinstance(error, DownloadError) and not isinstance(error, DownloadHTTPError):
             raise InfrastructureError(str(error), hint="run it again") from error

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.yamlfile import is_own, where
+from farm.base.yamlfile import first_fault, is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
 from farm.plan.environment import LEFT_OUT, environment, feature_settings, filled, missing_features, needs, placeholders
@@ -35,10 +35,8 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
         return _plan(wanted)
     except ValidationError as error:  # what a recipe may say, and no plan may hold
         first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        value = repr(first["input"])[:80]
         line = where(recipe_folder(wanted.pins.recipe) / "recipe.yaml", *first["loc"])
-        raise UsageError(f"{line}: {key}: {value}: {first['msg']}", hint="docs/your-package.md has the keys") from error
+        raise UsageError(f"{line}: {first_fault(error)}", hint="docs/your-package.md has the keys") from error
 
 
 def judge(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None) -> Judgement:

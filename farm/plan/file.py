@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from farm.base.errors import UsageError
 from farm.base.text import json_lines
-from farm.base.yamlfile import Model
+from farm.base.yamlfile import Model, first_fault
 from farm.catalog.models import LibraryWheel
 from farm.catalog.redist import Archive
 from farm.plan.options import OPTIONS
@@ -267,9 +267,7 @@ class Plan(Model):
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "whole"
-            raise UsageError(f"{path}: not a plan: {place}: {first['msg']}", hint=hint) from error
+            raise UsageError(f"{path}: not a plan: {first_fault(error)}", hint=hint) from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
         # After the shape: the digest of the parsed plan is asked for, so the file may be indented in any way.

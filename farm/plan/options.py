@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farm.base.errors import UsageError
 from farm.base.text import nearest
@@ -183,8 +183,12 @@ def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
     return {name: Choice(value, f"{FILE}:{lines[name]}") for name, value in values.items()}
 
 
-def from_arguments(values: Mapping[str, Value], words: Sequence[str] = ()) -> dict[str, Choice]:
+def from_arguments(values: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Choice]:
     """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means not given."""
-    found = {name: Choice(value, one.flag) for name, one in OPTIONS.items() if (value := values.get(name)) is not None}
+    found = {
+        name: Choice(",".join(value) if isinstance(value, list) else value, one.flag)
+        for name, one in OPTIONS.items()
+        if (value := values.get(name)) is not None
+    }
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
     return dict(sorted(found.items(), key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1))

@@ -5,6 +5,7 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 """
 
 import contextlib
+import shlex
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
@@ -41,9 +42,7 @@ AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
 VariableName = Annotated[
     str, pattern(r"^[A-Z][A-Za-z0-9_]{0,60}$", "the name of a variable: a capital letter, then letters, digits and '_'")
 ]
-Inside = Annotated[
-    str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, without `..`")
-]
+Inside = Annotated[str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, not `..`")]
 Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
 FeatureName = Annotated[str, word_of("feature", lambda: list(catalog.features()))]
 Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
@@ -185,9 +184,7 @@ class Cost(Model):
     """Measured costs of a build for one GPU architecture. `download_gb`: toolchain and sources."""
 
     cpu_hours: float = Field(gt=0)
-    without_gpu_hours: float | None = Field(
-        default=None, gt=0, description="the CPU hours of a build for the CPU alone"
-    )
+    without_gpu_hours: float | None = Field(default=None, gt=0, description="CPU hours of a build for the CPU alone")
     download_gb: float | None = Field(default=None, gt=0)
     installed_gb: float | None = Field(default=None, gt=0)
 
@@ -287,7 +284,9 @@ def use_project(project: Path) -> None:
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({path.parent.name for root in _folders for path in root.glob("*/recipe.yaml")}))
+    # Not by `glob`, which passes over a folder that may not be read.
+    folders = [path for root in _folders for path in root.iterdir()]
+    return tuple(sorted({path.name for path in folders if (path / "recipe.yaml").is_file()}))
 
 
 def near(name: str) -> list[str]:
@@ -314,21 +313,29 @@ def recipe(package: str) -> Recipe:
     return found
 
 
+def source_fault(source: Path, project: Path) -> tuple[str, str] | None:
+    """Why a folder cannot be a recipe's source, and what to do; both are resolved."""
+    if not source.is_dir():
+        return f"there is no folder {source}", "correct the path"
+    if source != project and project not in source.parents:
+        hint = "git init, farm init and farm recipe new . in it; for another repository: kind: git"
+        return f"{source} is not below {project}", hint
+    if source == project and not (project / ".git").exists():
+        what = f"{source} is the project itself; without git nothing tells its source from what builds leave there"
+        return what, f"git init {shlex.quote(str(project))}, or move the source into a folder below it"
+    return None
+
+
 def _check_files(path: Path, found: Recipe) -> None:
     """Refuse a recipe whose files are absent, before an hour of building says so."""
     project = path.parent.parent.parent.resolve()
     if isinstance(found.source, PathSource):
-        source, fault = (path.parent / found.source.path).resolve(), None
-        if not source.is_dir():
-            fault = f"there is no folder {source}"
-        elif source == project and not (project / ".git").exists():
-            fault = f"{source} is the project itself; without git nothing tells its source from what builds leave there"
-        elif source != project and project not in source.parents:
-            fault = f"{source} is not below {project}; for another repository: kind: git"
-        elif not (source / (found.subdirectory or "")).is_dir():
-            fault = f"{source} has no folder {found.subdirectory}"
+        source = (path.parent / found.source.path).resolve()
+        fault = source_fault(source, project)
+        if not fault and not (source / (found.subdirectory or "")).is_dir():
+            fault = f"{source} has no folder {found.subdirectory}", "correct subdirectory, or leave it out"
         if fault:
-            raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault}")
+            raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault[0]}", hint=fault[1])
     if (script := found.smoke.script) and not (path.parent / script).is_file():
         raise UsageError(f"{where(path, 'smoke', 'script')}: smoke.script: there is no {path.parent / script}")
 

@@ -78,6 +78,13 @@ def _without_scheme(index: str) -> str:
     return url2pathname(folder[1]) if folder else index
 
 
+def _index(index: str) -> str:
+    place = _without_scheme(index)
+    if not place or ("://" in place and not place.startswith("s3://")):  # what is written may hold a password
+        raise PydanticCustomError("index", "a folder, file:///path/to/index or s3://bucket/prefix is needed here")
+    return place
+
+
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
 
@@ -89,7 +96,7 @@ class Settings(Model):
     """
 
     artifacts: str = "artifacts"
-    index: Annotated[str, AfterValidator(_without_scheme)] = "artifacts/index"
+    index: Annotated[str, AfterValidator(_index)] = "artifacts/index"
     index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
     signing_key: str | None = None
     archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
@@ -117,9 +124,7 @@ class Settings(Model):
         return self.archives if self.archives and self.archives.startswith(("http://", "https://")) else None
 
 
-Cpu = Annotated[
-    str, word_of("CPU level", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))
-]
+Cpu = Annotated[str, word_of("CPU level", cpus), Field(json_schema_extra=lambda made: made.update(enum=list(cpus())))]
 Sm = Annotated[str, word_of("SM", lambda: list(catalog.architectures().architectures))]
 
 

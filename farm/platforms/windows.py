@@ -169,9 +169,7 @@ def _source(plan: Plan) -> Files:
             f"{link} is a link to a folder: a build on Windows gets files alone", hint="put a copy in its place"
         )
     try:
-        return {
-            f"source/{path.relative_to(folder).as_posix()}": path.read_text(encoding="utf-8") for path in tree.files
-        }
+        return {f"source/{path.relative_to(folder).as_posix()}": path.read_text("utf-8") for path in tree.files}
     except UnicodeDecodeError as error:
         raise UsageError(f"{folder}: a file is not UTF-8 text", hint="put the source into a git repository") from error
 

@@ -109,7 +109,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
         rendered = write_context(workspace, plan, folder, outcomes)
         image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
-            workspace.watcher.line(f"packing {image}, once an image: minutes")
+            workspace.watcher.line(f"packing {image}: takes minutes, but only once for each image")
             tree = pack_toolchain(workspace, engine, image)
             step.result = str(tree)
         sources = folder / "sources"
@@ -205,9 +205,7 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
         with (pieces / "result.json").open("rb") as stream:
             result = PiecesResult.model_validate_json(stream.read(MAX_RESULT))
     except OSError as error:
-        raise UsageError(
-            f"{error.filename}: {error.strerror}", hint="name the folder that `run --out` filled"
-        ) from error
+        raise UsageError(f"{error.filename}: {error.strerror}", hint="name the folder of `run --out`") from error
     except ValidationError as error:
         raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
     # First of all: pieces of another plan would make a whole wheel, and the wrong one.

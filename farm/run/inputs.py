@@ -106,9 +106,8 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
                 hint="git takes such a submodule only if it is told to: git config --global protocol.file.allow always",
             )
         raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
-    head = subprocess.run(
-        ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    command = ["git", "-C", str(tree), "rev-parse", "HEAD"]
+    head = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     # A tag can be moved; the commit is what the plan means.
     if head != source.commit:
         raise BuildFailedError(
@@ -160,9 +159,8 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
         return fetch(part.source, cache, mirror=mirror, line=line)
     except (InfrastructureError, BuildFailedError) as error:
         # Two parts for two base images may share a folder; their files differ.
-        listed = [
-            (known.into, getattr(known.source, "file", None), known.alternatives) for known in recipe(plan.recipe).parts
-        ]
+        parts = recipe(plan.recipe).parts
+        listed = [(each.into, getattr(each.source, "file", None), each.alternatives) for each in parts]
         instead = next((text for into, file, text in listed if (into, file) == (part.into, part.source.file)), None)
         raise type(error)(
             f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
@@ -211,10 +209,7 @@ def _from_zip(archive: Path, target: Path) -> None:
                 if not info.is_dir():
                     _add(tree, packed, info)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise BuildFailedError(
-            f"{archive} cannot be unpacked: {error}",
-            hint="it has the sha256 that the plan names: is that the right file?",
-        ) from error
+        raise BuildFailedError(f"{archive} cannot be unpacked: {error}", hint=_CHECK) from error
 
 
 def _add(tree: tarfile.TarFile, packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
@@ -253,9 +248,7 @@ def _package_content(package: Path) -> IO[bytes]:
         if data[offset : offset + 8] == b"data.tar":
             return io.BytesIO(data[offset + _AR_HEADER : offset + _AR_HEADER + int(size)])
         offset += _AR_HEADER + int(size) + int(size) % 2
-    raise BuildFailedError(
-        f"{package} is no Debian package", hint="it has the sha256 that the plan names: is that the right file?"
-    )
+    raise BuildFailedError(f"{package} is no Debian package", hint=_CHECK)
 
 
 def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:
@@ -320,9 +313,7 @@ def apt_mirror() -> str:
         site, _, origin = word.partition(" ")
         if origin == "Debian" and site.startswith("http"):
             return site
-    raise InfrastructureError(
-        "no mirror of Debian is known here", hint="name one as debian_mirror in ci/farm.yaml: http://…/debian"
-    )
+    raise InfrastructureError("no mirror of Debian is known here", hint="name one: debian_mirror in ci/farm.yaml")
 
 
 def index_address(package: str, file: str, index: str | None = None) -> str:
@@ -362,9 +353,8 @@ def _index_page(package: str, index: str | None = None) -> tuple[str, list[tuple
 
 def pip_index() -> str:
     """Pip's index: its setting, else its default, which only pip itself knows."""
-    settings = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    settings = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     set_to: dict[str, str] = dict(re.findall(r"^(global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE))
     if set_to:
         # The environment counts most, and pip before 25 prints it first.
@@ -382,6 +372,8 @@ def _get(address: str, limit: int) -> bytes:
         try:
             return file.read_bytes()
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and file.parents[1].is_dir():
+                raise BuildFailedError(f"{file} is not there", hint=_CORRECT) from error
             raise InfrastructureError(f"{file}: {error.strerror}", hint="is the index there?") from error
     try:
         with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:
@@ -396,15 +388,15 @@ def _get(address: str, limit: int) -> bytes:
         raise _not_fetched(address, error) from error
 
 
+_CHECK = "its sha256 is that of the plan: check that the recipe names the right file"
 _CORRECT = "correct the name or the version in the recipe, or name a mirror that still has it"
 
 
 def _not_fetched(address: str, error: requests.exceptions.RequestException) -> FarmError:
     """The error for a file that did not come: the recipe names an absent one, or something is in the way."""
-    if error.response is not None and error.response.status_code in (404, 410):
-        return BuildFailedError(
-            f"{address} is not there: the server answers {error.response.status_code}", hint=_CORRECT
-        )
+    code = None if error.response is None else error.response.status_code
+    if code in (404, 410):
+        return BuildFailedError(f"{address} is not there: the server answers {code}", hint=_CORRECT)
     return InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?")
 
 

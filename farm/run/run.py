@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError, of_system
 from farm.base.interrupts import OutputClosed, held
+from farm.base.yamlfile import first_fault
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
 from farm.run import inputs, mainjob, release
@@ -137,10 +138,8 @@ def plan_of(run: Run) -> Plan:
     try:
         return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         raise UsageError(
-            f"the plan of run {run.id} is of another version of the farm: {where}: {first['msg']}",
+            f"the plan of run {run.id} is of another version of the farm: {first_fault(error)}",
             hint="submit the variant again",
         ) from error
 

@@ -85,35 +85,7 @@ _LIMIT_S = 600  # of one process, which loads all libraries unless one kills it
 _MAX_STARTS = 20
 _LAST_WORDS = 300  # characters
 _NUMBER = re.compile(r"(\d+) (\S.*)")
-# Prints the number of each library before it is loaded, so that the last one is what killed the process. A module is
-# imported as its users do; where its package cannot be imported (a dependency is not there), by itself.
-_PROGRAM = r"""
-import ctypes, importlib, importlib.machinery, importlib.util, os, sys
-root, start = sys.argv[1], int(sys.argv[2])
-sys.path.insert(0, root)
-out = open(sys.argv[3], "w", buffering=1)
-for number, path in enumerate(sys.argv[4:]):
-    if number < start:
-        continue
-    print(number, "load", file=out)
-    try:
-        name = path.split("/")[-1].split(".")[0]
-        suffixes = importlib.machinery.EXTENSION_SUFFIXES
-        if not path.endswith(tuple(suffixes)) or name.startswith("lib"):
-            ctypes.CDLL(os.path.join(root, path))
-        else:
-            dotted = ".".join(path.split("/")[:-1] + [name])
-            try:
-                importlib.import_module(dotted)
-            except BaseException:
-                loader = importlib.machinery.ExtensionFileLoader(dotted, os.path.join(root, path))
-                module = importlib.util.module_from_spec(importlib.util.spec_from_loader(dotted, loader))
-                loader.exec_module(module)
-        print(number, "loaded", file=out)
-    except BaseException as error:
-        print(number, "error", type(error).__name__, str(error).split("\n")[0][:200], file=out)
-os._exit(0)
-"""
+_PROGRAM = Path(__file__).with_name("load_each.py")
 
 
 def emulate(
@@ -201,7 +173,7 @@ def _load(
     """
     output = folder / "loaded"
     output.write_bytes(b"")
-    arguments = ["-I", "-c", _PROGRAM, str(root), str(start), str(output), *libraries]
+    arguments = ["-I", str(_PROGRAM), str(root), str(start), str(output), *libraries]
     errors = folder / "stderr"
     with (
         errors.open("wb") as stderr,

@@ -72,9 +72,7 @@ def _candidates(version: str) -> Iterator[Path]:
         # Not `Path.is_dir`: it raises where another user's folder may not be read, as below `su`, which keeps the PATH.
         if Path(folder).name == "shims" and os.path.isdir(versions := Path(folder).parent / "versions"):  # noqa: PTH112
             there = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
-            yield from sorted(
-                there, key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))], reverse=True
-            )
+            yield from sorted(there, key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))], reverse=True)
         elif (found := shutil.which(f"python{version}", path=folder)) is not None:
             yield Path(found)
             # Version managers put programs of this name on the PATH that only say that there is no such version.

@@ -21,7 +21,7 @@ from farm.base import zipapps as pack
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, plain_lines, short
-from farm.base.yamlfile import Model
+from farm.base.yamlfile import Model, first_fault
 from farm.smoke.emulation import find_emulator
 from farm.smoke.environment import probe_environment
 from farm.smoke.probe.package import EMULATOR, signal_name
@@ -158,9 +158,7 @@ def read_document(path: Path) -> ProbeDocument | str:
     try:
         return ProbeDocument.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return short(f"the probe's report is not valid: {where}: {first['msg']}")
+        return short(f"the probe's report is not valid: {first_fault(error)}")
 
 
 PROBE = "farm.smoke.probe.main:main"
@@ -256,10 +254,8 @@ def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float,
     given = {"module": module, "json": file, "time-limit": f"{timeout_s:g}", "expect-version": expect.version}
     given |= {"expect-cuda": expect.cuda, "expect-quantized": expect.quantized, "script": expect.script}
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    options += [
-        *(f"--expect-feature={name}" for name in expect.features),
-        *(f"--import={name}" for name in expect.imports),
-    ]
+    options += [f"--expect-feature={name}" for name in expect.features]
+    options += [f"--import={name}" for name in expect.imports]
     options += ["--cpu-only"] if cpu_only else []
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 

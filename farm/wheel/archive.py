@@ -113,9 +113,7 @@ def check_is_file(path: Path) -> None:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise UsageError(
-            f"{path} is {what}, not a wheel", hint="name a .whl file; `pip wheel` or `pip download` makes one"
-        )
+        raise UsageError(f"{path} is {what}, not a wheel", hint="`pip wheel` or `pip download` makes one")
 
 
 class Archive:

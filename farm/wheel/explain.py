@@ -294,9 +294,7 @@ def _undefined_symbol(files: Files, match: re.Match[str]) -> _Found:
     """A name that a library takes and none gives."""
     symbol = given(match)
     symbols = files.contents.symbols
-    takers = [
-        f"{path} takes it{source}" for path, each in symbols.items() if (source := each.source(symbol)) is not None
-    ]
+    takers = [f"{path} takes it{where}" for path, each in symbols.items() if (where := each.source(symbol)) is not None]
     givers = [path for path, each in symbols.items() if symbol in each.exports]
     owned = next((each for each in tables().symbols if re.match(each["pattern"], symbol)), None)
     if givers:

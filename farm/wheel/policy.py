@@ -239,9 +239,8 @@ def parse_waiver(text: str) -> Waiver:
     try:
         return Waiver.model_validate({"check": check, "member": member, "reason": reason})
     except ValidationError as error:
-        first = error.errors()[0]
         raise UsageError(
-            f"waiver {text[:200]!r}: {first['loc'][0]}: {first['msg']}",
+            f"waiver {text[:200]!r}: {yamlfile.first_fault(error)}",
             hint="write CHECK:PATTERN=REASON, as in members:torch/lib/*_test*='wanted by the testers'",
         ) from error
 

@@ -646,9 +646,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
     if policy.platform is not None:
         platform, name = split_platform(policy.platform)
         machine = platform.tag_of(name)  # as `Library.machine` has it: Windows has names of its own
-    findings = [
-        finding("imports", "unreadable", each.path, error=each.error) for each in contents.libraries if each.error
-    ]
+    findings = [finding("imports", "unreadable", one.path, error=one.error) for one in contents.libraries if one.error]
     for library in contents.libraries:
         if machine and library.is_loadable and library.machine != machine:
             findings.append(finding("imports", "machine", library.path, there=library.machine, machine=machine))
@@ -960,9 +958,7 @@ def check_ptx(contents: Contents, policy: Policy) -> Check:
 
 def _own(contents: Contents, policy: Policy) -> list[Library]:
     """The libraries with device code that was compiled here."""
-    return [
-        each for each in contents.libraries if each.fatbins and not _is_cudnn(each) and not _is(each, policy.foreign)
-    ]
+    return [one for one in contents.libraries if one.fatbins and not _is_cudnn(one) and not _is(one, policy.foreign)]
 
 
 def _lacking(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> Iterator[Finding]:

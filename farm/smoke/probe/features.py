@@ -317,9 +317,7 @@ def _require_cl() -> None:
     if shutil.which("cl") is None:
         raise NotRunError("cl.exe is not on PATH: start this from the x64 Native Tools Command Prompt of Visual Studio")
     if not (os.environ.get("INCLUDE") and os.environ.get("LIB")):
-        raise NotRunError(
-            "cl.exe is there without INCLUDE and LIB: start this from the x64 Native Tools Command Prompt"
-        )
+        raise NotRunError("cl.exe is there without INCLUDE and LIB: start it from the x64 Native Tools Command Prompt")
 
 
 def _require_cc() -> None:

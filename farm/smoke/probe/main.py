@@ -168,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong arguments.",
     )
     made.add_argument("--module", default="torch", help="the module to test (default: torch)")
-    made.add_argument("--json", required=True, help="where to write the report")
+    made.add_argument("--json", metavar="FILE", help="write a report as well")
     made.add_argument("--expect-version", metavar="VERSION", help="the version that must be installed")
     made.add_argument("--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none")
     about = "what it must hold: sm_35 compute_35"

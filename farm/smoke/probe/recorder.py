@@ -47,13 +47,13 @@ class Recorder:
     """The checks of one run, in a file that is replaced before and after every check.
 
     Args:
-        path: The JSON file.
+        path: The JSON file; None: the lines that are printed are all.
         document: What is in it beside the checks.
         time_limit_s: The time of all checks together, seconds; 0: no limit. A check that runs when it is over ends
             the process; one that would start after it is not run.
     """
 
-    def __init__(self, path: str, document: dict[str, Any], time_limit_s: float = 0) -> None:
+    def __init__(self, path: str | None, document: dict[str, Any], time_limit_s: float = 0) -> None:
         self.path = path
         self.document = document
         self.time_limit_s = time_limit_s
@@ -86,6 +86,8 @@ class Recorder:
 
     def write(self) -> None:
         """Replaces the file in one step: a reader never finds half of it."""
+        if self.path is None:
+            return
         temporary = self.path + ".tmp"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(self.document, file, indent=1)
@@ -130,7 +132,6 @@ def print_check(check: dict[str, Any]) -> None:
         detail = "{} (expected: {})".format(detail, check["expected"])
     elif check.get("warning"):
         status, detail = "warning", "{} ({})".format(detail, check["warning"])
-    line = "{:<8} {:<26} {:>8.2f} s  {}".format(
-        status, check["name"], check.get("seconds", 0.0), " ".join(detail.split())[:300]
-    )
+    detail = " ".join(detail.split())[:300]
+    line = "{:<8} {:<26} {:>8.2f} s  {}".format(status, check["name"], check.get("seconds", 0.0), detail)
     print(line.encode("ascii", "backslashreplace").decode(), flush=True)

@@ -322,7 +322,7 @@ def spoil():
         ("open(path, 'w').write('{\"schema\": 1')", "the probe's report is not valid"),
         ("open(path, 'wb').write(bytes(range(256)))", "the probe's report is not valid"),
         ("open(path, 'w').write('[' * 100000)", "the probe's report is not valid"),
-        ("open(path, 'w').write('{}')", "the probe's report is not valid: schema: Field required"),
+        ("open(path, 'w').write('{}')", "the probe's report is not valid: schema: this key is missing"),
         ("open(path, 'w').write(' ' * (2 << 20))", "larger than 1 MiB"),
         ("os.unlink(path)", "the probe left no report"),
         ("os.unlink(path); os.symlink('/etc/passwd', path)", "the probe left no report"),

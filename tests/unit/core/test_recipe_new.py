@@ -2,16 +2,21 @@
 
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from farm.base.errors import UsageError
+from farm.base.yamlfile import checked
 from farm.cli import project as recipe
 from farm.cli.main import main
-from farm.plan.recipe import use_project
+from farm.plan.recipe import Recipe, use_project
 from tests.plans import plan_of
 
+CASES = yaml.safe_load(Path(__file__).with_name("recipe_new.yaml").read_text(encoding="utf-8"))
 BACKEND = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
 
 
@@ -68,7 +73,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
         "Fast.Thing", "1.2", {"CMAKE_GENERATOR": "Ninja", "FAST_NO_NATIVE": "1"}, {"imports": ["fast_thing"]},
     )  # fmt: skip
     assert made["summary"] == 'Fast: "very" env: {A: b}'
-    assert set(made["apt"]) - set(recipe.APT) == {
+    assert set(made["apt"]) - set(recipe.HINTS["apt"]) == {
         "libfftw3-dev",
         "liblz4-dev",
         "libpng-dev",
@@ -106,7 +111,7 @@ def test_what_cmake_would_fetch_is_named(project, source, capsys):
 
 
 def test_an_extension_of_torch_names_the_channels_release(project, source, capsys, monkeypatch):
-    monkeypatch.setattr(recipe, "TORCH_IMPORTS", ())  # resolved, they need an index
+    monkeypatch.setitem(recipe.HINTS, "torch_imports", ())  # resolved, they need an index
     assert new(project, source(**{"pyproject.toml": ABOUT + 'dependencies = ["torch>=2"]\n'})) == 0
     assert "note: it is built against torch 2." in capsys.readouterr().out
     plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
@@ -145,5 +150,74 @@ def test_requirements_are_those_of_pyproject_else_what_setup_imports(tmp_path):
         "setuptools", "wheel", "packaging>=24.2", "Cython", "numpy",
     }  # fmt: skip
     assert "cmake>=3.29" in requirements(tmp_path, **{"CMakeLists.txt": "CMAKE_MINIMUM_REQUIRED( VERSION 3.29)"})[0]
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match=r"x\.tar\.gz/pyproject\.toml: not valid TOML"):
         requirements(tmp_path, **{"pyproject.toml": "["})
+
+
+@pytest.mark.parametrize(("text", "fault"), CASES["a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing"])
+def test_a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing(project, source, capsys, text, fault):
+    Path(where := source(), "pyproject.toml").write_bytes(text.encode("latin-1"))
+    before = sorted(project.rglob("*"))
+    assert new(project, where) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"farm: {where}/pyproject.toml: {fault}")
+    assert "\n  next: " in error
+    assert sorted(project.rglob("*")) == before
+
+
+WORDS = ["3", "1e999", "2026-01-31", "true", '"no"', '"x y!"', '"1.2"', '"a>1"', '"\\U0001f600"', "[]", "{}", '"\\n"']
+VALUES = st.recursive(
+    st.sampled_from(WORDS),
+    lambda inner: st.lists(inner).map(lambda v: f"[{', '.join(v)}]") | inner.map("{{a = {}}}".format),
+)
+KEYS = [
+    "project",
+    *(f"project.{name}" for name in recipe.PyProject.About.model_fields),
+    "build-system.requires",
+    "tool.scikit-build",
+]
+
+
+@given(
+    st.binary()
+    | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=2).map(
+        lambda d: "\n".join(map(" = ".join, d.items())).encode()
+    )
+)
+@example(b"project.name = 'no'")
+@example(b"tool.scikit-build" + b".a" * 20000 + b" = 1")
+def test_any_pyproject_is_read_or_refused(tmp_path_factory, content):
+    folder = tmp_path_factory.getbasetemp() / "any" / "code"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_bytes(content)
+    try:
+        text = recipe._of_folder(folder, folder.parent).recipe([])
+        checked(Path("recipe.yaml"), text.encode(), Recipe)
+    except UsageError as error:
+        assert str(error).startswith(f"{folder}/pyproject.toml: ")  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize(("version", "files"), CASES["the_version_is_read_where_it_is_written"])
+def test_the_version_is_read_where_it_is_written(project, source, capsys, version, files):
+    assert new(project, source(**{"pyproject.toml": BACKEND, **files})) == 0
+    assert written(project, "code")["version"] == version
+    assert ("correct the recipe's 0.1.0" in capsys.readouterr().out) == (version == "0.1.0")
+
+
+def test_what_is_no_source_is_refused_with_what_to_do(project, tmp_path, monkeypatch, capsys):
+    def refusal(*words):
+        assert main(["recipe", "new", *words]) == 2
+        assert sorted(path.name for path in (project / "recipes").iterdir()) == ["hello"]
+        return capsys.readouterr().err
+
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}")
+    (project / "setup.py").write_text("")
+    assert "p is the project itself; without git" in (error := refusal("."))
+    assert f"next: git init {project}" in error
+    (project / "empty").mkdir()
+    assert "empty has neither pyproject.toml nor setup.py" in refusal("./empty")
+    (project / "nothere").mkdir()
+    assert "no folder and no package 'nother' was found" in (error := refusal("nother"))
+    assert "next: farm recipe new ./nothere" in error
+    assert "there is no folder " in refusal("./nother")

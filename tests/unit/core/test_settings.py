@@ -1,5 +1,9 @@
 """The farm's own configuration."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -12,6 +16,8 @@ from farm.plan.variant import Variant
 from farm.run.backends import check_engine
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
+
+CASES = yaml.safe_load(Path(__file__).with_name("settings.yaml").read_text(encoding="utf-8"))
 
 
 def change(path, **values):
@@ -36,6 +42,16 @@ def test_a_folder_without_configuration_has_the_farms_own(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("read", [find_project, load_settings, load_runners, load_matrix])
+def test_a_folder_that_may_not_be_read_is_not_absent(project, monkeypatch, read):
+    def refuse(path):  # root, who may run the tests, may read all
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    with pytest.raises(UsageError, match=rf"{project}/ci/\w+\.yaml: cannot be read: Permission denied"):
+        read(project)
+
+
 def test_every_setting_of_the_example_is_the_default(tmp_path):
     assert load_settings(tmp_path) == Settings()
     (tmp_path / "ci").mkdir()
@@ -43,18 +59,7 @@ def test_every_setting_of_the_example_is_the_default(tmp_path):
     assert load_settings(tmp_path) == Settings(index="elsewhere")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"pull_timeout_s": 0}, "pull_timeout_s: Input should be greater than 0"),
-        ({"pull_timeout_s": 601}, "pull_timeout_s: Input should be less than or equal to 600"),
-        ({"smoke_timeout_s": "300"}, "smoke_timeout_s: a whole number is needed here"),
-        ({"options": {"cuda": 11.7}}, 'options.cuda: 11.7 is a number here; write it in quotes: "11.7"'),
-        ({"options": {"cuda": ["11.7"]}}, "options.cuda: text is needed here"),
-        ({"options": {"blass": "mkl"}}, "options.blass: unknown option 'blass'; did you mean 'blas'?"),
-        ({"artefacts": "x"}, "unknown key 'artefacts'; did you mean 'artifacts'?"),
-    ],
-)
+@pytest.mark.parametrize(("values", "message"), CASES["wrong_settings_name_the_file_and_the_line"])
 def test_wrong_settings_name_the_file_and_the_line(project, values, message):
     path = project / "ci" / "farm.yaml"
     change(path, **values)
@@ -67,16 +72,7 @@ def test_wrong_settings_name_the_file_and_the_line(project, values, message):
     assert f"{path}:{first}: " in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("runner", "message"),
-    [
-        ({"engine": "podman"}, "engine: unknown word 'podman'; known: docker, github"),
-        ({"engine": "docker", "cpus": 0}, "cpus: Input should be greater than 0"),
-        ({"engine": "docker", "memory_gb": float("inf")}, "memory_gb: a number is needed here"),
-        ({"engine": "dokcer"}, "engine: unknown word 'dokcer'; did you mean 'docker'?"),
-        ({"engine": "docker", "host": "x"}, "unknown key 'runners.local.host'"),
-    ],
-)
+@pytest.mark.parametrize(("runner", "message"), CASES["wrong_runners"])
 def test_wrong_runners(project, runner, message):
     change(project / "ci" / "runners.yaml", runners={"local": runner})
     with pytest.raises(UsageError) as caught:
@@ -99,17 +95,7 @@ def test_without_a_docker_engine_that_builds_submit_says_what_to_add(project):
 MACHINE = {"engine": "docker"}
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        (
-            "index_public_url: wheels.example.org",
-            "'wheels.example.org' is not the address of a folder, such as https://",
-        ),
-        ('index_public_url: "https://x.example/whl?a=1"', "is not the address of a folder"),
-        ("debian_mirror: deb.example.org", "'deb.example.org' is not the address of a mirror"),
-    ],
-)
+@pytest.mark.parametrize(("line", "text"), CASES["an_address_without_its_scheme_never_reaches_a_pip_line"])
 def test_an_address_without_its_scheme_never_reaches_a_pip_line(tmp_path, line, text):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "farm.yaml").write_text(f"index: here\n{line}\n")
@@ -125,18 +111,7 @@ def test_settings_are_read_again_when_the_file_has_changed(project):
         assert load_settings(project).index == f"/srv/{number}"
 
 
-@pytest.mark.parametrize(
-    ("url", "ok"),
-    [
-        ("https://github.example.org/api/v3", True),
-        ("http://127.0.0.1", True),
-        ("http://localhost:8080/api/v3", True),
-        ("http://github.example.org", False),
-        ("http://github.example.org/127.0.0.1", False),
-        ("http://github.example.org:127.0.0.1", False),
-        ("http://127.0.0.1.example.org", False),
-    ],
-)
+@pytest.mark.parametrize(("url", "ok"), CASES["a_token_goes_over_plain_http_to_this_machine_alone"])
 def test_a_token_goes_over_plain_http_to_this_machine_alone(url, ok):
     given = {"api_url": url, "build": {}, "smoke": {}}
     if ok:

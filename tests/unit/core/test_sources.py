@@ -500,7 +500,7 @@ def test_an_index_may_be_a_folder(tmp_path):
     file, index = "torch-2.6.0+cpu-cp311-cp311-linux_x86_64.whl", tmp_path.as_uri()
     address = sources.index_address("torch", file, index)
     assert address == f"{index}/torch/torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
-    with pytest.raises(InfrastructureError, match="No such file"):
+    with pytest.raises(BuildFailedError, match="is not there"):
         sources.index_address("vision", file, index)
 
 

@@ -179,7 +179,7 @@ def test_what_is_not_ours_is_never_taken_for_an_empty_page(data):
 def test_unknown_keys_of_a_page_are_refused_since_writing_would_lose_them():
     document = json.loads(page_of(wheel()).render())
     document["files"][0]["new-key"] = 1
-    with pytest.raises(InfrastructureError, match="Extra inputs"):
+    with pytest.raises(InfrastructureError, match="this key is unknown"):
         pages.parse_page(json.dumps(document).encode(), "key")
 
 

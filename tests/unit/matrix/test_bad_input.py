@@ -52,7 +52,7 @@ def test_a_project_without_the_file_has_the_channels_that_the_farm_ships(shipped
 def test_an_empty_file(read):
     with pytest.raises(UsageError, match=r"ci/matrix\.yaml: empty"):
         read("")
-    with pytest.raises(UsageError, match=r"ci/matrix\.yaml:1: channels: Dictionary should have at least 1 item"):
+    with pytest.raises(UsageError, match=r"ci/matrix\.yaml:1: channels: must have at least one entry"):
         read("channels: {}\n")
 
 

@@ -38,8 +38,8 @@ def read(tmp_path):
         ),
         ("{engine: docker, cpu_levels: [avx3]}", "unknown CPU level 'avx3'; did you mean 'avx"),
         ("{engine: docker, cpu_levels: [armv9]}", "CPU levels of aarch64, but machine is x86_64"),
-        ("{engine: docker, slots: 0}", "slots: Input should be greater than or equal to 1"),
-        ("{engine: docker, jobs: []}", "jobs: List should have at least 1 item"),
+        ("{engine: docker, slots: 0}", "slots: must be at least 1"),
+        ("{engine: docker, jobs: []}", "jobs: must have at least one entry"),
         ("{engine: docker, job: [build]}", "unknown key 'runners.x.job'; did you mean 'jobs'?"),
     ],
 )

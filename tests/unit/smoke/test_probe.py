@@ -314,9 +314,9 @@ def test_the_same_seed_gives_the_same_numbers():
 
 def test_wrong_arguments_exit_with_2(capsys):
     with pytest.raises(SystemExit) as caught:
-        main.main(["--module", "math"])
+        main.main(["--module", "math", "--time-limit", "long"])
     assert caught.value.code == 2
-    assert "--json" in capsys.readouterr().err
+    assert "--time-limit" in capsys.readouterr().err
 
 
 def test_the_table_is_ascii_and_one_line_a_check(capsys):

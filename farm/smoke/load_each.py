@@ -1,0 +1,42 @@
+"""Loads the libraries of a wheel one by one: `load_each.py ROOT START OUTPUT LIBRARY...`.
+
+The number of each is written before it is loaded, so that the last one is what killed the process. A module is imported
+as its users do; where its package cannot be imported (a dependency is not there), by itself.
+"""
+
+import ctypes
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+
+def _load(file: Path, path: str) -> None:
+    name = file.name.partition(".")[0]
+    if name.startswith("lib") or not path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
+        ctypes.CDLL(str(file))
+        return
+    dotted = ".".join([*path.split("/")[:-1], name])
+    try:
+        importlib.import_module(dotted)
+    except BaseException:
+        loader = importlib.machinery.ExtensionFileLoader(dotted, str(file))
+        spec = importlib.machinery.ModuleSpec(dotted, loader, origin=str(file))
+        loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if __name__ == "__main__":
+    root, start, output = sys.argv[1:4]
+    sys.path.insert(0, root)
+    with Path(output).open("w", buffering=1, encoding="utf-8") as out:
+        for number, path in list(enumerate(sys.argv[4:]))[int(start) :]:
+            print(number, "load", file=out)
+            try:
+                _load(Path(root, path), path)
+                print(number, "loaded", file=out)
+            except BaseException as error:
+                print(number, "error", type(error).__name__, str(error).partition("\n")[0][:200], file=out)
+        out.flush()
+        os._exit(0)  # no destructor of a library runs
