@@ -107,7 +107,7 @@ class Noting(GithubEngine):
 
 
 @pytest.fixture
-def github_engine(tmp_path):
+def github_engine(tmp_path, own_machine_lock):
     plan = tmp_path / "plan"
     plan.mkdir()
     (plan / "plan.json").write_text(plan_of("cpu-avx-py311", "canary").to_json())
