@@ -16,9 +16,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 def test_a_case(stack, reason_of, silent, name):
     case = CASES[name]
     variant, fields = case["ask"]
-    fields |= {
-        key: kind(fields[key]) for key, kind in (("switches", frozenset), ("components", tuple)) if key in fields
-    }
+    fields |= {k: kind(fields[k]) for k, kind in (("switches", frozenset), ("components", tuple)) if k in fields}
     build = stack(variant, fields.pop("platform", "linux"), **fields)
     if "not" in case:
         assert silent(build, case["not"])

@@ -21,9 +21,7 @@ def test_entries_of_an_arch_list(stack):
 
 @pytest.mark.parametrize(("torch", "sms"), [("1.13.1", [80]), ("2.1.2", [80, 86])])
 def test_ampere_means_more_from_2_1_on(stack, torch, sms):
-    assert [
-        entry.sm for entry in entries(stack("sm86-avx2-py311", cuda="11.8", torch=torch, arch_list="Ampere"))
-    ] == sms
+    assert [one.sm for one in entries(stack("sm86-avx2-py311", cuda="11.8", torch=torch, arch_list="Ampere"))] == sms
 
 
 def test_the_arch_list_follows_from_the_variant(stack):

@@ -157,9 +157,7 @@ def test_a_check_says_what_is_missing_and_unpacks_nothing(made, entered):
     assert sorted(dest.iterdir()) == before
 
 
-def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel_with_its_libraries(
-    made, plan, tmp_path, entered
-):
+def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel(made, plan, tmp_path, entered):
     dest, _ = made
     done = run(dest, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr

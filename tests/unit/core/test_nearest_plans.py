@@ -132,9 +132,7 @@ def test_a_channel_with_the_cuda_that_was_asked_for_comes_before_others(variant,
 def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
     options = {"torch": "2.1.2", "cuda": "12.1", "cudnn": "8.9.2"}
     plan = plan_of("sm86-avx2-py311", **options)
-    assert [wheel.file for wheel in plan.toolkit.wheels] == [
-        "nvidia_cudnn_cu12-8.9.2.26-py3-none-manylinux1_x86_64.whl"
-    ]
+    assert [one.file for one in plan.toolkit.wheels] == ["nvidia_cudnn_cu12-8.9.2.26-py3-none-manylinux1_x86_64.whl"]
     assert "cudnn" not in {archive.component for archive in plan.toolkit.archives}
 
 

@@ -65,9 +65,7 @@ def test_this_machine_is_one_of_the_table():
     assert found is named(python_platform.system())
     machine = found.machine(python_platform.machine())
     assert any(found.fits(tag, machine) for tag in platform_tags())
-    assert not any(
-        other.fits(tag, machine) for other in PLATFORMS.values() if other != found for tag in platform_tags()
-    )
+    assert not any(one.fits(tag, machine) for one in PLATFORMS.values() if one != found for tag in platform_tags())
 
 
 @pytest.mark.parametrize(

@@ -184,10 +184,8 @@ FREE = "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 def install(archives, prefix, sha256=None, version=None):
     data = (archives / "cpython-3.11+1.tar.gz").read_bytes()
     words = [URL, sha256 or hashlib.sha256(data).hexdigest(), version or platform.python_version() + FREE, str(prefix)]
-    environment = {"PATH": "/usr/bin:/bin", "FARM_ARCHIVES": str(archives), "no_proxy": "*"}
-    return subprocess.run(
-        [sys.executable, SCRIPT, *words], capture_output=True, text=True, env=environment, check=False
-    )
+    env = {"PATH": "/usr/bin:/bin", "FARM_ARCHIVES": str(archives), "no_proxy": "*"}
+    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, env=env, check=False)
 
 
 def test_an_archive_becomes_a_python_that_uses_this_systems_compilers(archives, tmp_path):

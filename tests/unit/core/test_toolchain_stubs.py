@@ -19,9 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def packer(monkeypatch):
-    spec = importlib.util.spec_from_file_location(
-        "pack_toolchain", ROOT / "dockerfiles" / "scripts" / "pack_toolchain.py"
-    )
+    spec = importlib.util.spec_from_file_location("pack_toolchain", ROOT / "dockerfiles/scripts/pack_toolchain.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "compiler", lambda: CC)

@@ -66,9 +66,7 @@ def test_the_name_of_a_series_gives_cards_that_begin_so(series, begin):
 
 def test_every_sm_is_a_variant_or_too_old_with_a_reason():
     known = set(catalog.architectures().architectures)
-    compiled = {
-        f"sm{sm}" for toolkit in catalog.toolkits().values() for sm in toolkit.sm
-    }  # sm_107, not a variant's yet
+    compiled = {f"sm{sm}" for toolkit in catalog.toolkits().values() for sm in toolkit.sm}  # sm_107, no variant yet
     assert {card.sm for card in cards()} <= known | set(gpus().too_old) | compiled
     assert known <= {card.sm for card in cards()}, "an SM without a single name"
     assert not known & set(gpus().too_old)

@@ -105,9 +105,7 @@ def build_elf(
     versions = versions or {}
     strings = _Strings()
     tags = [(1, strings.add(name)) for name in needed]
-    tags += [
-        (tag, strings.add(value)) for tag, value in ((14, soname), (15, rpath), (29, runpath)) if value is not None
-    ]
+    tags += [(tag, strings.add(text)) for tag, text in ((14, soname), (15, rpath), (29, runpath)) if text is not None]
     tags += dynamic
     verneed = _verneed(versions, strings)
     names = {name: strings.add(name) for name in symbols or {}}

@@ -30,9 +30,7 @@ def source(tmp_path):
 def hashes(archive):
     import hashlib
 
-    return {
-        name: (hashlib.sha256(archive.read(name)).hexdigest(), entry.size) for name, entry in archive.members.items()
-    }
+    return {name: (hashlib.sha256(archive.read(name)).hexdigest(), one.size) for name, one in archive.members.items()}
 
 
 def copy(source, dest, **kwargs):
