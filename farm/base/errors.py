@@ -104,7 +104,7 @@ class InfrastructureError(FarmError):
 MEMORY_LIMITS = "ulimit -v, the container's, the unit's or the job's"
 
 
-NEXT = {
+_NEXT = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM),
         "look at its owner and mode, and those of its folder (`ls -ld`), or work in a folder of your own",
@@ -117,13 +117,19 @@ NEXT = {
 """Next steps by the error's number."""
 
 
+def unreadable(path: object, error: OSError) -> UsageError:
+    """The error for a file or folder of the user's that the system does not give."""
+    return UsageError(f"{path}: cannot be read: {error.strerror}", hint=_NEXT.get(error.errno or 0))
+
+
 def of_system(error: Exception) -> InfrastructureError | None:
     """The farm's error where the system refused space, permission, a folder, memory or threads; None: another one."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return InfrastructureError(f"{where}{error.strerror or error}", hint=NEXT.get(error.errno or 0))
+        return InfrastructureError(f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0))
     if isinstance(error, MemoryError):
-        return InfrastructureError("the system gave no more memory", hint=f"free some, or raise {MEMORY_LIMITS}")
+        hint = f"free some, or raise a limit: {MEMORY_LIMITS}"
+        return InfrastructureError("the system gave no more memory", hint=hint)
     if str(error) == "can't start new thread":  # a RuntimeError; memory may lack, for its stack
         return InfrastructureError(
             "the system started no more threads",

@@ -6,7 +6,7 @@ In a checkout they are at its root, where they are edited; a wheel of the farm c
 
 from pathlib import Path
 
-from farm.base.errors import NEXT, UsageError
+from farm.base.errors import unreadable
 
 _IN_WHEEL = Path(__file__).parents[1] / "_shipped"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=NEXT.get(error.errno or 0)) from error
+        raise unreadable(path, error) from error
     return True
 
 

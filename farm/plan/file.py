@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from farm.base.errors import UsageError
+from farm.base.errors import UsageError, unreadable
 from farm.base.text import json_lines
 from farm.base.yamlfile import Model, first_fault
 from farm.catalog.models import LibraryWheel
@@ -265,7 +265,7 @@ class Plan(Model):
             digest = data.pop("digest", None) if isinstance(data, dict) else None
             plan = cls.model_validate(data)
         except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+            raise unreadable(path, error) from error
         except ValidationError as error:
             raise UsageError(f"{path}: not a plan: {first_fault(error)}", hint=hint) from error
         except (ValueError, RecursionError) as error:

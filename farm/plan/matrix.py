@@ -550,9 +550,7 @@ def _check_complete(text: ChannelText) -> None:
     needed = [*REQUIRED, "torch"] if with_torch else REQUIRED
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""
-        what = (
-            f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another release' if "torch" in missing else ""
-        )
+        what = f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another one' if "torch" in missing else ""
         raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{what}")
 
 

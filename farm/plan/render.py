@@ -17,7 +17,7 @@ import jinja2
 from farm import catalog
 from farm.base import outputs
 from farm.base import resources as shipped
-from farm.base.errors import UsageError
+from farm.base.errors import UsageError, unreadable
 from farm.plan import recipe
 from farm.plan.file import Plan
 from farm.plan.recipe import job_digest, job_files
@@ -66,7 +66,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     except jinja2.TemplateError as error:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:
-        raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        raise unreadable(error.filename, error) from error
     # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
     job |= {"plan.json": plan.to_json()} | _recipe_files(plan, files)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))

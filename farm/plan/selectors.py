@@ -9,7 +9,7 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.compat.nearest import advise, difference, settle, solve
-from farm.plan.compat.rules import check, feature_off
+from farm.plan.compat.rules import check, feature_works
 from farm.plan.compat.stack import Reason, Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
@@ -277,12 +277,11 @@ def _turned_off(candidate: Candidate) -> Iterator[Reason]:
     recipe, platform = candidate.recipe, candidate.selectors.platform
     own = recipe.env | recipe.env_platform.get(platform, {}) | (recipe.env_cuda if candidate.stack.cuda else {})
     own |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
-    doubts = {reason.rule for reason in check(candidate.stack) if reason.severity == "warning"}
-    own |= {name: "0" for name in candidate.stack.switches if f"switch-{name[4:].lower().replace('_', '-')}" in doubts}
-    own |= {name: str(int(on)) for name, on in candidate.pins.switches.items()}
     for name in sorted(candidate.stack.switches):
-        if own.get(name) == "0":
-            why = recipe.without.get(feature := catalog.switches()[name]) or feature_off(candidate.stack, feature)
+        against = list(feature_works(candidate.stack, feature := catalog.switches()[name]))
+        doubt = any(reason.severity == "warning" for reason in against)
+        if not candidate.pins.switches.get(name, own.get(name) != "0" and not doubt):
+            why = recipe.without.get(feature) or next((reason.text for reason in against), None)
             text = f"{name} is off where channel {candidate.channel.name} builds {recipe.package}"
             text += f": {why}" if why else ""
             yield Reason("switch-recipe", text, f"{name}: 0", f"farm/recipes/{candidate.pins.recipe}/recipe.yaml")

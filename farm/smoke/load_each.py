@@ -5,7 +5,6 @@ as its users do; where its package cannot be imported (a dependency is not there
 """
 
 import ctypes
-import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -38,5 +37,4 @@ if __name__ == "__main__":
                 print(number, "loaded", file=out)
             except BaseException as error:
                 print(number, "error", type(error).__name__, str(error).partition("\n")[0][:200], file=out)
-        out.flush()
         os._exit(0)  # no destructor of a library runs

@@ -8,6 +8,7 @@ what to change; how many places of the catalogue the value moves.
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from farm import catalog
@@ -88,17 +89,17 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(stack: Stack, field: str) -> list[Any]:
-    current, msvcs = getattr(stack, field), catalog.msvc().products.values()
-    toolsets = [version for one in msvcs for version in range(msc_ver(one.first), msc_ver(one.last) + 1)]
+    current, products = getattr(stack, field), catalog.msvc().products.values()
+    by_number = partial(sorted, key=lambda value: abs(value - current))
     known: dict[str, Callable[[], list[Any]]] = {
         "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
         "torch": lambda: _by_distance(list(catalog.torch_releases()), current),
         "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
         "numpy": lambda: catalog.pythons().numpy_choices,
         "driver": lambda: _drivers(stack),
-        "msvc": lambda: sorted(toolsets, key=lambda value: abs(value - current)),
+        "msvc": lambda: by_number(v for one in products for v in range(msc_ver(one.first), msc_ver(one.last) + 1)),
         "base": lambda: list(catalog.debian_releases()),
-        "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
+        "gcc": lambda: by_number(range(1, NEWEST_GCC + 1)),
     }
     return known[field]()
 

@@ -579,15 +579,16 @@ def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:
 def switches_work(stack: Stack) -> Iterator[Reason]:
     """The switches that were asked for do something on this platform, GPU, CUDA and CPU."""
     for name in sorted(stack.switches):
-        yield from _feature_works(stack, catalog.switches()[name])
+        yield from feature_works(stack, catalog.switches()[name])
 
 
 def feature_off(stack: Stack, name: str) -> str | None:
     """Why a feature is off for the stack, also where that is in doubt; None: nothing is against it."""
-    return next((reason.text for reason in _feature_works(stack, name)), None)
+    return next((reason.text for reason in feature_works(stack, name)), None)
 
 
-def _feature_works(stack: Stack, name: str) -> Iterator[Reason]:
+def feature_works(stack: Stack, name: str) -> Iterator[Reason]:
+    """The feature does something on the platform, GPU, CUDA and CPU of the stack."""
     feature, levels, cards = catalog.features()[name], catalog.cpu_levels(), targets(stack)
     part = (feature.switch or name).removeprefix("USE_")
     machine, known = stack.variant.machine, stack.cuda in catalog.toolkits()

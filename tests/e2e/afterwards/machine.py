@@ -13,8 +13,7 @@ from pathlib import Path
 MARK = "FARM_E2E_RUN"
 """`tests/e2e/run` gives its own id in this variable to everything that it starts."""
 FOLDERS = ("/etc", "/opt", "/run", "/srv", "/usr/local", "/var/lib")
-# Docker's own state, the package manager's, sshd's empty folder, the shared memory of whoever runs, and lists that
-# other programs renew.
+# Docker's own state, the package manager's, sshd's, the shared memory of whoever runs, and lists that others renew.
 OTHERS = re.compile(
     r"^(/run/(docker|containerd|lock|user|udev|systemd|sshd)|/var/lib/(docker|containerd|apt|dpkg|systemd)|/etc/(mtab|resolv\.conf))(/|$)"
 )

@@ -69,9 +69,8 @@ def test_versions_in_ascending_order(versions, what):
 def test_keys_and_versions_agree():
     assert all(toolkit.release.startswith(key + ".") for key, toolkit in catalog.toolkits().items())
     assert all(release.version.startswith(key + ".") for key, release in catalog.cudnn_releases().items())
-    assert all(
-        f"sm{arch.arch_list.replace('.', '')}" == key for key, arch in catalog.architectures().architectures.items()
-    )
+    known = catalog.architectures().architectures
+    assert all(f"sm{arch.arch_list.replace('.', '')}" == key for key, arch in known.items())
     assert set(catalog.pythons().versions) == set(PYTHONS)
 
 
