@@ -11,7 +11,9 @@ SHIPPED = ("ci", "dockerfiles")
 
 
 class BuildPy(build_py):
-    """Copies the folders into the package, where `farm.base.resources` finds them; not for an editable install."""
+    """Copies the folders into the package, where `farm.base.resources` finds them; not for an
+    editable install.
+    """
 
     def run(self) -> None:
         super().run()
@@ -20,7 +22,9 @@ class BuildPy(build_py):
         target = Path(self.build_lib, "farm", "_shipped")
         shutil.rmtree(target, ignore_errors=True)  # a build folder that was used before
         for name in SHIPPED:
-            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
 
 
 setup(cmdclass={"build_py": BuildPy})

@@ -1,4 +1,6 @@
-"""A project with a small `torch` and a package that is built against it: companions without the hours of PyTorch."""
+"""A project with a small `torch` and a package that is built against it: companions without the
+hours of PyTorch.
+"""
 
 from pathlib import Path
 
@@ -42,7 +44,13 @@ RECIPE = {
 
 def add_companion(project: Path) -> None:
     """Adds recipes `torch` and `companion` to the project, and the channel that builds them."""
-    _package(project, "torch", {"version": "2.6.0", "verify": {"numpy": False}}, against='"nothing"', module="")
+    _package(
+        project,
+        "torch",
+        {"version": "2.6.0", "verify": {"numpy": False}},
+        against='"nothing"',
+        module="",
+    )
     _package(
         project,
         "companion",
@@ -76,10 +84,16 @@ def add_companion(project: Path) -> None:
 def _package(project, name, recipe, *, against, module, before="", requires="", options=""):
     folder = project / "recipes" / name
     smoke = {"imports": [name]} | ({"script": "measured.py"} if name == "companion" else {})
-    text = RECIPE | {"package": name, "summary": name, "vendor_into": f"{name}.libs", "smoke": smoke} | recipe
+    text = (
+        RECIPE
+        | {"package": name, "summary": name, "vendor_into": f"{name}.libs", "smoke": smoke}
+        | recipe
+    )
     (folder / "src" / name).mkdir(parents=True)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(text))
     (folder / "src/_C.c").write_text(COMPILED.format(against=against))
-    (folder / "src/setup.py").write_text(SETUP.format(name=name, before=before, requires=requires, options=options))
+    (folder / "src/setup.py").write_text(
+        SETUP.format(name=name, before=before, requires=requires, options=options)
+    )
     version = f'from importlib.metadata import version\n__version__ = version("{name}")\n'
     (folder / f"src/{name}/__init__.py").write_text(version + module)

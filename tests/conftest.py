@@ -1,10 +1,10 @@
 """How the property tests draw their inputs, for all tests: FARM_HYPOTHESIS chooses.
 
-repeat (the default): each run draws the same inputs, so that a test fails always or never; a third of their number.
-whole: those and the other two thirds; `tests/e2e/fuzz/test_properties.py` runs it.
-random: new inputs each run, as many.
-explore: ten times as many; a failure prints the line `@reproduce_failure(...)` that draws it again, and `.hypothesis`
-keeps it. Such an input then becomes an `@example` of its test.
+repeat (the default): each run draws the same inputs, so that a test fails always or never; a third
+of their number. whole: those and the other two thirds; `tests/e2e/fuzz/test_properties.py` runs it.
+random: new inputs each run, as many. explore: ten times as many; a failure prints the line
+`@reproduce_failure(...)` that draws it again, and `.hypothesis` keeps it. Such an input then
+becomes an `@example` of its test.
 
 How long an input takes is no part of any: machines are slow and busy.
 """
@@ -34,13 +34,17 @@ pytest.register_assert_rewrite(
     "tests.answers", "tests.indexes"
 )  # tests that modules of several folders share: a failure shows values
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; commands that tests start must heed Ctrl-C
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # under nohup; commands that tests start must heed Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Tests are thousands of objects that stay; to look at them again and again was half the time of collection."""
+    """Tests are thousands of objects that stay; to look at them again and again was half the time
+    of collection.
+    """
     gc.disable()
     try:
         return (yield)
@@ -56,9 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def kept_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Folders of the tests' own for what uv (credentials) and the farm (what it verified) keep below ~/.local.
+    """Folders of the tests' own for what uv (credentials) and the farm (what it verified) keep
+    below ~/.local.
 
-    Not XDG_DATA_HOME or a HOME: with those uv has other tools and Pythons, and pip's and uv's downloads are lost.
+    Not XDG_DATA_HOME or a HOME: with those uv has other tools and Pythons, and pip's and uv's
+    downloads are lost.
     """
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
@@ -69,10 +75,14 @@ def kept_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def quiet_servers():
-    """A client that goes away is no failure of a test's server; socketserver would print a traceback among the dots."""
+    """A client that goes away is no failure of a test's server; socketserver would print a
+    traceback among the dots.
+    """
     report = socketserver.BaseServer.handle_error
 
-    def handle_error(server: socketserver.BaseServer, request: object, client_address: object) -> None:
+    def handle_error(
+        server: socketserver.BaseServer, request: object, client_address: object
+    ) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):
             report(server, request, client_address)
 

@@ -5,7 +5,8 @@ import textwrap
 import venv
 from pathlib import Path
 
-# A pure-Python module that speaks the interface and computes correctly. Tests append to it to break it.
+# A pure-Python module that speaks the interface and computes correctly. Tests append to it to break
+# it.
 SOURCE = """
 import array
 import math
@@ -70,7 +71,9 @@ def tensor(rows, dtype=float32, device="cpu"):
 
 
 def install(folder: Path, addition: str = "", *, base: str = SOURCE) -> Path:
-    """Makes an environment in `folder` with the module, `addition` at its end; returns its interpreter."""
+    """Makes an environment in `folder` with the module, `addition` at its end; returns its
+    interpreter.
+    """
     venv.create(folder, symlinks=os.name != "nt")
     (site,) = folder.rglob("site-packages")
     (site / "fakemod.py").write_text(base + textwrap.dedent(addition), encoding="utf-8")

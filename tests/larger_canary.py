@@ -26,15 +26,19 @@ int use(Own& own, const std::string& text) {{
 
 
 def larger_canary(folder: Path, files: int, *, ccache: bool) -> Path:
-    """A copy of the farm's code in `folder`, with a canary of `files` more sources; each takes about a second.
+    """A copy of the farm's code in `folder`, with a canary of `files` more sources; each takes
+    about a second.
 
-    No compiler cache knows them from a time before. As PyTorch's own setup.py, it keeps its build folder.
+    No compiler cache knows them from a time before. As PyTorch's own setup.py, it keeps its build
+    folder.
     """
     token = uuid.uuid4().hex
     shutil.copytree(ROOT / "farm", folder / "farm", ignore=shutil.ignore_patterns("__pycache__"))
     recipe = folder / "farm/recipes/canary"
     for number in range(files):
-        (recipe / f"src/csrc/heavy_{number}.cpp").write_text(HEAVY.format(number=number, token=token))
+        (recipe / f"src/csrc/heavy_{number}.cpp").write_text(
+            HEAVY.format(number=number, token=token)
+        )
     names = " ".join(f"csrc/heavy_{number}.cpp" for number in range(files))
     _replace(recipe / "src/CMakeLists.txt", "csrc/tensor.cpp ", f"csrc/tensor.cpp {names} ")
     _replace(recipe / "src/setup.py", "        shutil.rmtree(build, ignore_errors=True)\n", "")

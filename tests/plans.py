@@ -11,11 +11,15 @@ from farm.plan.variant import Variant
 ROOT = Path(__file__).parents[1]
 
 
-def selectors(variant: str, package="torch", channel=None, platform="linux", **options) -> Selectors:
+def selectors(
+    variant: str, package="torch", channel=None, platform="linux", **options
+) -> Selectors:
     """A build by its words; options as the command line gives them."""
     chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
     return Selectors(Variant.parse(variant), package, platform, channel, chosen)
 
 
-def plan_of(variant: str, package="torch", channel=None, platform="linux", *, project=ROOT, **options) -> Plan:
+def plan_of(
+    variant: str, package="torch", channel=None, platform="linux", *, project=ROOT, **options
+) -> Plan:
     return resolve(project, selectors(variant, package, channel, platform, **options))

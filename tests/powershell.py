@@ -1,4 +1,6 @@
-"""PowerShell by its grammar (tree-sitter): no package that can be had here holds PowerShell itself."""
+"""PowerShell by its grammar (tree-sitter): no package that can be had here holds PowerShell
+itself.
+"""
 
 import re
 
@@ -6,7 +8,8 @@ import tree_sitter_powershell
 from tree_sitter import Language, Parser
 
 PARSER = Parser(Language(tree_sitter_powershell.language()))
-# A word of these letters is handed on as it stands; so is a number, which `-3.11` is to the grammar.
+# A word of these letters is handed on as it stands; so is a number, which `-3.11` is to the
+# grammar.
 PLAIN = r"[\w\\/:.=+-]+"
 WORDS = {"command_name": PLAIN, "generic_token": PLAIN, "command_parameter": PLAIN}
 WORDS["array_literal_expression"] = r"-\d+\.\d+"
@@ -17,7 +20,9 @@ def reads(text: str) -> bool:
 
 
 def started(line: str) -> list[str]:
-    """The program that PowerShell starts for a line, and its arguments; only a line of plain words has them."""
+    """The program that PowerShell starts for a line, and its arguments; only a line of plain words
+    has them.
+    """
     assert reads(line), line
     node = PARSER.parse(line.encode()).root_node
     while node.type != "command":

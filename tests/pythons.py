@@ -9,7 +9,9 @@ from farm.smoke.environment import find_python
 
 
 def python(minor: int) -> Path:
-    """An interpreter of Python 3.`minor`: on the PATH or pyenv's. Without one the test is skipped, or fails in CI."""
+    """An interpreter of Python 3.`minor`: on the PATH or pyenv's. Without one the test is skipped,
+    or fails in CI.
+    """
     found = find_python(f"py3{minor}") or next(
         Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"), None
     )

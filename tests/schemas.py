@@ -22,14 +22,18 @@ def validator(command: str) -> jsonschema.Draft202012Validator:
 def valid(command: str, document: str) -> Any:
     """The document that `farm COMMAND --json` printed, which must be what the schema says."""
     data = json.loads(document)
-    errors = [f"{error.json_path}: {error.message}" for error in validator(command).iter_errors(data)]
+    errors = [
+        f"{error.json_path}: {error.message}" for error in validator(command).iter_errors(data)
+    ]
     errors = errors or list(_unknown(validator(command).schema, data, "$"))
     assert errors == [], (command, errors[:5])
     return data
 
 
 def _unknown(schema: Any, data: Any, where: str) -> Iterator[str]:
-    """Keys that the schema does not name: a reader may meet them, so that it does not refuse them."""
+    """Keys that the schema does not name: a reader may meet them, so that it does not refuse
+    them.
+    """
     if not isinstance(schema, dict):
         return
     for kind in ("oneOf", "anyOf"):

@@ -18,11 +18,13 @@ _BLOCK = re.compile(r"(?<=<!-- channels -->\n).*?(?=<!-- end of channels -->)", 
 
 
 def table() -> str:
-    """The channels, those that were tested first; of each the variants that were built, and how far they were run.
+    """The channels, those that were tested first; of each the variants that were built, and how far
+    they were run.
 
     Of the wheels of a variant that which was run furthest counts.
     """
-    matrix, evidence = load_matrix(ROOT), load_evidence(ROOT)
+    matrix = load_matrix(ROOT)
+    evidence = load_evidence(ROOT)
     rows = ["| channel | package | tested |", "|---|---|---|"]
     groups: dict[tuple[str, str], list[ProvedWheel]] = {}
     for wheel in evidence.wheels:
@@ -36,10 +38,16 @@ def table() -> str:
             states.setdefault(furthest[variant].state, []).append(f"`{variant}`")
         tested = "; ".join(f"{', '.join(variants)} {how}" for how, variants in states.items())
         version = wheels[0].version.partition("+")[0]
-        pages = dict.fromkeys(wheel.page.removeprefix("docs/evidence/") for wheel in furthest.values())
+        pages = dict.fromkeys(
+            wheel.page.removeprefix("docs/evidence/") for wheel in furthest.values()
+        )
         links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in pages)
         rows.append(f"| `{channel}` | {package} {version} | {tested} ({links}) |")
-    untested = [name for name in matrix.channels if not any(wheel.channel == name for wheel in evidence.wheels)]
+    untested = [
+        name
+        for name in matrix.channels
+        if not any(wheel.channel == name for wheel in evidence.wheels)
+    ]
     rows.append(f"| {', '.join(f'`{name}`' for name in untested)} | | nothing |")
     return "\n".join(rows) + "\n"
 
@@ -54,7 +62,9 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     out = parser.parse_args().out
     out.write_text(written(OUT.read_text(encoding="utf-8")), encoding="utf-8")

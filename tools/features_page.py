@@ -1,4 +1,5 @@
-"""Writes docs/features.md: PyTorch's features beside those of the official wheel, conda-forge and Spack.
+"""Writes docs/features.md: PyTorch's features beside those of the official wheel, conda-forge and
+Spack.
 
     python -m tools.features_page [--out FILE]
 
@@ -30,14 +31,26 @@ Of channel `debian-2.6.0` and others for Linux (-: PyTorch's default). `--withou
 
 
 def page() -> str:
-    plans = [resolve(ROOT, Selectors(Variant.parse(variant), "torch", channel="debian-2.6.0")) for variant in VARIANTS]
+    plans = [
+        resolve(ROOT, Selectors(Variant.parse(variant), "torch", channel="debian-2.6.0"))
+        for variant in VARIANTS
+    ]
     rows = []
     for name, feature in catalog.features().items():
         cells = ["on" if name in plan.features else plan.without.get(name, "off") for plan in plans]
-        official = "on" if is_official(feature, "linux", "2.6.0", gpu=True) else "off"
-        rows.append(" | ".join([feature.title, *cells, official, feature.conda_forge or "-", feature.spack or "-"]))
+        if is_official(feature, "linux", "2.6.0", gpu=True):
+            official = "on"
+        else:
+            official = "off"
+        rows.append(
+            " | ".join(
+                [feature.title, *cells, official, feature.conda_forge or "-", feature.spack or "-"]
+            )
+        )
     heads = " | ".join(f"`{variant}`" for variant in VARIANTS)
-    return PAGE.format(heads=heads, lines="---|" * len(VARIANTS), rows="\n".join(f"| {row} |" for row in rows))
+    return PAGE.format(
+        heads=heads, lines="---|" * len(VARIANTS), rows="\n".join(f"| {row} |" for row in rows)
+    )
 
 
 def main() -> None:

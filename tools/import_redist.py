@@ -2,8 +2,8 @@
 
     python -m tools.import_redist FOLDER... [--out DIR]
 
-For maintainers: run it when NVIDIA publishes a version that the farm should know. Running it again on
-the same manifests writes the same bytes. The result is checked with the loader's own model
+For maintainers: run it when NVIDIA publishes a version that the farm should know. Running it again
+on the same manifests writes the same bytes. The result is checked with the loader's own model
 before it is written.
 """
 
@@ -21,7 +21,8 @@ from farm.catalog.redist import Redist
 
 OUT = Path(__file__).parent.parent / "farm" / "catalog" / "redist"
 
-# A product is known by the component that every manifest of it has (11.x manifests do not name the product).
+# A product is known by the component that every manifest of it has (11.x manifests do not name the
+# product).
 PRODUCTS = {
     "cudnn": ("cudnn", "https://developer.download.nvidia.com/compute/cudnn/redist/"),
     "cuda_cudart": ("cuda", "https://developer.download.nvidia.com/compute/cuda/redist/"),
@@ -29,7 +30,8 @@ PRODUCTS = {
 
 PLATFORMS = ("linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_64")
 
-# What a build never needs, and why. What is not named here is kept: a new component is never lost silently.
+# What a build never needs, and why. What is not named here is kept: a new component is never lost
+# silently.
 EXCLUDED = {
     "collectx_bringup": "network telemetry",
     "cuda_compat": "a newer libcuda over an older driver: shadows the driver that old cards depend on",
@@ -65,14 +67,17 @@ EXCLUDED = {
 
 
 def _file(entry: dict[str, Any]) -> str:
-    return f"{{path: {entry['relative_path']}, sha256: {entry['sha256']}, size: {int(entry['size'])}}}"
+    return (
+        f"{{path: {entry['relative_path']}, sha256: {entry['sha256']}, size: {int(entry['size'])}}}"
+    )
 
 
 def convert(manifest: Path) -> tuple[str, str]:
     """One manifest -> (name of the YAML file, its text).
 
     Raises:
-        UsageError: not a redistrib_<version>.json of a product known here, or a field is not as expected.
+        UsageError: not a redistrib_<version>.json of a product known here, or a field is not as
+            expected.
     """
     match = re.fullmatch(r"redistrib_([0-9.]+)\.json", manifest.name)
     if match is None:
@@ -108,8 +113,11 @@ def convert(manifest: Path) -> tuple[str, str]:
                 lines.append(f"      {platform}: {_file(entry)}")
             else:
                 lines.append(f"      {platform}:")
-                lines += [f"        {variant}: {_file(entry[variant])}" for variant in sorted(entry)]
-    name, text = f"{product}-{version}.yaml", "\n".join(lines) + "\n"
+                lines += [
+                    f"        {variant}: {_file(entry[variant])}" for variant in sorted(entry)
+                ]
+    name = f"{product}-{version}.yaml"
+    text = "\n".join(lines) + "\n"
     with temporary_folder("farm-redist-") as folder:
         (folder / name).write_text(text, encoding="utf-8")
         load(folder / name, Redist)
@@ -118,7 +126,9 @@ def convert(manifest: Path) -> tuple[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Converts every manifest of the folders; writes nothing if one of them is refused."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="import_redist", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="import_redist", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args(argv)

@@ -1,9 +1,10 @@
-"""Writes ci/matrix.schema.json, by which an editor checks and completes ci/matrix.yaml, from the farm's own model.
+"""Writes ci/matrix.schema.json, by which an editor checks and completes ci/matrix.yaml, from the
+farm's own model.
 
     python -m tools.matrix_schema [--out FILE]
 
-For maintainers: run it when the model in farm/plan/matrix.py or the names in the catalogue change. A test says so
-when it was forgotten.
+For maintainers: run it when the model in farm/plan/matrix.py or the names in the catalogue change.
+A test says so when it was forgotten.
 """
 
 from pathlib import Path
@@ -16,9 +17,14 @@ OUT = Path(__file__).parent.parent / "ci" / "matrix.schema.json"
 
 
 def schema() -> str:
-    """The JSON schema as text. Keys that a channel may take over are required only where it extends none."""
+    """The JSON schema as text. Keys that a channel may take over are required only where it extends
+    none.
+    """
     made: dict[str, Any] = MatrixText.model_json_schema()
-    made["$defs"]["ChannelText"] |= {"if": {"not": {"required": ["extends"]}}, "then": {"required": list(REQUIRED)}}
+    made["$defs"]["ChannelText"] |= {
+        "if": {"not": {"required": ["extends"]}},
+        "then": {"required": list(REQUIRED)},
+    }
     return schema_text(made)
 
 

@@ -28,9 +28,9 @@ def markdown() -> str:
     """The table of docs/options.md."""
     rows = ["| option | value | variable | key of a channel | what |", "|---|---|---|---|---|"]
     for one in OPTIONS.values():
-        value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(one.kind) or " or ".join(
-            f"`{word}`" for word in (one.choices or (one.metavar,))
-        )
+        value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(
+            one.kind
+        ) or " or ".join(f"`{word}`" for word in (one.choices or (one.metavar,)))
         key = f"`{one.name}`" if one.pinned or one.name == "cuda" else ""
         rows.append(f"| `{one.flag}` | {value} | `{one.variable}` | {key} | {one.help} |")
     return "\n".join(rows) + "\n"

@@ -1,7 +1,8 @@
 """A Python package index and the wheels on it, read without downloading a wheel whole.
 
-The index answers with the JSON of PEP 691. Members of a wheel are read by HTTP ranges: PyTorch's wheels are up to
-1 GB, and what is asked of them is a few files. zipfile checks each member's CRC; the sha256 is the index's own.
+The index answers with the JSON of PEP 691. Members of a wheel are read by HTTP ranges: PyTorch's
+wheels are up to 1 GB, and what is asked of them is a few files. zipfile checks each member's CRC;
+the sha256 is the index's own.
 """
 
 import io
@@ -27,12 +28,16 @@ MAX_LISTING = 64 << 20
 MAX_MEMBER = 2 << 30
 BLOCK = 1 << 17
 _JSON = "application/vnd.pypi.simple.v1+json"
-_WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([0-9][0-9a-z.]*)(?:-\d\w*)?-([a-z0-9.]+)-(\w+)-([a-z0-9_.]+)\.whl")
+_WHEEL = re.compile(
+    r"([A-Za-z0-9_.]+)-([0-9][0-9a-z.]*)(?:-\d\w*)?-([a-z0-9.]+)-(\w+)-([a-z0-9_.]+)\.whl"
+)
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel of the index. `python` is `py311`, `py313t`, or `py3` for any; `uploaded` is a date."""
+    """A wheel of the index. `python` is `py311`, `py313t`, or `py3` for any; `uploaded` is a
+    date.
+    """
 
     file: str
     version: str
@@ -65,7 +70,9 @@ def wheels(index: str, package: str) -> Iterator[Wheel]:
 
 
 def _wheel(file: dict[str, Any]) -> Wheel | None:
-    """A file as a listing describes it; None: no wheel for CPython of a final release, or yanked."""
+    """A file as a listing describes it; None: no wheel for CPython of a final release, or
+    yanked.
+    """
     match = _WHEEL.fullmatch(file["filename"])
     final = match and not file.get("yanked") and re.fullmatch(r"\d+(\.\d+)*", match[2])
     if match is None or not final or not re.fullmatch(r"cp3\d*|py[23.py]*", match[3]):
@@ -91,7 +98,9 @@ def _answer(request: urllib.request.Request, limit: int) -> bytes:
             error.close()
             # What the server refuses it refuses again; its own errors pass.
             if error.code < 500 or attempt == ATTEMPTS:
-                raise InfrastructureError(f"{request.full_url}: {error.code} {error.reason}") from error
+                raise InfrastructureError(
+                    f"{request.full_url}: {error.code} {error.reason}"
+                ) from error
         except OSError as error:
             if attempt == ATTEMPTS:
                 raise InfrastructureError(f"{request.full_url}: {error}") from error
@@ -104,7 +113,9 @@ class _Ranges(io.RawIOBase):
 
     def __init__(self, url: str, size: int) -> None:
         super().__init__()
-        self.url, self.size, self.place = url, size, 0
+        self.url = url
+        self.size = size
+        self.place = 0
 
     def readable(self) -> bool:
         return True
@@ -116,7 +127,9 @@ class _Ranges(io.RawIOBase):
         return self.place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.place = {io.SEEK_SET: 0, io.SEEK_CUR: self.place, io.SEEK_END: self.size}[whence] + offset
+        self.place = {io.SEEK_SET: 0, io.SEEK_CUR: self.place, io.SEEK_END: self.size}[
+            whence
+        ] + offset
         return self.place
 
     def readinto(self, buffer: Any) -> int:
@@ -127,7 +140,9 @@ class _Ranges(io.RawIOBase):
         request = urllib.request.Request(self.url, headers={"Range": wanted})
         data = _answer(request, count + 1)  # a server that knows no ranges sends more
         if len(data) != count:
-            raise InfrastructureError(f"{self.url}: the server did not answer with the range {wanted}")
+            raise InfrastructureError(
+                f"{self.url}: the server did not answer with the range {wanted}"
+            )
         buffer[:count] = data
         self.place += count
         return count
@@ -165,7 +180,9 @@ class RemoteWheel:
         """
         try:
             if self._zip.getinfo(name).file_size > MAX_MEMBER:
-                raise InfrastructureError(f"{self.wheel.file}: {name} is larger than {MAX_MEMBER >> 30} GiB")
+                raise InfrastructureError(
+                    f"{self.wheel.file}: {name} is larger than {MAX_MEMBER >> 30} GiB"
+                )
             return self._zip.read(name)
         except (KeyError, zipfile.BadZipFile) as error:
             raise InfrastructureError(f"{self.wheel.file}: {name}: {error}") from error
@@ -178,4 +195,8 @@ class RemoteWheel:
         """`Requires-Dist` of its metadata."""
         metadata = self.find(".dist-info/METADATA")
         lines = self.text(metadata).splitlines() if metadata else []
-        return [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+        return [
+            line.removeprefix("Requires-Dist: ")
+            for line in lines
+            if line.startswith("Requires-Dist: ")
+        ]

@@ -1,4 +1,5 @@
-"""Writes the tables of docs/reference.md from the code: commands, keys of YAML files, exit codes, variables.
+"""Writes the tables of docs/reference.md from the code: commands, keys of YAML files, exit codes,
+variables.
 
     python -m tools.reference [--out FILE]
 
@@ -45,37 +46,58 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
 
 
 def keys(model: type[Model], comments: Path | None = None) -> str:
-    """The keys of a YAML file, from the model that reads it; comments of an example file may explain them."""
-    comment = (
-        dict(re.findall(r"^(\w+): .*?# (.*)$", comments.read_text(encoding="utf-8"), re.MULTILINE)) if comments else {}
-    )
+    """The keys of a YAML file, from the model that reads it; comments of an example file may
+    explain them.
+    """
+    if comments:
+        comment = dict(
+            re.findall(r"^(\w+): .*?# (.*)$", comments.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    else:
+        comment = {}
     schema = model.model_json_schema()
     rows = []
     for name, field in schema["properties"].items():
-        default = "" if name in schema.get("required", []) else f"default `{_yaml(field.get('default'))}`"
-        default = default if len(default) < MAX_DEFAULT else "default in `farm/wheel/verify_defaults.yaml`"
+        if name in schema.get("required", []):
+            default = ""
+        else:
+            default = f"default `{_yaml(field.get('default'))}`"
+        if not (len(default) < MAX_DEFAULT):
+            default = "default in `farm/wheel/verify_defaults.yaml`"
         rows.append(
-            (f"`{name}`", _type(field, schema), default or "needed", field.get("description", comment.get(name, "")))
+            (
+                f"`{name}`",
+                _type(field, schema),
+                default or "needed",
+                field.get("description", comment.get(name, "")),
+            )
         )
     return "".join(
-        f"- {key} ({kind}, {default})" + (f": {what}\n" if what else "\n") for key, kind, default, what in rows
+        f"- {key} ({kind}, {default})" + (f": {what}\n" if what else "\n")
+        for key, kind, default, what in rows
     )
 
 
 def _yaml(value: Any) -> str:
     # Not by a dictionary: 1 is equal to True there.
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)
 
 
 def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
     """`text`, `list of text`, `text or null`, a list of words, or the name of a model."""
     if "$ref" in field:
-        name = field["$ref"].rpartition("/")[2]
+        name = str(field["$ref"]).rpartition("/")[2]
         other = schema["$defs"][name]
-        return " or ".join(f"`{word}`" for word in other["enum"]) if "enum" in other else name
+        if "enum" in other:
+            return " or ".join(f"`{word}`" for word in other["enum"])
+        return name
     if "enum" in field:
         words = field["enum"]
-        return " or ".join(f"`{word}`" for word in words) if len(words) <= 8 else f"one of {len(words)} words"
+        if len(words) <= 8:
+            return " or ".join(f"`{word}`" for word in words)
+        return f"one of {len(words)} words"
     if "const" in field:
         return f"`{field['const']}`"
     for union in ("anyOf", "oneOf"):
@@ -86,17 +108,24 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
         return f"list of {_type(field.get('items', {}), schema)}"
     if kind == "object":
         # With a pattern for its keys, a mapping has `patternProperties`.
-        more = field.get("additionalProperties") or next(iter(field.get("patternProperties", {}).values()), None)
+        more = field.get("additionalProperties") or next(
+            iter(field.get("patternProperties", {}).values()), None
+        )
         return f"mapping to {_type(more, schema)}" if more else "mapping"
-    return {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}.get(
-        str(kind), "null" if kind == "null" else "value"
-    )
+    return {
+        "string": "text",
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "true or false",
+    }.get(str(kind), "null" if kind == "null" else "value")
 
 
 def commands() -> str:
     """Every command and subcommand with its line of help."""
     top = parser()
-    found = [row for name in COMMANDS for row in _commands(command_parser(top, name), COMMANDS[name])]
+    found = [
+        row for name in COMMANDS for row in _commands(command_parser(top, name), COMMANDS[name])
+    ]
     return "".join(f"- {name}: {what}\n" for name, what in found)
 
 
@@ -111,8 +140,13 @@ def _commands(one: argparse.ArgumentParser, text: str) -> Iterator[tuple[str, st
 
 def _gpus() -> str:
     known = catalog.architectures()
-    rows = [(f"`{sm}`", f"{one.name}, such as {one.example}") for sm, one in known.architectures.items()]
-    rows += [(f"`{word}`", f"all of {' '.join(f'`{sm}`' for sm in sms)}") for word, sms in known.sets.items()]
+    rows = [
+        (f"`{sm}`", f"{one.name}, such as {one.example}") for sm, one in known.architectures.items()
+    ]
+    rows += [
+        (f"`{word}`", f"all of {' '.join(f'`{sm}`' for sm in sms)}")
+        for word, sms in known.sets.items()
+    ]
     return table("| word | GPUs |", rows)
 
 
@@ -120,13 +154,23 @@ def _cpus() -> str:
     levels = catalog.cpu_levels()
     return table(
         "| word | flags of gcc |",
-        [(f"`{name}`", f"`{' '.join(level.gcc)}`" if level.gcc else "none") for name, level in levels.items()],
+        [
+            (f"`{name}`", f"`{' '.join(level.gcc)}`" if level.gcc else "none")
+            for name, level in levels.items()
+        ],
     )
 
 
 def _environment() -> str:
-    rows = [("`FARM_OPTION`", f"the option of that name: {', '.join(one.variable for one in OPTIONS.values())}")]
-    return table("| variable | what |", [*rows, *((f"`{name}`", text) for name, text in VARIABLES.items())])
+    rows = [
+        (
+            "`FARM_OPTION`",
+            f"the option of that name: {', '.join(one.variable for one in OPTIONS.values())}",
+        )
+    ]
+    return table(
+        "| variable | what |", [*rows, *((f"`{name}`", text) for name, text in VARIABLES.items())]
+    )
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -135,7 +179,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "channel": lambda: keys(ChannelText),
     "settings": lambda: keys(Settings, shipped.EXAMPLE / "ci" / "farm.yaml"),
     "environment": _environment,
-    "exit-codes": lambda: table("| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]),
+    "exit-codes": lambda: table(
+        "| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]
+    ),
     "commands": commands,
 }
 
@@ -146,7 +192,9 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
+    options = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").partition("\n")[0]
+    )
     options.add_argument("--out", type=Path, default=OUT)
     options.parse_args().out.write_text(written(OUT.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,8 +1,10 @@
-"""Writes ci/runners.schema.json, by which an editor checks and completes ci/runners.yaml, from the farm's own model.
+"""Writes ci/runners.schema.json, by which an editor checks and completes ci/runners.yaml, from the
+farm's own model.
 
     python -m tools.runners_schema [--out FILE]
 
-For maintainers: run it when the models in farm/plan/settings.py change. A test says so when it was forgotten.
+For maintainers: run it when the models in farm/plan/settings.py change. A test says so when it was
+forgotten.
 """
 
 from pathlib import Path

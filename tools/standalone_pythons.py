@@ -1,7 +1,9 @@
-"""farm/catalog/standalone_pythons.yaml: Pythons that need no distribution, and the wheels that builds with them import.
+"""farm/catalog/standalone_pythons.yaml: Pythons that need no distribution, and the wheels that
+builds with them import.
 
-The releases of python-build-standalone come with their hashes in the package pbs-installer of the Python index: its
-`versions.json` is read, the package is never run. The wheels are those of the same index.
+The releases of python-build-standalone come with their hashes in the package pbs-installer of the
+Python index: its `versions.json` is read, the package is never run. The wheels are those of the
+same index.
 """
 
 import json
@@ -14,8 +16,27 @@ from farm.platforms.windows import windows_tools
 from tools.package_index import RemoteWheel, Wheel, release_key, wheels
 
 MACHINES = ("x86_64", "aarch64")
-FRONTEND = ("build", "importlib-metadata", "packaging", "pyproject-hooks", "setuptools", "tomli", "wheel", "zipp")
-PURE = ("astunparse", "filelock", "fsspec", "jinja2", "mpmath", "networkx", "six", "sympy", "typing-extensions")
+FRONTEND = (
+    "build",
+    "importlib-metadata",
+    "packaging",
+    "pyproject-hooks",
+    "setuptools",
+    "tomli",
+    "wheel",
+    "zipp",
+)
+PURE = (
+    "astunparse",
+    "filelock",
+    "fsspec",
+    "jinja2",
+    "mpmath",
+    "networkx",
+    "six",
+    "sympy",
+    "typing-extensions",
+)
 BUILD = ("build", "1.2.2")  # Windows has a post-release of it
 COMPILED = ("markupsafe", "numpy", "pillow", "pyyaml")
 """For one Python each."""
@@ -43,7 +64,9 @@ def text(index: str) -> str:
         lines += _python(name, listing)
     lines.append("wheels:\n")
     for wheel in [*_pure(index), *_compiled(index)]:
-        lines.append(f"  - {{package: {wheel.package}, file: {wheel.file}, sha256: {wheel.sha256}}}\n")
+        lines.append(
+            f"  - {{package: {wheel.package}, file: {wheel.file}, sha256: {wheel.sha256}}}\n"
+        )
     return "".join(lines)
 
 
@@ -54,21 +77,33 @@ def _python(name: str, listing: list[dict[str, object]]) -> Iterator[str]:
     for each in listing:
         version: dict[str, object] = each["python_version"]  # type: ignore[assignment]
         threads = "t" if version["freethreaded"] else ""
-        if version["implementation"] != "cpython" or f"py{version['major']}{version['minor']}{threads}" != name:
+        if (
+            version["implementation"] != "cpython"
+            or f"py{version['major']}{version['minor']}{threads}" != name
+        ):
             continue
         files: list[dict[str, str]] = each["files"]  # type: ignore[assignment]
         found = {
             file["arch"]: file
             for file in files
-            # `install_only`: what is needed to run it; the other archives hold what is needed to build it.
-            if file["install_only"] and file["platform"] == "linux" and file["sha256"] and file["arch"] in MACHINES
+            # `install_only`: what is needed to run it; the other archives hold what is needed to
+            # build it.
+            if file["install_only"]
+            and file["platform"] == "linux"
+            and file["sha256"]
+            and file["arch"] in MACHINES
         }
-        # A release without an archive for one of the machines is passed over: both build with the same Python.
+        # A release without an archive for one of the machines is passed over: both build with the
+        # same Python.
         if len(found) == len(MACHINES) and int(str(version["micro"])) > micro:
-            micro, best = int(str(version["micro"])), found
+            micro = int(str(version["micro"]))
+            best = found
     yield f'  {name}:\n    version: "3.{name[3:].removesuffix("t")}.{micro}"\n    files:\n'
     for machine in MACHINES:
-        yield f"      {machine}:\n        url: {best[machine]['url']}\n        sha256: {best[machine]['sha256']}\n"
+        yield (
+            f"      {machine}:\n        url: {best[machine]['url']}\n        sha256: "
+            f"{best[machine]['sha256']}\n"
+        )
 
 
 def _pure(index: str) -> Iterator[PinnedWheel]:

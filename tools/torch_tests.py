@@ -1,13 +1,15 @@
-"""PyTorch's own tests against an installed wheel: `tools/torch_tests.py --python ENV/bin/python --source TREE -o DIR`.
+"""PyTorch's own tests against an installed wheel: `tools/torch_tests.py --python ENV/bin/python
+--source TREE -o DIR`.
 
-TREE is the release's source tree, or a folder that has its `test` alone; ENV has the wheel installed, with numpy,
-pytest, expecttest and hypothesis. The tests run in a copy of `test`, so that `import torch` finds the wheel and not the
-tree. Which tests, and which failures are understood: torch_tests.yaml; --rules names another such file, of
-torchvision's tests too. Leaves in DIR logs of each file, results.json (every test) and summary.txt. Exit code 0: every
-failure is explained; 1: one is not; 2: usage.
+TREE is the release's source tree, or a folder that has its `test` alone; ENV has the wheel
+installed, with numpy, pytest, expecttest and hypothesis. The tests run in a copy of `test`, so that
+`import torch` finds the wheel and not the tree. Which tests, and which failures are understood:
+torch_tests.yaml; --rules names another such file, of torchvision's tests too. Leaves in DIR logs of
+each file, results.json (every test) and summary.txt. Exit code 0: every failure is explained; 1:
+one is not; 2: usage.
 
-This file is the pytest plugin too: it selects, and writes down each result as it comes, because a test that crashes
-takes the interpreter with it. The rest then runs in a new one.
+This file is the pytest plugin too: it selects, and writes down each result as it comes, because a
+test that crashes takes the interpreter with it. The rest then runs in a new one.
 """
 
 import argparse
@@ -50,11 +52,14 @@ def _note(line: "dict[str, Any]") -> None:
 
 
 def pytest_collection_modifyitems(items: "list[Any]") -> None:
-    """Keeps every N-th test, without those that are skipped by rule or that have a result already."""
+    """Keeps every N-th test, without those that are skipped by rule or that have a result
+    already.
+    """
     rules = _rules()
     done = {line["test"] for line in read(Path(rules["log"])) if "test" in line}
     _note({"collected": len(items)})
-    # Counted before anything is left out: the same tests are chosen in every process, also after a crash.
+    # Counted before anything is left out: the same tests are chosen in every process, also after a
+    # crash.
     share, shares = rules["share"]
     mine = items[:: rules["every"]][share::shares]
     chosen = [item for item in mine if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])]
@@ -68,9 +73,22 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 def pytest_runtest_logreport(report: Any) -> None:
     if report.when != "call" and report.outcome == "passed":
         return
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
-    outcome = "xfailed" if report.outcome == "skipped" and hasattr(report, "wasxfail") else report.outcome
-    _note({"test": report.nodeid, "outcome": outcome, "seconds": round(report.duration, 2), "text": reason[-KEPT:]})
+    if isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+    else:
+        reason = str(report.longrepr or "")
+    if report.outcome == "skipped" and hasattr(report, "wasxfail"):
+        outcome = "xfailed"
+    else:
+        outcome = report.outcome
+    _note(
+        {
+            "test": report.nodeid,
+            "outcome": outcome,
+            "seconds": round(report.duration, 2),
+            "text": reason[-KEPT:],
+        }
+    )
 
 
 # --- the command ---
@@ -80,7 +98,11 @@ def read(log: Path) -> "list[dict[str, Any]]":
     """The lines of a log, without a last one that was cut off."""
     if not log.exists():
         return []
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    return [
+        json.loads(line)
+        for line in log.read_text(encoding="utf-8").splitlines()
+        if line.endswith("}")
+    ]
 
 
 def results(log: Path) -> "dict[str, dict[str, Any]]":
@@ -102,7 +124,9 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.file["file"] if self.shares == 1 else f"{self.file['file']}-{self.share}"
+        if self.shares == 1:
+            return str(self.file["file"])
+        return f"{self.file['file']}-{self.share}"
 
 
 class Ended(NamedTuple):
@@ -116,7 +140,8 @@ class Ended(NamedTuple):
 
 def run_share(python: str, tests: Path, task: Task, rules: "dict[str, Any]", out: Path) -> Ended:
     """Runs one share of a file's tests to its end or limit."""
-    name, limit_s = task.file["file"], rules["timeout_s"][task.file["file"]]
+    name = task.file["file"]
+    limit_s = rules["timeout_s"][task.file["file"]]
     log = out / f"{task.name}.jsonl"
     log.unlink(missing_ok=True)
     own = {
@@ -128,7 +153,17 @@ def run_share(python: str, tests: Path, task: Task, rules: "dict[str, Any]", out
     environ = {**os.environ, **rules["environment"], RULES: json.dumps(own), **task.environment}
     # For `-p torch_tests`: this very file is the plugin.
     environ["PYTHONPATH"] = str(Path(__file__).parent)
-    command = [python, "-m", "pytest", "-q", "-p", "torch_tests", "-p", "no:cacheprovider", f"{name}.py"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "torch_tests",
+        "-p",
+        "no:cacheprovider",
+        f"{name}.py",
+    ]
     begun = time.monotonic()
     end = begun + limit_s
     with (out / f"{task.name}.log").open("w", encoding="utf-8") as output:
@@ -144,7 +179,9 @@ def run_share(python: str, tests: Path, task: Task, rules: "dict[str, Any]", out
             if code in (0, 1, 5):  # passed, some failed, nothing (left) to run
                 why = ""
                 break
-            crashed = [test for test, result in results(log).items() if result["outcome"] == "crashed"]
+            crashed = [
+                test for test, result in results(log).items() if result["outcome"] == "crashed"
+            ]
             # A crash is a negative code, and names its test. Everything else would only fail again.
             if code > 0 or not crashed:
                 why = f"pytest ended with exit code {code}: see {task.name}.log"
@@ -156,19 +193,32 @@ def run_share(python: str, tests: Path, task: Task, rules: "dict[str, Any]", out
     if why.startswith("stopped"):
         running = [line["test"] for line in read(log) if "test" in line][-1:]
         # The one that ran at the limit did not crash: it was stopped.
-        found = {test: r for test, r in found.items() if test not in running or r["outcome"] != "crashed"}
+        found = {
+            test: r for test, r in found.items() if test not in running or r["outcome"] != "crashed"
+        }
     return Ended(found, collected[0] if collected else 0, why, time.monotonic() - begun)
 
 
 def run_files(
-    python: str, tests: Path, files: "list[dict[str, Any]]", rules: "dict[str, Any]", out: Path, jobs: int, cards: int
+    python: str,
+    tests: Path,
+    files: "list[dict[str, Any]]",
+    rules: "dict[str, Any]",
+    out: Path,
+    jobs: int,
+    cards: int,
 ) -> "Iterator[tuple[dict[str, Any], Ended]]":
-    """Runs `jobs` shares at a time; yields each file with all that came of it, in the order of the selection."""
+    """Runs `jobs` shares at a time; yields each file with all that came of it, in the order of the
+    selection.
+    """
     tasks: list[Task] = []
     for file in files:
         shares = file.get("shares", 1)
         for share in range(shares):
-            environment = {"CUDA_VISIBLE_DEVICES": str(len(tasks) % cards)} if cards else {}
+            if cards:
+                environment = {"CUDA_VISIBLE_DEVICES": str(len(tasks) % cards)}
+            else:
+                environment = {}
             tasks.append(Task(file, share, shares, environment))
     with ThreadPoolExecutor(jobs) as pool:
         ended = pool.map(lambda task: run_share(python, tests, task, rules, out), tasks)
@@ -176,7 +226,12 @@ def run_files(
             parts = [next(ended) for _ in range(file.get("shares", 1))]
             everything = {test: result for part in parts for test, result in part.results.items()}
             why = "; ".join(dict.fromkeys(part.why for part in parts if part.why))
-            yield file, Ended(everything, max(p.collected for p in parts), why, max(p.seconds for p in parts))
+            yield (
+                file,
+                Ended(
+                    everything, max(p.collected for p in parts), why, max(p.seconds for p in parts)
+                ),
+            )
 
 
 def explanation(test: str, rules: "dict[str, str]") -> "str | None":
@@ -184,19 +239,32 @@ def explanation(test: str, rules: "dict[str, str]") -> "str | None":
     return next((reason for pattern, reason in rules.items() if fnmatchcase(test, pattern)), None)
 
 
-def report(file: "dict[str, Any]", ended: Ended, known: "dict[str, str]") -> "tuple[list[str], list[str]]":
+def report(
+    file: "dict[str, Any]", ended: Ended, known: "dict[str, str]"
+) -> "tuple[list[str], list[str]]":
     """(lines of the summary, failures without an explanation)."""
     found = ended.results
     count = Counter(result["outcome"] for result in found.values())
-    bad = {test: result for test, result in found.items() if result["outcome"] in ("failed", "crashed")}
+    bad = {
+        test: result for test, result in found.items() if result["outcome"] in ("failed", "crashed")
+    }
     unexplained = [test for test in bad if explanation(test, known) is None]
     head = f"{file['file']}: {ended.collected} collected, every {file['every']}: {len(found)} run, "
-    head += f"{count['passed']} passed, {len(bad)} failed ({len(bad) - len(unexplained)} explained), "
-    head += f"{count['xfailed']} failed as upstream expects, {count['skipped']} skipped, {ended.seconds:.0f} s"
+    head += (
+        f"{count['passed']} passed, {len(bad)} failed ({len(bad) - len(unexplained)} explained), "
+    )
+    head += (
+        f"{count['xfailed']} failed as upstream expects, {count['skipped']} skipped, "
+        f"{ended.seconds:.0f} s"
+    )
     lines = [head + (f"; {ended.why}" if ended.why else "")]
     for test, result in sorted(bad.items()):
-        lines.append(f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}")
-    skipped = (result["text"] or "no reason" for result in found.values() if result["outcome"] == "skipped")
+        lines.append(
+            f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}"
+        )
+    skipped = (
+        result["text"] or "no reason" for result in found.values() if result["outcome"] == "skipped"
+    )
     reasons = Counter(text.removeprefix("Skipped: ").splitlines()[0][:90] for text in skipped)
     lines += [f"  {number} skipped: {reason}" for reason, number in reasons.most_common(SHOWN)]
     for test, result in sorted(found.items()):
@@ -209,13 +277,23 @@ def main() -> int:
     import yaml  # noqa: PLC0415 the plugin runs where there may be none
 
     here = Path(__file__).parent
-    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--python", required=True, help="interpreter of the environment that has the wheel")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__.split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument(
+        "--python", required=True, help="interpreter of the environment that has the wheel"
+    )
     parser.add_argument("--source", required=True, type=Path, help="the release's source tree")
     parser.add_argument("--rules", type=Path, default=here / "torch_tests.yaml")
-    parser.add_argument("--file", action="append", help="only this one of the selection; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time: files, and shares of files")
-    parser.add_argument("--cards", type=int, default=0, help="give the processes the first N GPUs in turn, one each")
+    parser.add_argument(
+        "--file", action="append", help="only this one of the selection; may be repeated"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes at a time: files, and shares of files"
+    )
+    parser.add_argument(
+        "--cards", type=int, default=0, help="give the processes the first N GPUs in turn, one each"
+    )
     parser.add_argument("-o", "--output", required=True, type=Path)
     args = parser.parse_args()
     rules = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
@@ -224,14 +302,21 @@ def main() -> int:
         parser.error(f"{args.source}: no {first} in it")
     result = subprocess.run(
         [args.python, "-c", "import torch; print(torch.__version__)"],
-        capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(),  # not in a tree that has a torch
+        # not in a tree that has a torch
+        capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(),
     )  # fmt: skip
     version = result.stdout.strip()
     if version.partition("+")[0] != rules["release"]:
-        parser.error(f"{args.python}: torch is {version or 'not importable'}; the rules are for {rules['release']}")
+        parser.error(
+            f"{args.python}: torch is {version or 'not importable'}; the rules are for "
+            f"{rules['release']}"
+        )
     out = args.output.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    everything, lines, unexplained, early = {}, [f"torch {version}"], [], False
+    everything = {}
+    lines = [f"torch {version}"]
+    unexplained = []
+    early = False
     with tempfile.TemporaryDirectory(prefix="torch-tests-") as folder:
         tests = Path(shutil.copytree(args.source / "test", Path(folder, "test"), symlinks=True))
         files = [file for file in rules["selection"] if not args.file or file["file"] in args.file]
@@ -242,8 +327,14 @@ def main() -> int:
             unexplained += bad
             early = early or bool(ended.why) or not ended.results
             tests_of = list(ended.results.values())
-            everything[file["file"]] = {"collected": ended.collected, "ended_early": ended.why, "tests": tests_of}
-    (out / "results.json").write_text(json.dumps({"torch": version, "files": everything}, indent=1) + "\n")
+            everything[file["file"]] = {
+                "collected": ended.collected,
+                "ended_early": ended.why,
+                "tests": tests_of,
+            }
+    (out / "results.json").write_text(
+        json.dumps({"torch": version, "files": everything}, indent=1) + "\n"
+    )
     (out / "summary.txt").write_text("\n".join(lines) + "\n")
     return 1 if unexplained or early else 0
 

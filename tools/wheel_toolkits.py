@@ -1,4 +1,6 @@
-"""CUDA toolkits in NVIDIA's wheels, as `farm/catalog/toolkit_wheels.yaml` holds them: read from a package index."""
+"""CUDA toolkits in NVIDIA's wheels, as `farm/catalog/toolkit_wheels.yaml` holds them: read from a
+package index.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +20,8 @@ JOBS = 6
 
 
 def records(index: str, note: Callable[[str], None]) -> Iterator[tuple[str, str, str]]:
-    """Section, key and text of each toolkit of `cuda.yaml` that has the wheels of a known layout and no record yet.
+    """Section, key and text of each toolkit of `cuda.yaml` that has the wheels of a known layout
+    and no record yet.
 
     Args:
         index: The index's URL.
@@ -26,17 +29,29 @@ def records(index: str, note: Callable[[str], None]) -> Iterator[tuple[str, str,
     """
     known = catalog.wheel_toolkits()
     by_major = {release_key(cuda)[0]: toolkit for cuda, toolkit in known.items()}
-    missing = [cuda for cuda in catalog.toolkits() if cuda not in known and release_key(cuda)[0] in by_major]
+    missing = [
+        cuda
+        for cuda in catalog.toolkits()
+        if cuda not in known and release_key(cuda)[0] in by_major
+    ]
     if not missing:
         return
     metas = list(wheels(index, "cuda-toolkit"))
     like = by_major[release_key(missing[0])[0]]
     packages = sorted({package for names in like.components.values() for package in names})
     with ThreadPoolExecutor(JOBS) as pool:
-        listed = dict(zip(packages, pool.map(lambda package: list(wheels(index, package)), packages), strict=True))
+        listed = dict(
+            zip(
+                packages,
+                pool.map(lambda package: list(wheels(index, package)), packages),
+                strict=True,
+            )
+        )
         for cuda in missing:
             release = release_key(catalog.toolkits()[cuda].release)
-            meta = max((w for w in metas if release_key(w.version)[:3] == release), key=_age, default=None)
+            meta = max(
+                (w for w in metas if release_key(w.version)[:3] == release), key=_age, default=None
+            )
             if meta is None:
                 note(f"CUDA {cuda}: the index has no cuda-toolkit of its release")
                 continue
@@ -54,14 +69,22 @@ def records(index: str, note: Callable[[str], None]) -> Iterator[tuple[str, str,
             files = [wheel for found in chosen.values() for wheel in found]
             strange = [text for text in pool.map(lambda wheel: _unlike(wheel, like), files) if text]
             if short or strange:
-                note(f"CUDA {cuda}: not as {like.layout}: {', '.join([*short, *strange])}; write a layout")
+                note(
+                    f"CUDA {cuda}: not as {like.layout}: {', '.join([*short, *strange])}; write a "
+                    "layout"
+                )
                 continue
             yield "toolkits", cuda, _record(cuda, like.layout, chosen)
 
 
 def versions(requirements: list[str]) -> dict[str, str]:
-    """The version by package that a cuda-toolkit asks for: that of `==13.1.115.*`, the least of `<14,>=13.1.115`."""
-    found = (re.match(r"([a-z0-9-]+)\s*\(?(?:==|<\d+,>=)([\d.]+?)(?:\.\*)?\)?;", line) for line in requirements)
+    """The version by package that a cuda-toolkit asks for: that of `==13.1.115.*`, the least of
+    `<14,>=13.1.115`.
+    """
+    found = (
+        re.match(r"([a-z0-9-]+)\s*\(?(?:==|<\d+,>=)([\d.]+?)(?:\.\*)?\)?;", line)
+        for line in requirements
+    )
     return {match[1]: match[2] for match in found if match}
 
 
@@ -71,14 +94,22 @@ def _age(wheel: Wheel) -> tuple[int, ...]:
 
 def _unlike(wheel: Wheel, like: WheelToolkit) -> str | None:
     """Paths of a wheel that differ from its layout; None: no path does."""
-    names = [name for name in RemoteWheel(wheel).names if ".dist-info/" not in name and name != "nvidia/__init__.py"]
+    names = [
+        name
+        for name in RemoteWheel(wheel).names
+        if ".dist-info/" not in name and name != "nvidia/__init__.py"
+    ]
     outside = next((name for name in names if not name.startswith(f"{like.folder}/")), None)
     if outside:
         return f"{wheel.file} has {outside}"
     held = like.libraries.get(re.sub(r"[-_.]+", "-", wheel.file.partition("-")[0]))
     if held is None or "win" in wheel.platform:
         return None
-    lost = [one for one in held.files if not any(fnmatchcase(name, f"{like.folder}/lib/{one}") for name in names)]
+    lost = [
+        one
+        for one in held.files
+        if not any(fnmatchcase(name, f"{like.folder}/lib/{one}") for name in names)
+    ]
     return f"{wheel.file} has no {lost[0]}" if lost else None
 
 

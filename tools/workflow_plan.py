@@ -1,10 +1,11 @@
 """Outputs of the plan jobs of the workflows, one `name=value` a line, for $GITHUB_OUTPUT.
 
-    python3 tools/workflow_plan.py chunk MATRIX.json NUMBER    # build=… and smoke=…, each `{"include": […]}`
-    python3 tools/workflow_plan.py labels MATRIX.json [JSON]   # labels=…: those given, else the first smoke test's
+    python3 tools/workflow_plan.py chunk MATRIX.json NUMBER    # build=… and smoke=…, each
+    `{"include": […]}` python3 tools/workflow_plan.py labels MATRIX.json [JSON]   # labels=…: those
+    given, else the first smoke test's
 
-MATRIX.json is what `farm matrix --format github` printed. Standard library only. What people typed is checked: an
-output is one line of JSON, whatever they typed.
+MATRIX.json is what `farm matrix --format github` printed. Standard library only. What people typed
+is checked: an output is one line of JSON, whatever they typed.
 """
 
 import argparse
@@ -38,20 +39,29 @@ def labels(matrix: dict[str, list[list[dict[str, Any]]]], given: str) -> dict[st
     if not given:
         return {"labels": matrix["smoke"][0][0]["runs_on"]}
     found = json.loads(given)
-    if not isinstance(found, list) or not found or not all(isinstance(x, str) and LABEL.fullmatch(x) for x in found):
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(x, str) and LABEL.fullmatch(x) for x in found)
+    ):
         raise ValueError("labels: expected a JSON list of labels")
     return {"labels": found}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("what", choices=["chunk", "labels"])
     parser.add_argument("matrix", type=Path)
     parser.add_argument("given", nargs="?", default="")
     args = parser.parse_args()
     matrix = json.loads(args.matrix.read_text(encoding="utf-8"))
     try:
-        found = chunk(matrix, args.given) if args.what == "chunk" else labels(matrix, args.given)
+        if args.what == "chunk":
+            found = chunk(matrix, args.given)
+        else:
+            found = labels(matrix, args.given)
     except (ValueError, RecursionError) as error:
         # GitHub shows such a line as an annotation of the job.
         print(f"::error::{error}", file=sys.stderr)

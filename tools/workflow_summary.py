@@ -1,8 +1,10 @@
-"""The table in the job page of a build-wheels run: what became of each build, and how pip gets at it.
+"""The table in the job page of a build-wheels run: what became of each build, and how pip gets at
+it.
 
     python3 tools/workflow_summary.py --matrix matrix.json --jobs jobs.jsonl --published FOLDER
 
-Standard library only: it runs on a hosted machine without the farm. Names and pip lines are untrusted.
+Standard library only: it runs on a hosted machine without the farm. Names and pip lines are
+untrusted.
 """
 
 import argparse
@@ -12,7 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 STAGES = ("build", "verify", "publish", "smoke")
-MARKS = {"success": "✅", "failure": "❌", "cancelled": "🚫", "skipped": "not run", "timed_out": "⏱", None: "…"}
+MARKS = {
+    "success": "✅",
+    "failure": "❌",
+    "cancelled": "🚫",
+    "skipped": "not run",
+    "timed_out": "⏱",
+    None: "…",
+}
 MAX_CELL = 400
 MAX_FILE = 1 << 16
 
@@ -42,17 +51,23 @@ def cell(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(allow_abbrev=False, description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--matrix", type=Path, required=True)
     parser.add_argument("--jobs", type=Path, required=True)
     parser.add_argument("--published", type=Path, required=True)
     args = parser.parse_args()
-    names = [entry["name"] for entry in json.loads(args.matrix.read_text(encoding="utf-8"))["include"]]
+    names = [
+        entry["name"] for entry in json.loads(args.matrix.read_text(encoding="utf-8"))["include"]
+    ]
     rows = [json.loads(line) for line in args.jobs.read_text(encoding="utf-8").splitlines() if line]
     pip = {}
     for file in args.published.glob("published */published.json"):
         if file.stat().st_size <= MAX_FILE:
-            pip[file.parent.name.removeprefix("published ")] = str(json.loads(file.read_text(encoding="utf-8"))["pip"])
+            pip[file.parent.name.removeprefix("published ")] = str(
+                json.loads(file.read_text(encoding="utf-8"))["pip"]
+            )
     print(table(names, {row["name"]: row["conclusion"] for row in rows}, pip), end="")
 
 

@@ -1,7 +1,9 @@
-"""Looks at a Windows machine before a build downloads anything, and says all that is missing at once.
+"""Looks at a Windows machine before a build downloads anything, and says all that is missing at
+once.
 
-Usage: check_machine.py PLAN.json GB, in the environment of vcvarsall.bat; GB: the disk that the build takes.
-Exit codes: 0 nothing stops the build, 3 the machine lacks something, 9 an archive cannot be reached.
+Usage: check_machine.py PLAN.json GB, in the environment of vcvarsall.bat; GB: the disk that the
+build takes. Exit codes: 0 nothing stops the build, 3 the machine lacks something, 9 an archive
+cannot be reached.
 """
 
 import json
@@ -43,7 +45,10 @@ def compiler() -> Iterator[Lack]:
         yield Lack(3, text, setup("--add Microsoft.VisualStudio.Component.Windows10SDK.19041"))
     cl = shutil.which("cl.exe")
     if cl and not (Path(cl).parent / ENGLISH / "clui.dll").is_file():
-        text = "cl.exe has no English messages: Ninja and sccache may not understand which files it includes"
+        text = (
+            "cl.exe has no English messages: Ninja and sccache may not understand which files "
+            "it includes"
+        )
         yield Lack(0, text, setup("--addProductLang en-US"))
 
 
@@ -54,15 +59,30 @@ def room(plan: dict[str, Any], disk_gb: float) -> Iterator[Lack]:
     )  # packed, and about three times that unpacked
     free = shutil.disk_usage(FARM).free / 1e9
     if free < wanted and not (FARM / "src/build").exists():
-        text = f"{free:.0f} GB are free on the disk of C:\\farm, the build takes about {wanted:.0f} GB (estimated)"
-        yield Lack(3, text, "make room, or move C:\\farm to another drive and: cmd /c mklink /J C:\\farm D:\\farm")
+        text = (
+            f"{free:.0f} GB are free on the disk of C:\\farm, the build takes about "
+            f"{wanted:.0f} GB (estimated)"
+        )
+        yield Lack(
+            3,
+            text,
+            "make room, or move C:\\farm to another drive and: cmd /c mklink /J C:\\farm D:\\farm",
+        )
     memory = count_jobs.memory() / 1e9
     if memory < plan["memory_per_job_gb"]:
         text = f"{memory:.1f} GB of memory, one compiler takes up to {plan['memory_per_job_gb']} GB"
-        yield Lack(0, text, "enlarge the page file: SystemPropertiesPerformance.exe, Advanced, Virtual memory")
+        yield Lack(
+            0,
+            text,
+            "enlarge the page file: SystemPropertiesPerformance.exe, Advanced, Virtual memory",
+        )
     if not long_paths():
-        cure = f"as administrator: reg add HKLM\\{LONG_PATHS} /v LongPathsEnabled /t REG_DWORD /d 1 /f"
-        yield Lack(0, "LongPathsEnabled is not 1: paths of more than 259 characters cannot be opened", cure)
+        cure = (
+            f"as administrator: reg add HKLM\\{LONG_PATHS} /v LongPathsEnabled /t REG_DWORD /d 1 /f"
+        )
+        yield Lack(
+            0, "LongPathsEnabled is not 1: paths of more than 259 characters cannot be opened", cure
+        )
 
 
 def long_paths() -> bool:
@@ -79,7 +99,9 @@ def long_paths() -> bool:
 
 
 def downloads(plan: dict[str, Any]) -> Iterator[tuple[list[str], str, int]]:
-    """Addresses, sha256 and bytes of each file that is not there yet; of small tools the bytes do not count."""
+    """Addresses, sha256 and bytes of each file that is not there yet; of small tools the bytes do
+    not count.
+    """
     for tool in plan["windows"]["tools"]:
         receipt = FARM / f"tools/{tool['name']}.ok"
         if not (receipt.is_file() and receipt.read_text() == tool["sha256"]):
@@ -97,19 +119,26 @@ def unreachable(urls: list[str], sha256: str) -> Lack | None:
     own = os.environ.get("FARM_ARCHIVES", "").rstrip("/")
     if own and not own.lower().startswith(("http://", "https://")) and Path(own, name).is_file():
         return None
-    mirrors = [f"{own}/{name}"] if own.lower().startswith(("http://", "https://")) else []
+    if own.lower().startswith(("http://", "https://")):
+        mirrors = [f"{own}/{name}"]
+    else:
+        mirrors = []
     reason = ""
     for place in (*mirrors, *urls):
         if not (reason := toolkit.reach(place)):
             return None
     text = f"{toolkit.public_url(urls[0])} cannot be reached: {reason}"
-    return Lack(9, text, f"put {name} (sha256 {sha256}) into a folder, and: set FARM_ARCHIVES=FOLDER")
+    return Lack(
+        9, text, f"put {name} (sha256 {sha256}) into a folder, and: set FARM_ARCHIVES=FOLDER"
+    )
 
 
 def archives(plan: dict[str, Any]) -> Iterator[Lack]:
     """The files that cannot be downloaded."""
     with ThreadPoolExecutor(8) as pool:
-        yield from filter(None, pool.map(lambda each: unreachable(*each[:2]), list(downloads(plan))))
+        yield from filter(
+            None, pool.map(lambda each: unreachable(*each[:2]), list(downloads(plan)))
+        )
 
 
 def main(argv: list[str]) -> int:

@@ -1,8 +1,10 @@
-"""Copies the shared libraries that a wheel's own libraries load from this system: what repair may vendor.
+"""Copies the shared libraries that a wheel's own libraries load from this system: what repair may
+vendor.
 
-Usage: collect_libraries.py [--exclude PATTERN]... WHEEL_FOLDER DEST [PATTERN...]. Runs in the build image, where the
-dynamic linker answers. The patterns are of libraries that others open by name: no library names them, the linker's
-cache does. `--exclude`: what is never vendored, since the driver or another wheel has it. CUDA's libraries are 3 GB.
+Usage: collect_libraries.py [--exclude PATTERN]... WHEEL_FOLDER DEST [PATTERN...]. Runs in the build
+image, where the dynamic linker answers. The patterns are of libraries that others open by name: no
+library names them, the linker's cache does. `--exclude`: what is never vendored, since the driver
+or another wheel has it. CUDA's libraries are 3 GB.
 """
 
 import argparse
@@ -32,7 +34,9 @@ def main() -> int:
         with zipfile.ZipFile(wheels[0]) as archive:
             archive.extractall(folder)
         for library in sorted(Path(folder).rglob("*.so*")):
-            answer = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False).stdout
+            answer = subprocess.run(
+                ["ldd", str(library)], capture_output=True, text=True, check=False
+            ).stdout
             for name, path in re.findall(r"^\s*(\S+) => (/.+) \(", answer, re.MULTILINE):
                 if not path.startswith(folder):
                     copy(name, path, args.dest, args.exclude)

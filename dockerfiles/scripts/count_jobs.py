@@ -1,4 +1,5 @@
-"""Prints how many compilers fit this machine: as many as it has cores, and no more than its memory holds.
+"""Prints how many compilers fit this machine: as many as it has cores, and no more than its memory
+holds.
 
 Usage: count_jobs.py GB_PER_JOB. Of a container the memory limit is not seen:
 there the engine sets FARM_JOBS.
@@ -14,7 +15,15 @@ class MemoryStatus(ctypes.Structure):
 
     _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
         (name, ctypes.c_uint64)
-        for name in ("total", "free", "page_total", "page_free", "virtual", "virtual_free", "extended")
+        for name in (
+            "total",
+            "free",
+            "page_total",
+            "page_free",
+            "virtual",
+            "virtual_free",
+            "extended",
+        )
     ]
 
 
@@ -29,7 +38,9 @@ def memory() -> int:
 
 
 def jobs(cores: int, total: int, per_job_gb: float) -> int:
-    """At least one. 10**9 bytes are a GB; Python's numbers do not overflow as cmd's 32-bit ones do."""
+    """At least one. 10**9 bytes are a GB; Python's numbers do not overflow as cmd's 32-bit ones
+    do.
+    """
     return max(1, min(cores, int(total / (per_job_gb * 1e9))))
 
 

@@ -1,11 +1,11 @@
 """Downloads pinned archives, checks their sha256 and unpacks the members that are wanted.
 
-Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py, downloads as that does (FARM_ARCHIVES) and
-exits with its codes.
+Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py, downloads as that does
+(FARM_ARCHIVES) and exits with its codes.
 
-The manifest is a list of `{name, version, url, sha256, max_mb, members, mirrors}`; `members` maps a pattern (fnmatch)
-to a place below FOLDER, a folder if it ends in a slash; `mirrors` are asked after `url`. FOLDER/NAME.ok records what
-is there; it is not downloaded again.
+The manifest is a list of `{name, version, url, sha256, max_mb, members, mirrors}`; `members` maps a
+pattern (fnmatch) to a place below FOLDER, a folder if it ends in a slash; `mirrors` are asked after
+`url`. FOLDER/NAME.ok records what is there; it is not downloaded again.
 """
 
 import errno
@@ -52,7 +52,8 @@ def fetched(tool: dict[str, Any], url: str, target: Path) -> None:
                 raise
             if attempt == ATTEMPTS:
                 raise toolkit.NetworkError(
-                    f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "
+                    f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into "
+                    "a folder and "
                     "set FARM_ARCHIVES to it (for an image its URL: archives in ci/farm.yaml)"
                 ) from None
     digest = toolkit.digest(target)
@@ -78,14 +79,18 @@ def members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 def unpack(tool: dict[str, Any], path: Path, folder: Path) -> None:
     """The members that are wanted; every pattern must find one."""
-    found, left = set(), toolkit.EXPANSION * (tool["max_mb"] << 20)
+    found = set()
+    left = toolkit.EXPANSION * (tool["max_mb"] << 20)
     try:
         for name, body in members(path):
             for pattern, place in tool["members"].items():
                 if not fnmatch.fnmatchcase(name, pattern):
                     continue
                 parts = toolkit._parts(name, windows=True)
-                target = folder / place / parts[-1] if place.endswith("/") else folder / place
+                if place.endswith("/"):
+                    target = folder / place / parts[-1]
+                else:
+                    target = folder / place
                 target.parent.mkdir(parents=True, exist_ok=True)
                 content = body.read(left + 1)
                 left -= len(content)
@@ -104,7 +109,8 @@ def unpack(tool: dict[str, Any], path: Path, folder: Path) -> None:
 
 def main(argv: list[str]) -> int:
     """Fetch what is not there; one line and an exit code when something fails."""
-    manifest, folder = json.loads(Path(argv[0]).read_text(encoding="utf-8")), Path(argv[1])
+    manifest = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
+    folder = Path(argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     try:
         for tool in manifest:
@@ -118,7 +124,9 @@ def main(argv: list[str]) -> int:
                 download(tool, archive)
                 unpack(tool, archive, folder)
             finally:
-                shutil.rmtree(stage, ignore_errors=True)  # a virus scanner may have it open; it lies in C:\farm\t
+                shutil.rmtree(
+                    stage, ignore_errors=True
+                )  # a virus scanner may have it open; it lies in C:\farm\t
             receipt.write_text(tool["sha256"])
             toolkit.say(f"{tool['name']}: {tool['version']}, sha256 as pinned")
     except toolkit.InstallError as error:

@@ -1,7 +1,7 @@
 """Runs a batch file and shows what it writes into its log, while it runs.
 
-Usage: follow_cmd.py BATCH LOG. Ends with the batch file's exit code. What that prints itself stands in its log as
-well, so it is shown only where no log came to be. The log must not be there before.
+Usage: follow_cmd.py BATCH LOG. Ends with the batch file's exit code. What that prints itself stands
+in its log as well, so it is shown only where no log came to be. The log must not be there before.
 """
 
 import shutil
@@ -19,7 +19,10 @@ def follow(batch: str, log: Path) -> int:
     shown = 0
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            ["cmd", "/d", "/c", batch], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            ["cmd", "/d", "/c", batch],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         while True:
             ended = process.poll() is not None
@@ -35,7 +38,9 @@ def follow(batch: str, log: Path) -> int:
 
 
 def show(log: Path, since: int) -> int:
-    """Shows the log from a byte on; returns how many there were. It is not held open: others write it."""
+    """Shows the log from a byte on; returns how many there were. It is not held open: others write
+    it.
+    """
     count = 0
     try:
         with log.open("rb") as stream:

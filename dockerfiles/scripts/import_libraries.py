@@ -1,10 +1,13 @@
-"""Makes the import libraries (NAME.lib) that NVIDIA's wheels for Windows lack, by lib.exe of Visual Studio.
+"""Makes the import libraries (NAME.lib) that NVIDIA's wheels for Windows lack, by lib.exe of Visual
+Studio.
 
-Usage: import_libraries.py CUDA_FOLDER, with lib.exe on PATH. One file, standard library, Python 3.9+.
+Usage: import_libraries.py CUDA_FOLDER, with lib.exe on PATH. One file, standard library, Python
+3.9+.
 
-The wheels have the DLLs of cuBLAS, cuFFT, cuRAND, cuSOLVER, cuSPARSE, NVRTC and cuDNN, and no .lib to link with; their
-archives have both. The names that a DLL exports are all that such a library says. What lib/x64 has already is kept.
-Exit codes: 0 done, 3 lib.exe is missing or failed, 9 a DLL cannot be read.
+The wheels have the DLLs of cuBLAS, cuFFT, cuRAND, cuSOLVER, cuSPARSE, NVRTC and cuDNN, and no .lib
+to link with; their archives have both. The names that a DLL exports are all that such a library
+says. What lib/x64 has already is kept. Exit codes: 0 done, 3 lib.exe is missing or failed, 9 a DLL
+cannot be read.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import time
 from pathlib import Path
 
 DLL_FOLDERS = ("bin", "bin/x86_64")
-# cublas64_13.dll is linked as cublas.lib, nvJitLink_130_0.dll as nvJitLink.lib; nvrtc64_130_0.alt.dll is a second copy.
+# cublas64_13.dll is linked as cublas.lib, nvJitLink_130_0.dll as nvJitLink.lib;
+# nvrtc64_130_0.alt.dll is a second copy.
 LINKED = re.compile(r"([A-Za-z][\w-]*?)(?:64)?_[0-9][0-9._]*\.dll", re.IGNORECASE)
 MAX_NAMES = 65536
 HELD_S = 10.0  # how long a virus scanner may have a new file open
@@ -58,7 +62,9 @@ def exports(data: bytes) -> list[tuple[str, bool]]:
 
         if not table:
             return []
-        functions, names, function_table, name_table, ordinals = struct.unpack_from("<5I", data, section(table)[0] + 20)
+        functions, names, function_table, name_table, ordinals = struct.unpack_from(
+            "<5I", data, section(table)[0] + 20
+        )
         if max(functions, names) > MAX_NAMES:
             raise DllError(f"more than {MAX_NAMES} names")
         found = []
@@ -67,7 +73,12 @@ def exports(data: bytes) -> list[tuple[str, bool]]:
             (ordinal,) = struct.unpack_from("<H", data, section(ordinals)[0] + 2 * number)
             (address,) = struct.unpack_from("<I", data, section(function_table)[0] + 4 * ordinal)
             start = section(where)[0]
-            found.append((data[start : data.index(b"\0", start)].decode("ascii"), not section(address)[1] & CODE))
+            found.append(
+                (
+                    data[start : data.index(b"\0", start)].decode("ascii"),
+                    not section(address)[1] & CODE,
+                )
+            )
     except (struct.error, ValueError) as error:
         raise DllError(f"damaged: {error}") from None
     return found
@@ -88,7 +99,8 @@ def make(dll: Path, target: Path) -> None:
         subprocess.CalledProcessError: lib.exe failed.
     """
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        text, made = Path(folder, "names.def"), Path(folder, target.name)
+        text = Path(folder, "names.def")
+        made = Path(folder, target.name)
         text.write_text(definition(dll.name, exports(dll.read_bytes())), encoding="ascii")
         command = ["lib.exe", "/nologo", "/machine:x64", f"/def:{text}", f"/out:{made}"]
         subprocess.run(command, check=True)

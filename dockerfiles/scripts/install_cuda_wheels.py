@@ -1,9 +1,11 @@
-"""Completes a CUDA toolkit that the farm unpacked out of NVIDIA's wheels, as nvcc, CMake and linkers expect one.
+"""Completes a CUDA toolkit that the farm unpacked out of NVIDIA's wheels, as nvcc, CMake and
+linkers expect one.
 
 Usage: install_cuda_wheels.py PREFIX. Runs as root in an image build.
 
-The wheels have `lib` where nvcc looks in `lib64`, libraries under the names with a version alone, and no libcuda.so to
-link with, since that is the driver's. Exit codes: 0 done, 9 something is missing.
+The wheels have `lib` where nvcc looks in `lib64`, libraries under the names with a version alone,
+and no libcuda.so to link with, since that is the driver's. Exit codes: 0 done, 9 something is
+missing.
 """
 
 import shutil

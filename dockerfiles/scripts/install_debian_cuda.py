@@ -1,12 +1,14 @@
-"""Installs chosen files of the distribution's CUDA packages: the compiler and libraries that a recipe names.
+"""Installs chosen files of the distribution's CUDA packages: the compiler and libraries that a
+recipe names.
 
 Usage: install_debian_cuda.py MANIFEST.json. Runs as root in an image build, after `apt-get update`.
 
-The packages' own dependencies would bring 1.6 GB to download and 7.9 GB to disk; a toolkit needs a tenth of it.
-apt names each package's address, size and signed sha256. A part with a pinned `head` (length, sha256) is
-fetched only that far when the version is the pinned one and the mirror allows ranges: nvidia-cuda-dev begins
-with its headers and goes on with 770 MB of static libraries. Everything else is fetched whole and checked
-against apt's hash. Exit codes: 0 done, 2 bad manifest, 9 a download failed.
+The packages' own dependencies would bring 1.6 GB to download and 7.9 GB to disk; a toolkit needs a
+tenth of it. apt names each package's address, size and signed sha256. A part with a pinned `head`
+(length, sha256) is fetched only that far when the version is the pinned one and the mirror allows
+ranges: nvidia-cuda-dev begins with its headers and goes on with 770 MB of static libraries.
+Everything else is fetched whole and checked against apt's hash. Exit codes: 0 done, 2 bad manifest,
+9 a download failed.
 """
 
 import fnmatch
@@ -36,7 +38,12 @@ class FailedError(Exception):
 
 def uris(package: str) -> tuple[str, str, int]:
     """(address, file name, size in bytes) of the package's candidate version, as apt knows it."""
-    out = subprocess.run(["apt-get", "download", "--print-uris", package], capture_output=True, text=True, check=False)
+    out = subprocess.run(
+        ["apt-get", "download", "--print-uris", package],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     match = re.search(r"^'([^']+)' (\S+) (\d+)", out.stdout, re.MULTILINE)
     if not match:
         raise FailedError(f"apt knows no package {package}: {out.stderr.strip()[-300:]}")
@@ -57,7 +64,11 @@ def fetch_head(address: str, head: dict[str, Any]) -> Optional[bytes]:
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             data: bytes = answer.read(head["bytes"])
-    except (OSError, ValueError, http.client.HTTPException) as error:  # apt may also name a cdrom: or mirror: address
+    except (
+        OSError,
+        ValueError,
+        http.client.HTTPException,
+    ) as error:  # apt may also name a cdrom: or mirror: address
         print(f"  the beginning alone cannot be had ({error}); fetching the whole package")
         return None
     if hashlib.sha256(data).hexdigest() != head["sha256"]:
@@ -96,7 +107,9 @@ def data_stream(deb: bytes) -> bytes:
 
 
 def unpack(deb: bytes, patterns: list[str], root: str, complete: bool) -> list[str]:
-    """Writes the members that match; returns their names. A truncated package ends where its bytes end."""
+    """Writes the members that match; returns their names. A truncated package ends where its bytes
+    end.
+    """
     written = []
     under_way = None
     try:
@@ -123,7 +136,9 @@ def unpack(deb: bytes, patterns: list[str], root: str, complete: bool) -> list[s
 
 
 def link(root: str, written: list[str], name: str) -> Path:
-    """Makes the development symlink libX.so beside the library that it names; returns their folder."""
+    """Makes the development symlink libX.so beside the library that it names; returns their
+    folder.
+    """
     stem = name + "."
     found = sorted(w for w in written if w.rsplit("/", 1)[-1].startswith(stem))
     if not found:
@@ -136,7 +151,9 @@ def link(root: str, written: list[str], name: str) -> Path:
 
 
 def stub(root: str, header: str, soname: str) -> None:
-    """Makes stubs/libX.so with an empty function for every name of the driver's interface in the header."""
+    """Makes stubs/libX.so with an empty function for every name of the driver's interface in the
+    header.
+    """
     text = Path(root, header).read_text(encoding="utf-8", errors="replace")
     names = sorted(set(re.findall(r"\bcu[A-Z][A-Za-z0-9_]*", text)))
     if not names:
@@ -148,7 +165,17 @@ def stub(root: str, header: str, soname: str) -> None:
     compilers = sorted(path for path in Path("/usr/bin").glob("gcc-*") if path.name[4:].isdigit())
     if not compilers:
         raise FailedError(f"{soname} cannot be made: there is no /usr/bin/gcc-<version>")
-    command = [str(compilers[0]), "-shared", "-fPIC", "-x", "c", "-", f"-Wl,-soname,{soname}", "-o", f"{library}.so"]
+    command = [
+        str(compilers[0]),
+        "-shared",
+        "-fPIC",
+        "-x",
+        "c",
+        "-",
+        f"-Wl,-soname,{soname}",
+        "-o",
+        f"{library}.so",
+    ]
     done = subprocess.run(command, input=code, text=True, check=False, stderr=subprocess.PIPE)
     if done.returncode:
         raise FailedError(f"{soname} cannot be made: {done.stderr[-300:]}")
@@ -173,9 +200,14 @@ def install(part: dict[str, Any], root: str) -> None:
         return
     package = part["package"]
     address, file_name, size = uris(package)
-    version, head, deb = version_of(file_name), part.get("head"), None
+    version = version_of(file_name)
+    head = part.get("head")
+    deb = None
     if head and head["version"] == version:
-        print(f"{package} {version}: the first {head['bytes'] / 1e6:.1f} of {size / 1e6:.1f} MB", flush=True)
+        print(
+            f"{package} {version}: the first {head['bytes'] / 1e6:.1f} of {size / 1e6:.1f} MB",
+            flush=True,
+        )
         deb = fetch_head(address, head)
     complete = deb is None
     if deb is None:
@@ -193,7 +225,9 @@ def install(part: dict[str, Any], root: str) -> None:
             (folder_of_library / part["empty_archive"]).write_bytes(MAGIC)
         if part.get("link_script"):
             shared = part["link"].removeprefix("lib").removesuffix(".so")
-            (folder_of_library / part["link_script"]).write_text(f"INPUT ( -l{shared} )\n", encoding="utf-8")
+            (folder_of_library / part["link_script"]).write_text(
+                f"INPUT ( -l{shared} )\n", encoding="utf-8"
+            )
     if part.get("stub"):
         stub(root, written[0], part["stub"])
 
@@ -201,12 +235,17 @@ def install(part: dict[str, Any], root: str) -> None:
 def main() -> int:
     try:
         manifest = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-        schema, parts, root = manifest.get("schema"), manifest["parts"], manifest.get("root", "/")
+        schema = manifest.get("schema")
+        parts = manifest["parts"]
+        root = manifest.get("root", "/")
     except (IndexError, OSError, ValueError, AttributeError, KeyError) as error:
         print(f"install_debian_cuda: no manifest: {error!r}", file=sys.stderr)
         return 2
     if schema != SCHEMA:
-        print(f"install_debian_cuda: {sys.argv[1]}: expected schema {SCHEMA}, not {schema!r}", file=sys.stderr)
+        print(
+            f"install_debian_cuda: {sys.argv[1]}: expected schema {SCHEMA}, not {schema!r}",
+            file=sys.stderr,
+        )
         return 2
     try:
         for part in parts:

@@ -3,9 +3,10 @@
 
     python3 install_python.py URL SHA256 VERSION PREFIX
 
-The image's own Python runs it, 3.9 or newer. FARM_ARCHIVES, a folder or the URL of one, is where the archive is looked
-for first, by its name. In the archive all lies below `python/`. The compilers that its `sysconfig` names are those of
-the machine that it was built on: they become `cc` and `c++`, which a build replaces by CC and CXX.
+The image's own Python runs it, 3.9 or newer. FARM_ARCHIVES, a folder or the URL of one, is where
+the archive is looked for first, by its name. In the archive all lies below `python/`. The compilers
+that its `sysconfig` names are those of the machine that it was built on: they become `cc` and
+`c++`, which a build replaces by CC and CXX.
 
 Exit codes: 0 done, 6 the archive is not what was pinned, 9 network or disk.
 """
@@ -23,7 +24,10 @@ from install_toolkit import ArchiveError, InstallError, digest, fetch, from_arch
 
 LIMIT = 256 << 20
 TOP = "python"
-ASK = "import sys, sysconfig; print(sys.version.split()[0], int(bool(sysconfig.get_config_var('Py_GIL_DISABLED'))))"
+ASK = (
+    "import sys, sysconfig; print(sys.version.split()[0], "
+    "int(bool(sysconfig.get_config_var('Py_GIL_DISABLED'))))"
+)
 OTHERS_COMPILERS = (
     (re.compile(r"[\w/.-]*clang\+\+"), "c++"),
     (re.compile(r"[\w/.-]*clang(?![\w+])"), "cc"),
@@ -75,10 +79,19 @@ def install(url: str, sha256: str, version: str, prefix: Path) -> None:
         unpack(archive, prefix)
     for file in sorted(prefix.glob("lib/python3*/_sysconfigdata_*.py")):
         file.write_text(localized(file.read_text(encoding="utf-8"), prefix), encoding="utf-8")
-    result = subprocess.run([str(prefix / "bin/python3"), "-I", "-c", ASK], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [str(prefix / "bin/python3"), "-I", "-c", ASK], capture_output=True, text=True, check=False
+    )
     answer = result.stdout.split()
-    if result.returncode or answer[0] != version.rstrip("t") or (answer[1] == "1") != version.endswith("t"):
-        raise ArchiveError(f"{public_url(url)}: no Python {version}: {(result.stdout or result.stderr)[-300:].strip()}")
+    if (
+        result.returncode
+        or answer[0] != version.rstrip("t")
+        or (answer[1] == "1") != version.endswith("t")
+    ):
+        raise ArchiveError(
+            f"{public_url(url)}: no Python {version}: "
+            f"{(result.stdout or result.stderr)[-300:].strip()}"
+        )
     print(f"Python {version} in {prefix}")
 
 
@@ -90,7 +103,10 @@ def main() -> int:
         print(f"install_python: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"install_python: {error}; check the network, disk space and permissions", file=sys.stderr)
+        print(
+            f"install_python: {error}; check the network, disk space and permissions",
+            file=sys.stderr,
+        )
         return 9
     return 0
 

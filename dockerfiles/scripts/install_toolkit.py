@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Installs a CUDA toolkit from NVIDIA's redist archives: download, check, unpack, merge. Driverless.
+"""Installs a CUDA toolkit from NVIDIA's redist archives: download, check, unpack, merge.
+Driverless.
 
-    python install_toolkit.py MANIFEST.json --prefix DIR [--cache DIR] [--keep-archives] [--msbuild-dir DIR]
+    python install_toolkit.py MANIFEST.json --prefix DIR [--cache DIR] [--keep-archives]
+    [--msbuild-dir DIR]
 
-One file, standard library, Python 3.9+, Linux and Windows: it runs inside an image build, without the farm.
-The manifest is written by the farm (`farm.catalog.redist.install_manifest`).
+One file, standard library, Python 3.9+, Linux and Windows: it runs inside an image build, without
+the farm. The manifest is written by the farm (`farm.catalog.redist.install_manifest`).
 
-Everything is unpacked beside the prefix first and merged when all of it is there. If anything fails the
-prefix is as it was before. `PREFIX/.redist.json` records what was installed; that is not downloaded again.
+Everything is unpacked beside the prefix first and merged when all of it is there. If anything fails
+the prefix is as it was before. `PREFIX/.redist.json` records what was installed; that is not
+downloaded again.
 
-FARM_ARCHIVES, a folder or the URL of one, is where each archive is looked for first, by its file name. On Windows
-curl.exe downloads: Python finds no root certificates in a fresh container (docker-library/python#359).
+FARM_ARCHIVES, a folder or the URL of one, is where each archive is looked for first, by its file
+name. On Windows curl.exe downloads: Python finds no root certificates in a fresh container
+(docker-library/python#359).
 
-Exit codes: 0 done, 2 bad manifest or arguments, 6 an archive is not what was pinned, is not safe to unpack or
-does not fit the others, 9 network, disk or machine.
+Exit codes: 0 done, 2 bad manifest or arguments, 6 an archive is not what was pinned, is not safe to
+unpack or does not fit the others, 9 network, disk or machine.
 """
 
 from __future__ import annotations
@@ -57,16 +61,33 @@ HELD_S = 10.0  # how long a virus scanner may have a new file open
 TIMEOUT_S = 60.0
 MAX_WAIT_S = 60.0
 MAX_MEMBERS = 50_000
-MAX_READ = 4 << 20  # bytes that tarfile may read at once: bodies are read in CHUNKs, headers are small
-# NVIDIA's archives unpack to less than ten times their size: forty and a floor leave room, a bomb is stopped.
-EXPANSION, EXPANSION_FLOOR = 40, 64 << 20
+MAX_READ = (
+    4 << 20
+)  # bytes that tarfile may read at once: bodies are read in CHUNKs, headers are small
+# NVIDIA's archives unpack to less than ten times their size: forty and a floor leave room, a bomb
+# is stopped.
+EXPANSION = 40
+EXPANSION_FLOOR = 64 << 20
 
 CURL = "curl.exe" if os.name == "nt" else None
-CURL_OPTIONS = ("--fail", "--location", "--silent", "--show-error", "--retry", "3", "--retry-delay", "2")
+CURL_OPTIONS = (
+    "--fail",
+    "--location",
+    "--silent",
+    "--show-error",
+    "--retry",
+    "3",
+    "--retry-delay",
+    "2",
+)
 CURL_LIMITS = ("--proto", "=http,https", "--proto-redir", "=http,https", "--connect-timeout", "60")
 CURL_STALLED = ("--speed-limit", "1", "--speed-time", "60")
-# Exit codes of curl: HTTP error, cannot write, the server does not continue a file, larger than --max-filesize.
-CURL_HTTP, CURL_DISK, CURL_NO_RANGE, CURL_TOO_LARGE = 22, 23, (33, 36), 63
+# Exit codes of curl: HTTP error, cannot write, the server does not continue a file, larger than
+# --max-filesize.
+CURL_HTTP = 22
+CURL_DISK = 23
+CURL_NO_RANGE = (33, 36)
+CURL_TOO_LARGE = 63
 
 VISUAL_STUDIO = "extras/visual_studio_integration"
 MSBUILD = "MSBuildExtensions"
@@ -116,7 +137,8 @@ class Manifest:
 
 
 def patiently(call: Callable[..., Any], *words: Any) -> Any:
-    """Calls it; on Windows again and again while it is refused: a virus scanner opens what is new, for seconds.
+    """Calls it; on Windows again and again while it is refused: a virus scanner opens what is new,
+    for seconds.
 
     Raises:
         PermissionError: Still refused after `HELD_S` seconds.
@@ -144,24 +166,37 @@ _ROW = {
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Reads and checks the manifest; a message never repeats a URL, since it may carry credentials."""
+    """Reads and checks the manifest; a message never repeats a URL, since it may carry
+    credentials.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ManifestError(f"{path}: not a manifest of schema {SCHEMA}; use the installer of the same farm version")
-    layout, target, rows = data.get("layout"), data.get("target", ""), data.get("archives")
+        raise ManifestError(
+            f"{path}: not a manifest of schema {SCHEMA}; use the installer of the same farm version"
+        )
+    layout = data.get("layout")
+    target = data.get("target", "")
+    rows = data.get("archives")
     if layout not in ("linux", "windows"):
         raise ManifestError(f"{path}: layout must be linux or windows")
-    if not isinstance(target, str) or not re.fullmatch(r"[a-z0-9_]+-linux" if layout == "linux" else "", target):
-        raise ManifestError(f"{path}: target must be like x86_64-linux for Linux, and absent for Windows")
+    if not isinstance(target, str) or not re.fullmatch(
+        r"[a-z0-9_]+-linux" if layout == "linux" else "", target
+    ):
+        raise ManifestError(
+            f"{path}: target must be like x86_64-linux for Linux, and absent for Windows"
+        )
     if not isinstance(rows, list) or not rows:
         raise ManifestError(f"{path}: archives must be a list with something in it")
     archives = []
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or set(row) != {field.name for field in fields(Archive)}:
-            raise ManifestError(f"{path}: archive {number}: needs exactly {', '.join(f.name for f in fields(Archive))}")
+            raise ManifestError(
+                f"{path}: archive {number}: needs exactly "
+                f"{', '.join(f.name for f in fields(Archive))}"
+            )
         for key, pattern in _ROW.items():
             if not isinstance(row[key], str) or not re.fullmatch(pattern, row[key]):
                 raise ManifestError(f"{path}: archive {number}: {key} is not of the form {pattern}")
@@ -183,7 +218,9 @@ def read_manifest(path: Path) -> Manifest:
 def public_url(url: str) -> str:
     """The URL as it may be shown: no user, password, query or fragment."""
     parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return urllib.parse.urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
+    )
 
 
 def _request(url: str, start: int) -> urllib.request.Request:
@@ -229,22 +266,26 @@ class _RetryError(Exception):
 def _curl(url: str, target: Path, limit: int, *more: str) -> tuple[int, str]:
     """Runs curl once: its exit code, and the last line of what it says.
 
-    The URL goes by its input, since every user can read a command line. The proxy is the system's: curl itself looks
-    at variables alone.
+    The URL goes by its input, since every user can read a command line. The proxy is the system's:
+    curl itself looks at variables alone.
     """
     parts = urllib.parse.urlsplit(url)
     settings = {"url": url, "user-agent": "torch-farm-toolkit"}
     proxy = urllib.request.getproxies().get(parts.scheme)
     if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
         settings["proxy"] = proxy
-    escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in settings.items()}
+    escaped = {
+        name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in settings.items()
+    }
     config = "".join(f'{name} = "{value}"\n' for name, value in escaped.items())
     command = [str(CURL), "--config", "-", *CURL_OPTIONS, *CURL_LIMITS, *CURL_STALLED]
     command += ["--max-filesize", str(limit), *more, "--output", str(target)]
     try:
         done = subprocess.run(command, input=config.encode(), capture_output=True, check=False)
     except FileNotFoundError:
-        raise InstallError("curl.exe is not there: Windows 10 1803 and newer have it in System32") from None
+        raise InstallError(
+            "curl.exe is not there: Windows 10 1803 and newer have it in System32"
+        ) from None
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     return done.returncode, lines[-1][:300] if lines else f"curl ended with {done.returncode}"
 
@@ -279,7 +320,9 @@ def fetch(url: str, target: Path, limit: int) -> None:
 def reach(url: str) -> str:
     """Asks a server for the first byte of a file; empty, or why it does not come."""
     if CURL:
-        code, message = _curl(url, Path(os.devnull), sys.maxsize, "--range", "0-0", "--max-time", "60", "--retry", "0")
+        code, message = _curl(
+            url, Path(os.devnull), sys.maxsize, "--range", "0-0", "--max-time", "60", "--retry", "0"
+        )
         return message if code else ""
     try:
         with _opener().open(_request(url, 0), timeout=TIMEOUT_S):
@@ -289,7 +332,9 @@ def reach(url: str) -> str:
 
 
 def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
-    """Takes the file of that name from FARM_ARCHIVES; False: it is not there, or is not what is pinned."""
+    """Takes the file of that name from FARM_ARCHIVES; False: it is not there, or is not what is
+    pinned.
+    """
     own = os.environ.get("FARM_ARCHIVES", "")
     if not own:
         return False
@@ -322,7 +367,9 @@ def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
 
 def _append_by_curl(archive: Archive, part: Path, start: int) -> None:
     """`_append` by curl, which looks at the headers by itself."""
-    code, message = _curl(archive.url, part, archive.size, *(("--continue-at", "-") if start else ()))
+    code, message = _curl(
+        archive.url, part, archive.size, *(("--continue-at", "-") if start else ())
+    )
     size = part.stat().st_size if part.exists() else 0
     where = f"{archive.component}: {public_url(archive.url)}"
     status = re.search(r"returned error: (\d{3})", message)
@@ -330,12 +377,23 @@ def _append_by_curl(archive: Archive, part: Path, start: int) -> None:
         part.unlink(missing_ok=True)
         raise _RetryError("the server does not continue a file")
     if code == CURL_TOO_LARGE or size > archive.size or (code == 0 and size < archive.size):
-        raise ArchiveError(f"{where} is not {archive.size} bytes as pinned: not the same file; check the URL or mirror")
+        raise ArchiveError(
+            f"{where} is not {archive.size} bytes as pinned: not the same file; check the URL or "
+            "mirror"
+        )
     if code == CURL_DISK:
-        raise InstallError(f"{archive.component}: {part} cannot be written; check disk space and permissions")
-    if code == CURL_HTTP and status and status[1][0] == "4" and status[1] not in ("408", "425", "429"):
+        raise InstallError(
+            f"{archive.component}: {part} cannot be written; check disk space and permissions"
+        )
+    if (
+        code == CURL_HTTP
+        and status
+        and status[1][0] == "4"
+        and status[1] not in ("408", "425", "429")
+    ):
         raise NetworkError(
-            f"{where}: HTTP {status[1]}; check that the mirror has this file and that this machine may read it"
+            f"{where}: HTTP {status[1]}; check that the mirror has this file and that this "
+            "machine may read it"
         )
     if code:
         raise _RetryError(message)
@@ -343,7 +401,9 @@ def _append_by_curl(archive: Archive, part: Path, start: int) -> None:
 
 
 def _append(archive: Archive, part: Path) -> None:
-    """One attempt: continues `part` where it ends, or starts again if the server will not continue."""
+    """One attempt: continues `part` where it ends, or starts again if the server will not
+    continue.
+    """
     start = part.stat().st_size if part.exists() else 0
     if start == archive.size:
         return
@@ -382,7 +442,8 @@ def _append(archive: Archive, part: Path) -> None:
         offered = response.headers.get("Content-Length") or ""
         if offered.isdigit() and int(offered) + start != archive.size:
             raise ArchiveError(
-                f"{archive.component}: {public_url(archive.url)} offers {int(offered) + start} bytes, "
+                f"{archive.component}: {public_url(archive.url)} offers {int(offered) + start} "
+                "bytes, "
                 f"{archive.size} are pinned: not the same file; check the URL or mirror"
             )
         with part.open("ab" if start else "wb") as out:
@@ -390,12 +451,15 @@ def _append(archive: Archive, part: Path) -> None:
 
 
 def _copy(archive: Archive, response: IO[bytes], out: IO[bytes], start: int) -> None:
-    done, shown = start, -1
+    done = start
+    shown = -1
     while True:
         try:
             block = response.read(CHUNK)
         except (http.client.HTTPException, OSError) as error:
-            raise _RetryError(f"{type(error).__name__} after {done} of {archive.size} bytes") from None
+            raise _RetryError(
+                f"{type(error).__name__} after {done} of {archive.size} bytes"
+            ) from None
         if not block:
             break
         done += len(block)
@@ -446,7 +510,8 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
                 where = f"{archive.component}: {public_url(archive.url)}"
                 if attempt == ATTEMPTS:
                     raise NetworkError(
-                        f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "
+                        f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file "
+                        "into a folder and "
                         "set FARM_ARCHIVES to it (for an image its URL: archives in ci/farm.yaml)"
                     ) from None
                 pause = min(max(wait * 2 ** (attempt - 1), error.wait), MAX_WAIT_S)
@@ -462,7 +527,8 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
         if not resumed:
             raise ArchiveError(
                 f"{archive.component}: {public_url(archive.url)}: sha256 is {got}, "
-                f"expected {archive.sha256}; the file was removed; find out why before you use this source"
+                f"expected {archive.sha256}; the file was removed; find out why before you use "
+                "this source"
             )
         say(f"{archive.component}: the partial file was damaged; starting from its beginning")
         resumed = False
@@ -486,7 +552,8 @@ class _BoundedReader:
     """A decompressed stream that ends at `limit` bytes and never gives much of it at once."""
 
     def __init__(self, raw: IO[bytes], limit: int) -> None:
-        self.raw, self.limit = raw, limit
+        self.raw = raw
+        self.limit = limit
 
     def tell(self) -> int:
         return self.raw.tell()
@@ -516,7 +583,9 @@ def _tar_members(path: Path, limit: int) -> Iterator[_Member]:
                 elif info.isdir():
                     yield _Member(info.name, "dir")
                 elif info.issym() or info.islnk():
-                    yield _Member(info.name, "symlink" if info.issym() else "hardlink", link=info.linkname)
+                    yield _Member(
+                        info.name, "symlink" if info.issym() else "hardlink", link=info.linkname
+                    )
                 else:
                     raise ArchiveError(f"{info.name!r} is a device, a pipe or the like")
 
@@ -546,12 +615,18 @@ def _parts(name: str, windows: bool) -> tuple[str, ...]:
 
 
 class Tree:
-    """The toolkit growing in the staging folder; symlinks come last, so no file is written through one."""
+    """The toolkit growing in the staging folder; symlinks come last, so no file is written through
+    one.
+    """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
-        self.root, self.windows, self.target = root, manifest.layout == "windows", manifest.target
+        self.root = root
+        self.windows = manifest.layout == "windows"
+        self.target = manifest.target
         self.files: dict[str, tuple[str, Path]] = {}  # key -> component, real path
-        self.links: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}  # path -> target, component
+        self.links: dict[
+            tuple[str, ...], tuple[tuple[str, ...], str]
+        ] = {}  # path -> target, component
 
     def _place(self, archive: Archive, parts: tuple[str, ...]) -> tuple[str, ...]:
         """Where a member (top folder stripped) goes below the prefix."""
@@ -565,7 +640,8 @@ class Tree:
                 parts = parts[parts.index(MSBUILD) :]
             return (*VISUAL_STUDIO.split("/"), *parts)
         if self.target and parts[0] in ("include", "lib", "lib64"):
-            # The archives have lib/, but nvcc.profile points at targets/<target>/{include,lib} and lib64.
+            # The archives have lib/, but nvcc.profile points at targets/<target>/{include,lib} and
+            # lib64.
             return ("targets", self.target, parts[0].removesuffix("64"), *parts[1:])
         return parts
 
@@ -574,28 +650,47 @@ class Tree:
         return path.lower() if self.windows else path
 
     def unpack(self, archive: Archive, path: Path) -> None:
-        """Adds one archive; raises ArchiveError where it is damaged, unsafe or does not fit the others."""
+        """Adds one archive; raises ArchiveError where it is damaged, unsafe or does not fit the
+        others.
+        """
         limit = EXPANSION * archive.size + EXPANSION_FLOOR
-        members = _zip_members(path) if archive.kind == "zip" else _tar_members(path, limit)
+        if archive.kind == "zip":
+            members = _zip_members(path)
+        else:
+            members = _tar_members(path, limit)
         where = f"{archive.component}: {public_url(archive.url)}"
         try:
             self._unpack(archive, members, limit)
         except ArchiveError as error:
             raise ArchiveError(f"{where}: {error}") from None
-        except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        except (
+            tarfile.TarError,
+            zipfile.BadZipFile,
+            lzma.LZMAError,
+            zlib.error,
+            EOFError,
+        ) as error:
             raise ArchiveError(f"{where}: damaged: {error}") from None
-        except (ValueError, RuntimeError, OverflowError) as error:  # how those readers fail on nonsense
+        except (
+            ValueError,
+            RuntimeError,
+            OverflowError,
+        ) as error:  # how those readers fail on nonsense
             raise ArchiveError(f"{where}: cannot be read: {error}") from None
 
     def _unpack(self, archive: Archive, members: Iterator[_Member], limit: int) -> None:
-        top, left, mine = "", limit, 0
+        top = ""
+        left = limit
+        mine = 0
         for count, member in enumerate(members):
             if count >= MAX_MEMBERS:
                 raise ArchiveError(f"has more than {MAX_MEMBERS} members")
             first, *rest = _parts(member.name, self.windows)
             top = top or first
             if first != top or (not rest and member.kind != "dir"):
-                raise ArchiveError(f"member {member.name[:200]!r} is not below the one top folder {top!r}")
+                raise ArchiveError(
+                    f"member {member.name[:200]!r} is not below the one top folder {top!r}"
+                )
             if member.kind == "dir":
                 continue
             place = self._place(archive, tuple(rest))
@@ -612,7 +707,9 @@ class Tree:
         if archive.place == "visual-studio" and not (self.root / VISUAL_STUDIO / MSBUILD).is_dir():
             raise ArchiveError(f"holds no {MSBUILD} folder")
 
-    def _file(self, archive: Archive, place: tuple[str, ...], body: IO[bytes], executable: bool, left: int) -> int:
+    def _file(
+        self, archive: Archive, place: tuple[str, ...], body: IO[bytes], executable: bool, left: int
+    ) -> int:
         incoming = self.root.with_name("incoming")
         size = 0
         with incoming.open("wb") as out:
@@ -622,7 +719,8 @@ class Tree:
                     raise ArchiveError(f"unpacks to more than {EXPANSION} times its size")
                 out.write(block)
         incoming.chmod(0o755 if executable else 0o644)
-        key, final = self._key(place), self.root.joinpath(*place)
+        key = self._key(place)
+        final = self.root.joinpath(*place)
         if key in self.files:
             owner, there = self.files[key]
             if not filecmp.cmp(incoming, there, shallow=False):
@@ -638,15 +736,24 @@ class Tree:
         self.files[key] = (archive.component, final)
         return size
 
-    def _hardlink(self, archive: Archive, place: tuple[str, ...], link: str, top: str, left: int) -> int:
+    def _hardlink(
+        self, archive: Archive, place: tuple[str, ...], link: str, top: str, left: int
+    ) -> int:
         first, *rest = _parts(link, self.windows)
-        source = self.files.get(self._key(self._place(archive, tuple(rest)))) if first == top and rest else None
+        if first == top and rest:
+            source = self.files.get(self._key(self._place(archive, tuple(rest))))
+        else:
+            source = None
         if source is None or source[0] != archive.component:
-            raise ArchiveError(f"hard link to {link[:200]!r}, which is not a file before it in the archive")
+            raise ArchiveError(
+                f"hard link to {link[:200]!r}, which is not a file before it in the archive"
+            )
         with source[1].open("rb") as body:
             return self._file(archive, place, body, os.access(source[1], os.X_OK), left)
 
-    def _symlink(self, archive: Archive, at: tuple[str, ...], place: tuple[str, ...], link: str) -> None:
+    def _symlink(
+        self, archive: Archive, at: tuple[str, ...], place: tuple[str, ...], link: str
+    ) -> None:
         if self.windows:
             raise ArchiveError(f"{'/'.join(at)} is a symlink, in a toolkit for Windows")
         where = list(at[:-1])
@@ -655,15 +762,21 @@ class Tree:
             where.pop()
             del steps[0]
         if not steps:
-            raise ArchiveError(f"symlink {'/'.join(at)} -> {link[:200]!r} leads to a folder above it")
+            raise ArchiveError(
+                f"symlink {'/'.join(at)} -> {link[:200]!r} leads to a folder above it"
+            )
         try:  # what is left must go down only: an absolute path starts with "", a climb with ".."
             target = self._place(archive, (*where, *_parts("/".join(steps), self.windows)))
         except ArchiveError:
-            raise ArchiveError(f"symlink {'/'.join(at)} -> {link[:200]!r} leads outside the archive") from None
+            raise ArchiveError(
+                f"symlink {'/'.join(at)} -> {link[:200]!r} leads outside the archive"
+            ) from None
         if target == place:
             return  # lib64 -> lib: one folder here
         if self.links.setdefault(place, (target, archive.component))[0] != target:
-            raise ArchiveError(f"{'/'.join(place)} is a symlink in {self.links[place][1]} too, to somewhere else")
+            raise ArchiveError(
+                f"{'/'.join(place)} is a symlink in {self.links[place][1]} too, to somewhere else"
+            )
 
     def finish(self) -> None:
         """Makes the symlinks, those of the runfile layout included."""
@@ -675,13 +788,17 @@ class Tree:
             # With no link on the way, the path means what it says and cannot lead out.
             for path in (place, target):
                 if any(path[:depth] in self.links for depth in range(1, len(path))):
-                    raise ArchiveError(f"{component}: {'/'.join(path)} leads through another symlink")
+                    raise ArchiveError(
+                        f"{component}: {'/'.join(path)} leads through another symlink"
+                    )
             at = self.root.joinpath(*place)
             try:
                 at.parent.mkdir(parents=True, exist_ok=True)
                 at.symlink_to(os.path.relpath("/".join(target), "/".join(place[:-1]) or "."))
             except (FileExistsError, NotADirectoryError):
-                raise ArchiveError(f"{component}: {'/'.join(place)} is a symlink here and a file elsewhere") from None
+                raise ArchiveError(
+                    f"{component}: {'/'.join(place)} is a symlink here and a file elsewhere"
+                ) from None
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -694,7 +811,9 @@ def _same(new: Path, old: Path) -> bool:
 
 
 def merge(tree: Path, prefix: Path) -> None:
-    """Moves the tree into the prefix: all of it or, on any failure, nothing. The receipt goes last."""
+    """Moves the tree into the prefix: all of it or, on any failure, nothing. The receipt goes
+    last.
+    """
     if not prefix.exists():
         prefix.parent.mkdir(parents=True, exist_ok=True)
         patiently(tree.replace, prefix)
@@ -747,14 +866,17 @@ def read_receipt(prefix: Path) -> dict[str, str]:
 
 
 def copy_msbuild(prefix: Path, destination: Path) -> None:
-    """Puts the MSBuild rules where Visual Studio looks: <VS>/MSBuild/Microsoft/VC/v160/BuildCustomizations.
+    """Puts the MSBuild rules where Visual Studio looks:
+    <VS>/MSBuild/Microsoft/VC/v160/BuildCustomizations.
 
     Only its MSBuild generator needs them; Ninja does not.
     """
     source = prefix / VISUAL_STUDIO / MSBUILD
     found = sorted(p for p in source.glob("*") if p.suffix.lower() in MSBUILD_SUFFIXES)
     if not found:
-        raise ManifestError(f"{source}: nothing for --msbuild-dir; add visual_studio_integration to the components")
+        raise ManifestError(
+            f"{source}: nothing for --msbuild-dir; add visual_studio_integration to the components"
+        )
     destination.mkdir(parents=True, exist_ok=True)
     for path in found:
         new = destination / (path.name + ".new")
@@ -770,7 +892,8 @@ def install(manifest: Manifest, prefix: Path, cache: Path | None, keep: bool, wa
     for archive in manifest.archives:
         if receipt.get(archive.component, archive.sha256) != archive.sha256:
             raise ManifestError(
-                f"{prefix}: holds another {archive.component}; one prefix holds one toolkit, choose another"
+                f"{prefix}: holds another {archive.component}; one prefix holds one toolkit, "
+                "choose another"
             )
     todo = [archive for archive in manifest.archives if archive.component not in receipt]
     if not todo:
@@ -813,13 +936,28 @@ def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def main(argv: list[str] | None = None) -> int:
     """Parses the arguments, installs, and turns a failure into one line and an exit code."""
-    parser = argparse.ArgumentParser(description="Installs a CUDA toolkit from NVIDIA's redist archives.")
+    parser = argparse.ArgumentParser(
+        description="Installs a CUDA toolkit from NVIDIA's redist archives."
+    )
     parser.add_argument("manifest", type=Path)
-    parser.add_argument("--prefix", type=Path, required=True, help="the toolkit's root, such as /usr/local/cuda-11.8")
-    parser.add_argument("--cache", type=Path, help="where archives are looked for and partial ones are kept")
-    parser.add_argument("--keep-archives", action="store_true", help="leave the archives in --cache afterwards")
-    parser.add_argument("--msbuild-dir", type=Path, help="Visual Studio's BuildCustomizations folder (Windows)")
-    parser.add_argument("--retry-wait", type=float, default=1.0, help="seconds before the second try; then doubled")
+    parser.add_argument(
+        "--prefix",
+        type=Path,
+        required=True,
+        help="the toolkit's root, such as /usr/local/cuda-11.8",
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="where archives are looked for and partial ones are kept"
+    )
+    parser.add_argument(
+        "--keep-archives", action="store_true", help="leave the archives in --cache afterwards"
+    )
+    parser.add_argument(
+        "--msbuild-dir", type=Path, help="Visual Studio's BuildCustomizations folder (Windows)"
+    )
+    parser.add_argument(
+        "--retry-wait", type=float, default=1.0, help="seconds before the second try; then doubled"
+    )
     arguments = parser.parse_args(argv)
     if arguments.keep_archives and arguments.cache is None:
         parser.error("--keep-archives needs --cache")

@@ -1,13 +1,16 @@
-"""Runs a program and appends what it prints to the file that FARM_LOG names. Ends with the program's exit code.
+"""Runs a program and appends what it prints to the file that FARM_LOG names. Ends with the
+program's exit code.
 
-Usage: logged.py PROGRAM [ARGUMENT...]. Ends with 9, and starts nothing, where the log cannot be opened.
+Usage: logged.py PROGRAM [ARGUMENT...]. Ends with 9, and starts nothing, where the log cannot be
+opened.
 
-On Windows it has the file that FARM_BUSY names for itself alone meanwhile, by which another build notices this one. The
-file goes with this program, however that ends; what the program leaves running does not have it.
+On Windows it has the file that FARM_BUSY names for itself alone meanwhile, by which another build
+notices this one. The file goes with this program, however that ends; what the program leaves
+running does not have it.
 
-Not cmd's own `>>`: all that the program starts would hold the log open, and a compiler's helpers (mspdbsrv, vctip) go
-on after it. cmd opens a log for itself alone: while another has it, cmd starts no program that is to write there, and
-keeps the exit code of the program before.
+Not cmd's own `>>`: all that the program starts would hold the log open, and a compiler's helpers
+(mspdbsrv, vctip) go on after it. cmd opens a log for itself alone: while another has it, cmd starts
+no program that is to write there, and keeps the exit code of the program before.
 """
 
 import ctypes
@@ -26,10 +29,13 @@ STEP = re.compile(rb"\[(\d{1,6})/(\d{1,6})\]")
 
 
 class Progress:
-    """What the window says each minute: the step, how long its program runs, Ninja's `[120/6000]` and the time left."""
+    """What the window says each minute: the step, how long its program runs, Ninja's `[120/6000]`
+    and the time left.
+    """
 
     def __init__(self, step: str, now: float) -> None:
-        self.step, self.start = step, now
+        self.step = step
+        self.start = now
         self.first = (now, 0)
         self.last: tuple[int, int] | None = None
 
@@ -44,12 +50,15 @@ class Progress:
         text = f"step {self.step}, {int((now - self.start) / 60)} min"
         if self.last is None:
             return text
-        (done, of), (since, before) = self.last, self.first
+        (done, of) = self.last
+        (since, before) = self.first
         return f"{text}: [{done}/{of}]{left(of - done, done - before, now - since)}"
 
 
 def left(steps: int, done: int, seconds: float) -> str:
-    """The time for the other steps, if they take as long as those before; empty before the first is done."""
+    """The time for the other steps, if they take as long as those before; empty before the first is
+    done.
+    """
     if done <= 0:
         return ""
     minutes = int(steps * seconds / done / 60)
@@ -82,7 +91,11 @@ class Log:
             self.stream.write(text)
         except OSError as error:
             if not self.broken:
-                print(f"logged.py: {self.stream.name}: {error}; is the disk full?", file=sys.stderr, flush=True)
+                print(
+                    f"logged.py: {self.stream.name}: {error}; is the disk full?",
+                    file=sys.stderr,
+                    flush=True,
+                )
             self.broken = True
 
 
@@ -103,7 +116,8 @@ def copy(source: int, log: Log, end: bytes) -> None:
 
 
 def hold(path: str) -> None:
-    """Has a file for this program alone until it ends. No other build is there: a virus scanner may be, for seconds.
+    """Has a file for this program alone until it ends. No other build is there: a virus scanner may
+    be, for seconds.
 
     Raises:
         OSError: Another program has it.
@@ -111,9 +125,15 @@ def hold(path: str) -> None:
     if sys.platform == "win32":
         create = ctypes.WinDLL("kernel32", use_last_error=True).CreateFileW
         create.restype = ctypes.c_void_p
-        none, write, always, goes = ctypes.c_void_p(None), 0x40000000, 2, 0x04000000  # FILE_FLAG_DELETE_ON_CLOSE
+        none = ctypes.c_void_p(None)
+        write = 0x40000000
+        always = 2
+        goes = 0x04000000  # FILE_FLAG_DELETE_ON_CLOSE
         end = time.monotonic() + BUSY_S
-        while create(ctypes.c_wchar_p(path), write, 0, none, always, goes, none) == ctypes.c_void_p(-1).value:
+        while (
+            create(ctypes.c_wchar_p(path), write, 0, none, always, goes, none)
+            == ctypes.c_void_p(-1).value
+        ):
             if time.monotonic() > end:
                 raise ctypes.WinError(ctypes.get_last_error())
             time.sleep(0.1)
@@ -132,7 +152,9 @@ def main(words: list[str]) -> int:
     try:
         log = Log(os.environ["FARM_LOG"])
         source, sink = os.pipe()
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT
+        )
     except OSError as error:
         print(f"logged.py: {words[0]} was not started: {error}", file=sys.stderr)
         return 9
@@ -144,7 +166,8 @@ def main(words: list[str]) -> int:
             code = process.wait(EVERY_S)
         except subprocess.TimeoutExpired:
             say(log.progress.line(time.monotonic()))
-    # What it left running holds the pipe as well, maybe for hours: the pipe's end is not waited for.
+    # What it left running holds the pipe as well, maybe for hours: the pipe's end is not waited
+    # for.
     os.write(sink, end)
     copier.join()
     return code if code < 1 << 31 else code - (1 << 32)

@@ -1,7 +1,9 @@
-"""Names the paths of a folder that are too long for programs on Windows. Ends with 1 where there are any.
+"""Names the paths of a folder that are too long for programs on Windows. Ends with 1 where there
+are any.
 
-Usage: long_paths.py FOLDER. cl.exe, nvcc and CMake take 259 characters, whatever LongPathsEnabled says; git makes
-longer ones (core.longpaths). Objects have no such limit: CMake shortens their names itself (CMAKE_OBJECT_PATH_MAX).
+Usage: long_paths.py FOLDER. cl.exe, nvcc and CMake take 259 characters, whatever LongPathsEnabled
+says; git makes longer ones (core.longpaths). Objects have no such limit: CMake shortens their names
+itself (CMAKE_OBJECT_PATH_MAX).
 """
 
 import os
@@ -15,7 +17,10 @@ SHOWN = 20
 
 def too_long(folder: str) -> Iterator[str]:
     """The paths of files below `folder` with more than LONGEST characters."""
-    beginning = "\\\\?\\" if os.name == "nt" else ""  # Windows opens longer ones by this name alone
+    if os.name == "nt":
+        beginning = "\\\\?\\"
+    else:
+        beginning = ""
     for where, folders, names in os.walk(beginning + str(Path(folder).absolute())):
         if ".git" in folders:
             folders.remove(".git")  # nobody but git reads it

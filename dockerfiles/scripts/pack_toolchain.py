@@ -1,10 +1,13 @@
-"""Packs this image's file system as a toolchain that can be carried to a machine without network or Docker.
+"""Packs this image's file system as a toolchain that can be carried to a machine without network or
+Docker.
 
-Usage: pack_toolchain.py OUT [--whole]. Runs in a toolchain image; writes OUT/tree.tar.xz and OUT/packed.json.
+Usage: pack_toolchain.py OUT [--whole]. Runs in a toolchain image; writes OUT/tree.tar.xz and
+OUT/packed.json.
 
-What compiles and links goes in, what is read by people stays out. Big libraries of the CUDA toolkit are replaced by
-stubs of the same soname, with the same names and versions in them: enough to link with; the real ones are taken from
-the image when the wheel is repaired. `--whole`: no stubs, for machines to which the libraries need not be carried.
+What compiles and links goes in, what is read by people stays out. Big libraries of the CUDA toolkit
+are replaced by stubs of the same soname, with the same names and versions in them: enough to link
+with; the real ones are taken from the image when the wheel is repaired. `--whole`: no stubs, for
+machines to which the libraries need not be carried.
 """
 
 import contextlib
@@ -106,7 +109,8 @@ LEFT_OUT = (
 )
 UNWANTED = re.compile("|".join(fnmatch.translate(pattern) for pattern in LEFT_OUT))
 LARGEST_ARCHIVE = 400_000
-"""Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones."""
+"""Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones.
+"""
 STUBBED = re.compile(
     r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvJitLink|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
 )
@@ -136,8 +140,12 @@ def compiler() -> str:
 
 
 def stub(library: str, folder: str) -> Optional[str]:
-    """A library with the soname, names and versions of `library`, and empty functions; None where it has no names."""
-    dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
+    """A library with the soname, names and versions of `library`, and empty functions; None where
+    it has no names.
+    """
+    dynamic = subprocess.run(
+        ["readelf", "-dW", library], capture_output=True, text=True, check=True
+    ).stdout
     soname = re.search(r"SONAME.*\[(.+)\]", dynamic)
     needed = re.findall(r"NEEDED.*\[(.+)\]", dynamic)
     symbols = subprocess.run(
@@ -154,22 +162,36 @@ def stub(library: str, folder: str) -> Optional[str]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.$]*", name) or name == version:
             continue
         code.append(
-            f".globl {name}\n.type {name}, @{'function' if kind != 'OBJECT' else 'object'}\n{name}:\n .byte 0xc3\n"
+            f".globl {name}\n.type {name}, "
+            f"@{'function' if kind != 'OBJECT' else 'object'}\n{name}:\n .byte 0xc3\n"
         )
-        if re.fullmatch(r"[A-Za-z0-9_.]+", version):  # ld cannot write libnvrtc-builtins' version, which has a dash
+        if re.fullmatch(
+            r"[A-Za-z0-9_.]+", version
+        ):  # ld cannot write libnvrtc-builtins' version, which has a dash
             versions.setdefault(version, []).append(name)
     script = ""
     for version, names in sorted(versions.items()):
         script += f"{version} {{ global: {'; '.join(sorted(set(names)))}; }};\n"
     target = Path(folder, Path(library).name)
-    source, map_file = target.with_suffix(".s"), target.with_suffix(".map")
+    source = target.with_suffix(".s")
+    map_file = target.with_suffix(".map")
     source.write_text(
-        f'.ident "{STAND_IN}"\n.text\n' + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n'
+        f'.ident "{STAND_IN}"\n.text\n'
+        + "".join(dict.fromkeys(code))
+        + '.section .note.GNU-stack,"",@progbits\n'
     )
     map_file.write_text(script)
-    command = [compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{soname[1]}", str(source), "-o", str(target)]
-    # As the real one does, it leads to the other parts of the toolkit: what links with libcublas finds the names of
-    # libcublasLt through it, and names libcublas alone.
+    command = [
+        compiler(),
+        "-shared",
+        "-nostdlib",
+        f"-Wl,-soname,{soname[1]}",
+        str(source),
+        "-o",
+        str(target),
+    ]
+    # As the real one does, it leads to the other parts of the toolkit: what links with libcublas
+    # finds the names of libcublasLt through it, and names libcublas alone.
     parts = [name for name in needed if STUBBED.search(f"/{name}")]
     command += ["-Wl,--no-as-needed", *(str(Path(library).with_name(name)) for name in parts)]
     if script:
@@ -177,7 +199,10 @@ def stub(library: str, folder: str) -> Optional[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"pack_toolchain: no stub of {library}: {done.stderr[-400:]}")
-    print(f"stub of {library}: {len(found)} names; it leads to {', '.join(parts) or 'nothing else'}", flush=True)
+    print(
+        f"stub of {library}: {len(found)} names; it leads to {', '.join(parts) or 'nothing else'}",
+        flush=True,
+    )
     return str(target)
 
 
@@ -193,7 +218,11 @@ def walk(root: str) -> list:
             if wanted(relative, status):
                 kept[name] = (relative, status)
         found += kept.values()
-        folders[:] = [name for name in sorted(folders) if name in kept and wanted(f"{kept[name][0]}/", kept[name][1])]
+        folders[:] = [
+            name
+            for name in sorted(folders)
+            if name in kept and wanted(f"{kept[name][0]}/", kept[name][1])
+        ]
     return found
 
 
@@ -211,7 +240,9 @@ class Compressed:
     """
 
     def __init__(self, out: BinaryIO, pool: ThreadPoolExecutor, cores: int) -> None:
-        self._out, self._pool, self._most = out, pool, cores + 1
+        self._out = out
+        self._pool = pool
+        self._most = cores + 1
         self._block = bytearray()
         self._packing: deque = deque()
 
@@ -246,7 +277,10 @@ def compressed(target: Path) -> Iterator[Compressed]:
 def main() -> int:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    target, stubs, total, count = out / "tree.tar.xz", [], 0, 0
+    target = out / "tree.tar.xz"
+    stubs = []
+    total = 0
+    count = 0
     with (
         tempfile.TemporaryDirectory(prefix="stubs-") as folder,
         compressed(target) as stream,
@@ -255,7 +289,12 @@ def main() -> int:
         for name, status in walk("/"):
             path = "/" + name
             regular = stat.S_ISREG(status.st_mode)
-            if regular and "--whole" not in sys.argv and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
+            if (
+                regular
+                and "--whole" not in sys.argv
+                and status.st_size > SMALLEST_STUBBED
+                and STUBBED.search(path)
+            ):
                 made = stub(path, folder)
                 if made:
                     stubs.append(path)
@@ -264,8 +303,12 @@ def main() -> int:
             archive.add(path, arcname=name, recursive=False, filter=clean)
             total += status.st_size if regular else 0
             count += 1
-    (out / "packed.json").write_text(json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n")
-    print(f"{count} files, {total} bytes, {len(stubs)} stubs; packed: {target.stat().st_size} bytes")
+    (out / "packed.json").write_text(
+        json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n"
+    )
+    print(
+        f"{count} files, {total} bytes, {len(stubs)} stubs; packed: {target.stat().st_size} bytes"
+    )
     return 0
 
 

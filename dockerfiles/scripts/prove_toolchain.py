@@ -1,4 +1,6 @@
-"""Compiles and links one C++ file and, with --sm, one CUDA file: an image that cannot is no toolchain image."""
+"""Compiles and links one C++ file and, with --sm, one CUDA file: an image that cannot is no
+toolchain image.
+"""
 
 import argparse
 import subprocess

@@ -1,9 +1,11 @@
 """Makes farm-report.zip of a build's record, its log and what CMake left, without secrets.
 
-Usage: report.py ZIP NAME=FILE... Each FILE that exists goes in as NAME. report.cmd calls it; standard library alone.
+Usage: report.py ZIP NAME=FILE... Each FILE that exists goes in as NAME. report.cmd calls it;
+standard library alone.
 
-Taken out of every text but the plan: the value of each variable of this environment that is not one of Windows' own and
-stands in no plan, users and passwords in URLs, what looks like a key, the name of the user and of the machine.
+Taken out of every text but the plan: the value of each variable of this environment that is not one
+of Windows' own and stands in no plan, users and passwords in URLs, what looks like a key, the name
+of the user and of the machine.
 """
 
 import os
@@ -15,7 +17,8 @@ from pathlib import Path
 MAX_BYTES = 64 << 20
 PLAN = "plan.json"
 SHORTEST = 6  # a shorter value stands in texts by chance
-# Variables that every Windows has; SDKs and drivers add such paths too (CUDA_PATH), which a report needs.
+# Variables that every Windows has; SDKs and drivers add such paths too (CUDA_PATH), which a report
+# needs.
 WINDOWS = re.compile(
     r"ALLUSERSPROFILE|APPDATA|COMMONPROGRAM.*|COMSPEC|CUDA_PATH.*|CHOCOLATEYINSTALL|DRIVERDATA|FARM_(PYTHON|JOBS|TAG|REPORT)"
     r"|GITHUB_(ACTION|EVENT_NAME|JOB|WORKFLOW)|RUNNER_\w+"
@@ -35,17 +38,27 @@ IN_QUERY = re.compile(r"(?i)([?&](?:sig|signature|token|key|password|x-amz-[a-z-
 
 
 def hidden(plan: str) -> list[tuple[re.Pattern[str], str]]:
-    """Texts that may not be sent, longest first, and what stands for each. Words of the plan are no secret."""
+    """Texts that may not be sent, longest first, and what stands for each. Words of the plan are no
+    secret.
+    """
     found = {
         value: f"[{name}]"
         for name, value in os.environ.items()
         if len(value) >= SHORTEST and not WINDOWS.fullmatch(name)
     }
-    patterns = [(re.compile(re.escape(value), re.IGNORECASE), shown) for value, shown in found.items()]
+    patterns = [
+        (re.compile(re.escape(value), re.IGNORECASE), shown) for value, shown in found.items()
+    ]
     patterns.sort(key=lambda pair: -len(pair[0].pattern))
-    for name, shown in (("USERPROFILE", "%USERPROFILE%"), ("USERNAME", "[user]"), ("COMPUTERNAME", "[machine]")):
+    for name, shown in (
+        ("USERPROFILE", "%USERPROFILE%"),
+        ("USERNAME", "[user]"),
+        ("COMPUTERNAME", "[machine]"),
+    ):
         if len(value := os.environ.get(name, "")) > 2:
-            patterns.append((re.compile(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", re.IGNORECASE), shown))
+            patterns.append(
+                (re.compile(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", re.IGNORECASE), shown)
+            )
     return [(pattern, shown) for pattern, shown in patterns if not pattern.search(plan)]
 
 
@@ -58,7 +71,9 @@ def cleaned(text: str, secrets: list[tuple[re.Pattern[str], str]]) -> str:
 
 
 def read(path: Path) -> str:
-    """The end of a file, at most MAX_BYTES. cmd and its tools write UTF-8, UTF-16 or the system's encoding."""
+    """The end of a file, at most MAX_BYTES. cmd and its tools write UTF-8, UTF-16 or the system's
+    encoding.
+    """
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - MAX_BYTES))
         content = file.read()
@@ -72,7 +87,8 @@ def read(path: Path) -> str:
 
 def main(argv: list[str]) -> int:
     """Writes the zip; 9 with one line where it cannot be written."""
-    target, files = Path(argv[0]), dict(word.split("=", 1) for word in argv[1:])
+    target = Path(argv[0])
+    files = dict(word.split("=", 1) for word in argv[1:])
     plan = Path(files.get(PLAN, PLAN))
     new = target.with_name(target.name + ".new")
     try:

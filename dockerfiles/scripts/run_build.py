@@ -1,4 +1,5 @@
-"""Runs `python -m build`, and names the signal that ended its backend: `build` says only that it "exited".
+"""Runs `python -m build`, and names the signal that ended its backend: `build` says only that it
+"exited".
 
 Usage: run_build.py ARGUMENT…, those of `build`.
 """
@@ -16,8 +17,14 @@ class TellingError(subprocess.CalledProcessError):
     def __init__(self, returncode: int, *args: Any, **options: Any) -> None:
         super().__init__(returncode, *args, **options)
         if returncode < 0:
-            name = next((known.name for known in signal.Signals if known == -returncode), "a signal")
-            print(f"ERROR the build backend was ended by signal {-returncode} ({name})", file=sys.stderr, flush=True)
+            name = next(
+                (known.name for known in signal.Signals if known == -returncode), "a signal"
+            )
+            print(
+                f"ERROR the build backend was ended by signal {-returncode} ({name})",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 # What runs backends calls `check_call` or, newer ones, `run`: both raise the module's own error.

@@ -1,11 +1,12 @@
-"""Enters a root file system and runs a command there, without network: as root, or as any user of this machine.
+"""Enters a root file system and runs a command there, without network: as root, or as any user of
+this machine.
 
     python3 enter.py [--bind FOLDER PLACE]... ROOT COMMAND...
     python3 enter.py --check
 
-An ordinary user gets a user namespace (user_namespaces(7)) in which it is root. The root file system is read-only but
-for what is bound into it. All mounts end with the command. One file of the standard library, for Python 3.6 and later:
-it is copied to machines that have nothing else.
+An ordinary user gets a user namespace (user_namespaces(7)) in which it is root. The root file
+system is read-only but for what is bound into it. All mounts end with the command. One file of the
+standard library, for Python 3.6 and later: it is copied to machines that have nothing else.
 """
 
 import contextlib
@@ -22,13 +23,30 @@ from pathlib import Path
 
 assert sys.platform != "win32"  # also tells mypy, where it reads with --platform win32
 
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000  # sched.h
-MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21  # sys/mount.h
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000  # sched.h
+MS_RDONLY = 1
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_RELATIME = 1 << 21  # sys/mount.h
 KEPT = 2 | 4 | 8 | 1024 | 2048
-"""Flags of a mount that a user namespace may not take off: nosuid, nodev, noexec, noatime, nodiratime."""
+"""Flags of a mount that a user namespace may not take off: nosuid, nodev, noexec, noatime,
+nodiratime.
+"""
 ST_RELATIME = 4096  # statvfs(3); the others have the numbers of mount(2)
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, linux/if.h
-DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 1  # linux/sockios.h, linux/if.h
+DEVICES = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
 """Major and minor numbers (the kernel's Documentation/admin-guide/devices.txt)."""
 PROC_SYS = Path("/proc/sys")
 SETTINGS = (
@@ -36,11 +54,13 @@ SETTINGS = (
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
 )
-"""Settings below /proc/sys: the value that refuses namespaces to users, and one that allows them."""
+"""Settings below /proc/sys: the value that refuses namespaces to users, and one that allows them.
+"""
 
 
 def enter(root: Path, binds: "list[tuple[Path, str]]") -> None:
-    """Make `root` this process's root; `binds`: folders here, and where each is inside, the only places to write to.
+    """Make `root` this process's root; `binds`: folders here, and where each is inside, the only
+    places to write to.
 
     OSError: this machine refuses it.
     """
@@ -69,19 +89,33 @@ def _elsewhere(root: Path, binds: "list[tuple[Path, str]]") -> bool:
 
 def _separate() -> None:
     """Mounts and network of its own from here on, and a user namespace where this is not root."""
-    uid, gid = os.geteuid(), os.getegid()
+    uid = os.geteuid()
+    gid = os.getegid()
     _call("unshare", CLONE_NEWNS | CLONE_NEWNET | (CLONE_NEWUSER if uid else 0))
     if uid:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {uid} 1"),
+            ("gid_map", f"0 {gid} 1"),
+        ):
             Path("/proc/self", name).write_text(text, encoding="ascii")
-    _mount(None, Path("/"), MS_REC | MS_PRIVATE)  # else a mount would propagate to this machine's own file system
+    _mount(
+        None, Path("/"), MS_REC | MS_PRIVATE
+    )  # else a mount would propagate to this machine's own file system
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         # Loopback alone, as in a container without network.
         fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 
 
 def _mount(source: "Path | None", target: Path, flags: int) -> None:
-    _call("mount", source and os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)
+    _call(
+        "mount",
+        source and os.fsencode(source),
+        os.fsencode(target),
+        None,
+        ctypes.c_ulong(flags),
+        None,
+    )
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -100,13 +134,20 @@ def _make_devices(root: Path) -> None:
         if not path.exists():
             os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
             path.chmod(0o666)
-    for name, to in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+    for name, to in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ):
         if not (root / "dev" / name).is_symlink():
             (root / "dev" / name).symlink_to(to)
 
 
 def refusal() -> "tuple[str, str] | None":
-    """Why this user may not enter a root file system here, and what to do; None where it may. Tries it in a child."""
+    """Why this user may not enter a root file system here, and what to do; None where it may. Tries
+    it in a child.
+    """
     read, write = os.pipe()
     with tempfile.TemporaryDirectory() as root:
         for name in ("dev", "proc"):
@@ -133,20 +174,27 @@ def explain(number: int, text: str, settings: Path = PROC_SYS) -> "tuple[str, st
             value = (settings / name).read_text(encoding="ascii").strip()
             dotted = name.replace("/", ".")
             if value == refusing or (number == errno.ENOSPC and name == SETTINGS[0][0]):
-                todo = f"as root: sysctl -w {dotted}={allowing}, and that line in a file of /etc/sysctl.d to keep it"
+                todo = (
+                    f"as root: sysctl -w {dotted}={allowing}, and that line in a file of "
+                    "/etc/sysctl.d to keep it"
+                )
                 why = f"users may not make user namespaces here: {dotted} is {value} ({text})"
                 return why, f"{todo}; or run this as root"
     if not Path("/proc/self/ns/user").exists():
         return f"this kernel has no user namespaces (CONFIG_USER_NS) ({text})", "run this as root"
     return (
         f"this machine refuses a file system of its own to this user: {text}",
-        "in a container: start it with --security-opt seccomp=unconfined; elsewhere run this as root",
+        (
+            "in a container: start it with --security-opt seccomp=unconfined; elsewhere run this as "
+            "root"
+        ),
     )
 
 
 def main(arguments: "list[str]") -> int:
     """Becomes the command; 125 where the root file system cannot be entered."""
-    binds, refused = [], refusal() if arguments[:1] == ["--check"] else None
+    binds = []
+    refused = refusal() if arguments[:1] == ["--check"] else None
     while arguments[:1] == ["--bind"]:
         binds.append((Path(arguments[1]), arguments[2]))
         arguments = arguments[3:]

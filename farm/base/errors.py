@@ -1,7 +1,7 @@
 """One tree of errors, one exit code a class.
 
-Every message says what happened and where; `hint` says what to do next. The command line prints both and
-exits with `exit_code`; a traceback is shown for bugs only.
+Every message says what happened and where; `hint` says what to do next. The command line prints
+both and exits with `exit_code`; a traceback is shown for bugs only.
 """
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
@@ -44,7 +44,9 @@ EXITS = {
 
 
 class FarmError(Exception):
-    """A failure that the farm understands: what happened and where; `hint`: what to do next, if there is something."""
+    """A failure that the farm understands: what happened and where; `hint`: what to do next, if
+    there is something.
+    """
 
     exit_code: ClassVar[int] = ExitCode.INFRASTRUCTURE
 
@@ -107,11 +109,13 @@ MEMORY_LIMITS = "ulimit -v, the container's, the unit's or the job's"
 _NEXT = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM),
-        "look at its owner and mode, and those of its folder (`ls -ld`), or work in a folder of your own",
+        "look at its owner and mode, and those of its folder (`ls -ld`), or work in a folder of "
+        "your own",
     ),
     errno.EROFS: "its file system is mounted read-only: work in a folder that can be written",
     **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT), "make room (`farm clean --dry-run` shows what can go), then run again"
+        (errno.ENOSPC, errno.EDQUOT),
+        "make room (`farm clean --dry-run` shows what can go), then run again",
     ),
 }
 """Next steps by the error's number."""
@@ -123,10 +127,14 @@ def unreadable(path: object, error: OSError) -> UsageError:
 
 
 def of_system(error: Exception) -> InfrastructureError | None:
-    """The farm's error where the system refused space, permission, a folder, memory or threads; None: another one."""
+    """The farm's error where the system refused space, permission, a folder, memory or threads;
+    None: another one.
+    """
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return InfrastructureError(f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0))
+        return InfrastructureError(
+            f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0)
+        )
     if isinstance(error, MemoryError):
         hint = f"free some, or raise a limit: {MEMORY_LIMITS}"
         return InfrastructureError("the system gave no more memory", hint=hint)

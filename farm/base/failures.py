@@ -1,6 +1,8 @@
-"""Why a step failed, read from its log: the tool's own first error, the cause where it is known, and what to do.
+"""Why a step failed, read from its log: the tool's own first error, the cause where it is known,
+and what to do.
 
-The patterns are in `failures.yaml`. A log is untrusted text: it is only searched, and printed through `plain`.
+The patterns are in `failures.yaml`. A log is untrusted text: it is only searched, and printed
+through `plain`.
 """
 
 import re
@@ -18,7 +20,9 @@ _NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
 
 
 class Pattern(Model):
-    """`in_build`: the advice for a build, without network. `recipe`: the recipe's fault. `id`: for `line_that_says`."""
+    """`in_build`: the advice for a build, without network. `recipe`: the recipe's fault. `id`: for
+    `line_that_says`.
+    """
 
     pattern: str
     cause: str
@@ -37,7 +41,9 @@ class Patterns(Model):
 
 @dataclass(frozen=True)
 class Failure:
-    """The lines of a log from its first error on, else its last; the cause; `recipe`: a new try would fail as well."""
+    """The lines of a log from its first error on, else its last; the cause; `recipe`: a new try
+    would fail as well.
+    """
 
     lines: tuple[str, ...]
     cause: str | None = None
@@ -52,13 +58,17 @@ class Failure:
 
     def hint(self, log: Path) -> str:
         """The next step, and the path of the whole log."""
-        return f"{self.advice}; the whole log: {log}" if self.advice else f"the whole log: {log}"
+        if self.advice:
+            return f"{self.advice}; the whole log: {log}"
+        return f"the whole log: {log}"
 
 
 def read(log: Sequence[str], *, build: bool = False) -> Failure:
-    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed is not looked at.
+    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed
+    is not looked at.
 
-    Its console pool (CMake's install) prints above that line and below its own `[n/m]`. `build`: without network.
+    Its console pool (CMake's install) prints above that line and below its own `[n/m]`. `build`:
+    without network.
     """
     lines = [log_line(line).rstrip() for line in log]
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
@@ -67,10 +77,14 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
     if first is None:
         first = failed if failed else max(0, len(lines) - CONTEXT)
     after = lines[first:]
-    shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[:CONTEXT]
+    shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[
+        :CONTEXT
+    ]
     for known in _patterns().causes:
         if any(re.search(known.pattern, line) for line in after):
-            return Failure(shown, known.cause, (build and known.in_build) or known.advice, known.recipe)
+            return Failure(
+                shown, known.cause, (build and known.in_build) or known.advice, known.recipe
+            )
     return Failure(shown)
 
 

@@ -17,7 +17,9 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_and_size(path: Path) -> tuple[str, int]:
-    """The sha256 of a file, in hexadecimal, and how many bytes it was taken of; OSError where it cannot be read."""
+    """The sha256 of a file, in hexadecimal, and how many bytes it was taken of; OSError where it
+    cannot be read.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
@@ -28,10 +30,11 @@ _LISTED = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standar
 
 @dataclass(frozen=True)
 class Tree:
-    """The files of a source tree in a stable order, among them links to files, which stand for what is in them.
+    """The files of a source tree in a stable order, among them links to files, which stand for what
+    is in them.
 
-    `links`: to folders of the tree, and to what is not there: where each leads from its own folder; `leading_out`: to
-    folders elsewhere, which are no part of the source and may hold anything.
+    `links`: to folders of the tree, and to what is not there: where each leads from its own folder;
+    `leading_out`: to folders elsewhere, which are no part of the source and may hold anything.
     """
 
     files: list[Path]
@@ -40,9 +43,12 @@ class Tree:
 
 
 def read_tree(root: Path) -> Tree:
-    """The files of a source tree, without Python's caches; of a git checkout those that git tracks or would add."""
+    """The files of a source tree, without Python's caches; of a git checkout those that git tracks
+    or would add.
+    """
     found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
-    tree, top = Tree([], {}, []), Path(os.path.realpath(root))
+    tree = Tree([], {}, [])
+    top = Path(os.path.realpath(root))
     # By parts: paths of Windows compare without case.
     for path in sorted(found, key=lambda path: path.relative_to(root).parts):
         if "__pycache__" in path.parts:
@@ -53,7 +59,9 @@ def read_tree(root: Path) -> Tree:
             end = Path(os.path.realpath(path))
             if end.is_relative_to(top):
                 # The same text wherever the tree is, as it is elsewhere when it is built.
-                tree.links[path] = Path(os.path.relpath(end, os.path.realpath(path.parent))).as_posix()
+                tree.links[path] = Path(
+                    os.path.relpath(end, os.path.realpath(path.parent))
+                ).as_posix()
             else:
                 tree.leading_out.append(path)
     return tree
@@ -73,10 +81,13 @@ def _of_checkout(root: Path) -> set[Path]:
         try:
             done = subprocess.run(command, capture_output=True, check=False, env=environment)
         except FileNotFoundError as error:
-            raise UsageError(f"{root} is a git checkout, and there is no git", hint="install git") from error
+            raise UsageError(
+                f"{root} is a git checkout, and there is no git", hint="install git"
+            ) from error
         if done.returncode:
             raise UsageError(
-                f"git cannot list the files of {root}: {done.stderr.decode(errors='replace').strip()[:500]}"
+                f"git cannot list the files of {root}: "
+                f"{done.stderr.decode(errors='replace').strip()[:500]}"
             )
         found |= {root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
     return found
@@ -87,7 +98,10 @@ def tree_digest(root: Path) -> str:
     tree = read_tree(root)
     files = ((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree.files)
     # No file's name has a NUL.
-    links = ((f"{path.relative_to(root).as_posix()}\0", os.fsencode(end)) for path, end in tree.links.items())
+    links = (
+        (f"{path.relative_to(root).as_posix()}\0", os.fsencode(end))
+        for path, end in tree.links.items()
+    )
     return digest_of(chain(files, links))
 
 

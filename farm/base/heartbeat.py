@@ -1,6 +1,8 @@
-"""Something true on the screen while a step prints nothing: a download's bytes, what a container does.
+"""Something true on the screen while a step prints nothing: a download's bytes, what a container
+does.
 
-A program that draws its progress overwrites one line many times; of those lines the newest is passed on now and then.
+A program that draws its progress overwrites one line many times; of those lines the newest is
+passed on now and then.
 """
 
 import threading
@@ -19,12 +21,15 @@ Ask = Callable[[float], str | None]
 class Pulse:
     """Passes lines on to `out`, and speaks when there are none; at the end of the context it stops.
 
-    After `ask_s` seconds without a line a thread calls `ask` with the seconds of silence, for what goes on in words;
-    None: nothing is known. Whatever it raises ends the asking: it must not end the work.
+    After `ask_s` seconds without a line a thread calls `ask` with the seconds of silence, for what
+    goes on in words; None: nothing is known. Whatever it raises ends the asking: it must not end
+    the work.
     """
 
     def __init__(self, out: Line, ask: Ask, ask_s: float = ASK_S) -> None:
-        self._out, self._ask, self._ask_s = out, ask, ask_s
+        self._out = out
+        self._ask = ask
+        self._ask_s = ask_s
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._passing: str | None = None
@@ -46,7 +51,8 @@ class Pulse:
     def tick(self, now: float) -> None:
         """Speaks if it is time to; `now` is of `time.monotonic`."""
         with self._lock:
-            text, self._passing = self._passing, None
+            text = self._passing
+            self._passing = None
             heard = self._heard
             asks = text is None and now - self._spoke >= self._ask_s
         if asks:
@@ -70,7 +76,10 @@ class Pulse:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stopped.set()
         with self._lock:  # what is being said now comes before the end

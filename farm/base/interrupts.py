@@ -10,7 +10,9 @@ from types import FrameType
 
 
 class OutputClosed(KeyboardInterrupt):
-    """Nobody reads the output any more; no OSError, which a writer of files would take for a failure of the disk."""
+    """Nobody reads the output any more; no OSError, which a writer of files would take for a
+    failure of the disk.
+    """
 
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -18,16 +20,20 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Holds back a first Ctrl-C (or SIGTERM, SIGHUP) to the end of the block; a second one ends it at once.
+    """Holds back a first Ctrl-C (or SIGTERM, SIGHUP) to the end of the block; a second one ends it
+    at once.
 
-    For a question whose answer names what was made: Docker makes a container also where no one waits for its answer any
-    more. Signals reach the main thread alone; in another one this changes nothing.
+    For a question whose answer names what was made: Docker makes a container also where no one
+    waits for its answer any more. Signals reach the main thread alone; in another one this changes
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
-    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    before = {
+        number: handler for number in numbers if callable(handler := signal.getsignal(number))
+    }
     came: list[int] = []
 
     def hold(number: int, frame: FrameType | None) -> None:

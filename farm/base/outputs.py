@@ -20,7 +20,9 @@ _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
 def make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and those above it, each noted in `made`; UsageError: there can be none; OSError: no room."""
+    """Make a folder and those above it, each noted in `made`; UsageError: there can be none;
+    OSError: no room.
+    """
     for part in (*reversed(folder.parents), folder):
         if part.is_dir():
             continue
@@ -29,13 +31,17 @@ def make_folder(folder: Path, made: list[Path]) -> None:
         except OSError as error:
             if error.errno in _OF_THE_MACHINE:
                 raise
-            raise UsageError(f"{part}: cannot be made: {error.strerror}", hint="name another folder") from error
+            raise UsageError(
+                f"{part}: cannot be made: {error.strerror}", hint="name another folder"
+            ) from error
         made.append(part)
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError inside becomes an InfrastructureError that names `path`: a write's own names no file, or another."""
+    """An OSError inside becomes an InfrastructureError that names `path`: a write's own names no
+    file, or another.
+    """
     try:
         yield
     except OSError as error:
@@ -44,7 +50,9 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path, hint: str | None = None) -> Iterator[None]:
-    """A full or broken disk, an error that names no file, becomes an InfrastructureError that names what is written."""
+    """A full or broken disk, an error that names no file, becomes an InfrastructureError that names
+    what is written.
+    """
     try:
         yield
     except OSError as error:
@@ -56,14 +64,18 @@ def writing(path: Path, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_file() -> Iterator[IO[bytes]]:
-    """A new file without a name, in the system's folder for temporary files; an error of writing names the folder."""
+    """A new file without a name, in the system's folder for temporary files; an error of writing
+    names the folder.
+    """
     folder = Path(tempfile.gettempdir())
     with writing(folder, ROOM), tempfile.TemporaryFile(dir=folder) as file:
         yield file
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why nothing can be written into a folder, or the nearest above it that is there; None: a file was written."""
+    """Why nothing can be written into a folder, or the nearest above it that is there; None: a file
+    was written.
+    """
     place = _there(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -76,7 +88,9 @@ def unwritable(folder: Path) -> str | None:
 def runs_nothing(folder: Path) -> bool:
     """True if the file system of a folder, or of the one that it will be in, is mounted noexec."""
     statvfs = getattr(os, "statvfs", None)  # not on Windows
-    return statvfs is not None and bool(statvfs(_there(folder)).f_flag & getattr(os, "ST_NOEXEC", 0))
+    return statvfs is not None and bool(
+        statvfs(_there(folder)).f_flag & getattr(os, "ST_NOEXEC", 0)
+    )
 
 
 def _there(folder: Path) -> Path:
@@ -96,7 +110,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def write(dest: Path, files: Mapping[Path, bytes]) -> None:
-    """Write `files` below `dest`, all or none; UsageError: there can be no such folder; or the machine has no room."""
+    """Write `files` below `dest`, all or none; UsageError: there can be no such folder; or the
+    machine has no room.
+    """
     made: list[Path] = []
     try:
         make_folder(dest, made)
@@ -113,7 +129,9 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
 
 
 def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
-    """Move `files` from below `new` to below `dest`, all or none, noted in `made`; `old` keeps what was there."""
+    """Move `files` from below `new` to below `dest`, all or none, noted in `made`; `old` keeps what
+    was there.
+    """
     added: list[Path] = []
     kept: list[Path] = []
     try:
@@ -121,7 +139,9 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Pat
             target = dest / file
             make_folder(target.parent, added)
             if target.is_dir():
-                raise UsageError(f"{target} is a folder, and a file goes there", hint="name another folder")
+                raise UsageError(
+                    f"{target} is a folder, and a file goes there", hint="name another folder"
+                )
             if os.path.lexists(target):
                 (old / file).parent.mkdir(parents=True, exist_ok=True)
                 kept.append(file)
@@ -138,7 +158,9 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Pat
 
 
 def remove(made: list[Path]) -> None:
-    """Take away what a command made, the last first; a folder that holds something of others stays."""
+    """Take away what a command made, the last first; a folder that holds something of others
+    stays.
+    """
     for path in reversed(made):
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()

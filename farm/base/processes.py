@@ -1,8 +1,9 @@
 """Processes of this machine: how a job and its supervisor are started, found, limited and ended.
 
-The processes of a job carry a mark in their environment, which their children inherit. By it they are found, also after
-their supervisor was killed. Linux shows it in /proc, where the standard library is enough: a machine that is cut off
-has nothing else. macOS and Windows are asked by psutil. The Windows parts ran under Wine 8, never on Windows.
+The processes of a job carry a mark in their environment, which their children inherit. By it they
+are found, also after their supervisor was killed. Linux shows it in /proc, where the standard
+library is enough: a machine that is cut off has nothing else. macOS and Windows are asked by
+psutil. The Windows parts ran under Wine 8, never on Windows.
 """
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
@@ -26,13 +27,19 @@ POLL_S = 0.1
 KILL_S = 10.0
 MARK = "FARM_JOB"  # the variable that marks the processes of a job; its value is the job's handle
 CANCEL = "cancel"
-"""The file in a job's folder that asks for its end: processes of Windows without a console get no signals."""
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows os.kill ends a process at once, whatever the signal
+"""The file in a job's folder that asks for its end: processes of Windows without a console get no
+signals.
+"""
+KILL = getattr(
+    signal, "SIGKILL", signal.SIGTERM
+)  # on Windows os.kill ends a process at once, whatever the signal
 
 if sys.platform == "linux":
 
     def started(pid: int) -> str:
-        """When a process started, in the system's own words; empty when there is none, or a zombie (proc(5))."""
+        """When a process started, in the system's own words; empty when there is none, or a zombie
+        (proc(5)).
+        """
         try:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, ProcessLookupError):
@@ -42,7 +49,8 @@ if sys.platform == "linux":
 
     def marked(handle: str) -> list[int]:
         """The processes of a job."""
-        wanted, found = f"{MARK}={handle}".encode(), []
+        wanted = f"{MARK}={handle}".encode()
+        found = []
         for entry in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 if wanted in entry.read_bytes().split(b"\0"):
@@ -69,10 +77,14 @@ else:
     import psutil
 
     def started(pid: int) -> str:
-        """When a process started, in the system's own words; empty when there is none, or a zombie."""
+        """When a process started, in the system's own words; empty when there is none, or a
+        zombie.
+        """
         try:
             process = psutil.Process(pid)
-            return "" if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return ""
+            return str(process.create_time())
         except psutil.NoSuchProcess:
             return ""
         except psutil.Error as error:
@@ -97,7 +109,9 @@ else:
     def _affinity() -> list[int]:
         """The CPUs of this process; macOS has no such setting."""
         own = psutil.Process()
-        return own.cpu_affinity() if hasattr(own, "cpu_affinity") else list(range(os.cpu_count() or 1))
+        if hasattr(own, "cpu_affinity"):
+            return own.cpu_affinity()
+        return list(range(os.cpu_count() or 1))
 
     def machine() -> tuple[float, int]:
         """The CPUs that this process may use, and this machine's memory in bytes."""
@@ -111,9 +125,12 @@ else:
 
 
 if sys.platform == "win32":
-    APART: dict[str, Any] = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
-    """Arguments of Popen for a process that outlives this one. Not DETACHED_PROCESS, with which each compiler would
-    open a window of its own: here they share a hidden console."""
+    APART: dict[str, Any] = {
+        "creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    }
+    """Arguments of Popen for a process that outlives this one. Not DETACHED_PROCESS, with which
+    each compiler would open a window of its own: here they share a hidden console.
+    """
     LEFT = "--left"
     REMOVE_S = 10.0
     KEPT = (
@@ -138,18 +155,31 @@ if sys.platform == "win32":
     )
 
     def environment(home: str, *, tree: bool) -> dict[str, str]:  # noqa: ARG001 there is none here
-        """The environment of a job: parts of this process's, with a profile and temporary files below `home`.
+        """The environment of a job: parts of this process's, with a profile and temporary files
+        below `home`.
 
-        The rest may hold credentials; nor does it see this user's profile, where pip and git keep theirs.
+        The rest may hold credentials; nor does it see this user's profile, where pip and git keep
+        theirs.
         """
         own = {name: os.environ[name] for name in KEPT if name in os.environ}
         root = own.get("SystemRoot", r"C:\Windows")
         # cmd.exe, tar.exe and curl.exe are found here; a service's PATH need not have it.
-        needed = [rf"{root}\System32", root, rf"{root}\System32\Wbem", rf"{root}\System32\WindowsPowerShell\v1.0"]
+        needed = [
+            rf"{root}\System32",
+            root,
+            rf"{root}\System32\Wbem",
+            rf"{root}\System32\WindowsPowerShell\v1.0",
+        ]
         have = {entry.rstrip("\\").lower() for entry in own.get("PATH", "").split(";")}
-        own["PATH"] = ";".join([*filter(None, [own.get("PATH")]), *(e for e in needed if e.lower() not in have)])
+        own["PATH"] = ";".join(
+            [*filter(None, [own.get("PATH")]), *(e for e in needed if e.lower() not in have)]
+        )
         made = {"HOME": home, "USERPROFILE": home, "APPDATA": rf"{home}\AppData\Roaming"}
-        made |= {"LOCALAPPDATA": rf"{home}\AppData\Local", "TEMP": rf"{home}\Temp", "TMP": rf"{home}\Temp"}
+        made |= {
+            "LOCALAPPDATA": rf"{home}\AppData\Local",
+            "TEMP": rf"{home}\Temp",
+            "TMP": rf"{home}\Temp",
+        }
         for name in ("APPDATA", "LOCALAPPDATA", "TEMP"):
             Path(made[name]).mkdir(parents=True, exist_ok=True)
         return own | made
@@ -157,7 +187,8 @@ if sys.platform == "win32":
     def remove(folder: Path) -> None:
         """Removes a folder with all that is in it; one that is not there is fine.
 
-        A file that someone holds open cannot be removed: it is tried again for some seconds, and stays then.
+        A file that someone holds open cannot be removed: it is tried again for some seconds, and
+        stays then.
         """
         deadline = time.monotonic() + REMOVE_S
         while True:
@@ -170,23 +201,33 @@ if sys.platform == "win32":
             time.sleep(POLL_S)
 
     def leave() -> None:
-        """No one's child from here on: starts this program again, apart from this console and job object, and ends."""
+        """No one's child from here on: starts this program again, apart from this console and job
+        object, and ends.
+        """
         if sys.argv[-1] == LEFT:
             return
         command = [sys.executable, *sys.orig_argv[1:], LEFT]
         for flag in (subprocess.CREATE_BREAKAWAY_FROM_JOB, 0):
             flags = APART["creationflags"] | flag
-            # A job object that does not let go of its processes refuses the first: this one ends with it.
+            # A job object that does not let go of its processes refuses the first: this one ends
+            # with it.
             with contextlib.suppress(PermissionError):
                 subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=sys.stdout, creationflags=flags
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sys.stdout,
+                    stderr=sys.stdout,
+                    creationflags=flags,
                 )
                 os._exit(0)
         os._exit(1)
 
-    def start(command: list[str], *, environment: dict[str, str], folder: str, **more: Any) -> subprocess.Popen[bytes]:
+    def start(
+        command: list[str], *, environment: dict[str, str], folder: str, **more: Any
+    ) -> subprocess.Popen[bytes]:
         """Starts a job's command in `folder`; OSError: there is no such program."""
-        # By the job's own PATH, not by that of this process; Windows would also look beside this Python.
+        # By the job's own PATH, not by that of this process; Windows would also look beside this
+        # Python.
         program = shutil.which(command[0], path=environment["PATH"])
         if program is None:
             raise FileNotFoundError(errno.ENOENT, "no such program", command[0])
@@ -203,8 +244,12 @@ else:
 
         `tree`: it has a root file system of its own, where nothing of them holds.
         """
-        own = {} if tree else {name: os.environ[name] for name in KEPT if name in os.environ}
-        # In English, and sorted as in a container: what a tool says is read for the cause of its failure.
+        if tree:
+            own = {}
+        else:
+            own = {name: os.environ[name] for name in KEPT if name in os.environ}
+        # In English, and sorted as in a container: what a tool says is read for the cause of its
+        # failure.
         return {**own, "LC_ALL": "C.UTF-8", "PATH": own.get("PATH", PATH), "HOME": home}
 
     def remove(folder: Path) -> None:
@@ -212,7 +257,9 @@ else:
         shutil.rmtree(folder, ignore_errors=True)
 
     def leave() -> None:
-        """No one's child from here on: the one who started it may end, or go on without looking after it."""
+        """No one's child from here on: the one who started it may end, or go on without looking
+        after it.
+        """
         if os.fork():
             os._exit(0)
         os.setsid()
@@ -220,7 +267,9 @@ else:
     def start(
         command: list[str], *, environment: dict[str, str], folder: str, chroot: bool, **more: Any
     ) -> subprocess.Popen[bytes]:
-        """Starts a job's command in `folder`, with `chroot` its root; OSError or SubprocessError: it cannot be."""
+        """Starts a job's command in `folder`, with `chroot` its root; OSError or SubprocessError:
+        it cannot be.
+        """
         return subprocess.Popen(
             command,
             env=environment,
@@ -242,7 +291,9 @@ else:
 
 
 def check(*, tree: bool) -> None:
-    """NoRunnerError where a root file system is to be entered (`tree`) and this machine does not allow it."""
+    """NoRunnerError where a root file system is to be entered (`tree`) and this machine does not
+    allow it.
+    """
     if not tree:
         return
     if sys.platform == "linux":
@@ -251,12 +302,17 @@ def check(*, tree: bool) -> None:
         if refused := enter.refusal():
             raise NoRunnerError(refused[0], hint=refused[1])
     else:
-        raise NoRunnerError("the toolchain of an offline bundle can only be entered on Linux", hint="use Linux")
+        raise NoRunnerError(
+            "the toolchain of an offline bundle can only be entered on Linux", hint="use Linux"
+        )
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """True if a file's own status (lstat) is that of a file or folder, and not of a link, a junction or a device."""
-    # Junctions are no links to Python 3.11, but they lead elsewhere as well: the attribute shows both.
+    """True if a file's own status (lstat) is that of a file or folder, and not of a link, a
+    junction or a device.
+    """
+    # Junctions are no links to Python 3.11, but they lead elsewhere as well: the attribute shows
+    # both.
     link = getattr(status, "st_file_attributes", 0) & stat.FILE_ATTRIBUTE_REPARSE_POINT
     return not link and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
@@ -270,7 +326,9 @@ def ask_to_end(pid: int, folder: Path) -> None:
 
 
 def end_wanted(folder: Path) -> Callable[[], bool]:
-    """Listens from now on; the answer says whether someone asked for the end of the job in `folder`."""
+    """Listens from now on; the answer says whether someone asked for the end of the job in
+    `folder`.
+    """
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's: it says cancel
@@ -278,7 +336,9 @@ def end_wanted(folder: Path) -> Callable[[], bool]:
 
 
 def end_marked(handle: str, number: int, patience_s: float) -> bool:
-    """Sends a signal to the processes of a job until there are none; False when some do not end in time."""
+    """Sends a signal to the processes of a job until there are none; False when some do not end in
+    time.
+    """
     deadline = time.monotonic() + patience_s
     # Looked up anew each time: a process that was told to end may still start others.
     while alive := marked(handle):
@@ -297,7 +357,9 @@ def memory_of_job(handle: str) -> int:
 
 
 def end(process: subprocess.Popen[bytes], handle: str, grace_s: float) -> int:
-    """Ends a job: politely where there is a grace and Windows is not the system, then for good; its exit code."""
+    """Ends a job: politely where there is a grace and Windows is not the system, then for good; its
+    exit code.
+    """
     if not (grace_s and end_marked(handle, signal.SIGTERM, grace_s)):
         end_marked(handle, KILL, KILL_S)
     return process.wait()

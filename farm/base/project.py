@@ -13,9 +13,13 @@ JOURNAL = "farm.db"  # the journal's file, in the folder of the artifacts
 
 
 def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` with one of PROJECT_FILES; else `start`, with the farm's own defaults."""
+    """The nearest folder at or above `start` with one of PROJECT_FILES; else `start`, with the
+    farm's own defaults.
+    """
     if not start.is_dir():
-        raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
+        raise UsageError(
+            f"{start}: no such folder", hint="name the project's folder: --project DIR"
+        )
     for folder in (start.resolve(), *start.resolve().parents):
         if any(is_there(folder / name) for name in PROJECT_FILES):
             return folder

@@ -1,7 +1,8 @@
-"""The files that come with the farm: channels, templates and scripts; a project's own stand before them.
+"""The files that come with the farm: channels, templates and scripts; a project's own stand before
+them.
 
-In a checkout they are at its root, where they are edited; a wheel of the farm carries them inside the package
-(`setup.py` puts them there).
+In a checkout they are at its root, where they are edited; a wheel of the farm carries them inside
+the package (`setup.py` puts them there).
 """
 
 from pathlib import Path
@@ -14,11 +15,15 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
 
 FOLDER = Path(__file__).parents[1]  # the package `farm`; `cli/schemas/` says what `--json` prints
 EXAMPLE = FOLDER / "cli" / "example"
-"""The example project of `farm init`; its `ci/farm.yaml` and `ci/runners.yaml` are defaults of other projects too."""
+"""The example project of `farm init`; its `ci/farm.yaml` and `ci/runners.yaml` are defaults of
+other projects too.
+"""
 
 
 def is_there(path: Path) -> bool:
-    """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that nobody knows."""
+    """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that
+    nobody knows.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -29,12 +34,16 @@ def is_there(path: Path) -> bool:
 
 
 def path(project: Path, relative: str) -> Path:
-    """The project's own file or folder where it has one, else the farm's; a link that leads nowhere is one, too."""
+    """The project's own file or folder where it has one, else the farm's; a link that leads nowhere
+    is one, too.
+    """
     own = project / relative
     return own if is_there(own) else ROOT / relative
 
 
 def default(project: Path, relative: str) -> Path:
-    """The project's own configuration file where it has one, else that of the example; a link as in `path`."""
+    """The project's own configuration file where it has one, else that of the example; a link as in
+    `path`.
+    """
     own = project / relative
     return own if is_there(own) else EXAMPLE / relative

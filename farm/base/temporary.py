@@ -13,10 +13,11 @@ P = ParamSpec("P")
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str = "farm-", parent: Path | None = None) -> Iterator[Path]:
-    """A new folder below `parent` (None: the system's for temporary files) that is removed at the end.
+    """A new folder below `parent` (None: the system's for temporary files) that is removed at the
+    end.
 
-    `tempfile.TemporaryDirectory` keeps it where Ctrl-C comes while it is removed, and on Windows tries without end
-    where a hung process holds it; here that one stays.
+    `tempfile.TemporaryDirectory` keeps it where Ctrl-C comes while it is removed, and on Windows
+    tries without end where a hung process holds it; here that one stays.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:

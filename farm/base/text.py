@@ -17,16 +17,22 @@ MAX_SHORT = 400
 
 
 def plain(text: str, limit: int = MAX_LINE) -> str:
-    """One line of printable text, at most `limit` characters, and nothing that steers a terminal: for outside text."""
+    """One line of printable text, at most `limit` characters, and nothing that steers a terminal:
+    for outside text.
+    """
     line = text.rstrip("\r\n")
     if not line.isprintable():  # most are, and this takes a tenth of the time
         line = _BREAKS.sub(" ", _ESCAPES.sub("", line))
-        line = "".join(c for c in line if c == "\t" or c.isprintable() or unicodedata.category(c) == "Zs")
+        line = "".join(
+            c for c in line if c == "\t" or c.isprintable() or unicodedata.category(c) == "Zs"
+        )
     return line if len(line) <= limit else line[:limit] + " […]"
 
 
 def log_line(text: str, limit: int = MAX_LINE) -> str:
-    """A line of a program's output as `plain`; what a carriage return had overwritten is left out."""
+    """A line of a program's output as `plain`; what a carriage return had overwritten is left
+    out.
+    """
     return plain(text.rstrip("\r\n").rsplit("\r", 1)[-1], limit)
 
 
@@ -39,16 +45,22 @@ def short(text: object) -> str:
     """One printable line with runs of blanks as one, at most `MAX_SHORT` characters."""
     # Cut before it is cleaned: the length is someone else's choice.
     cleaned = plain(" ".join(str(text)[: 4 * MAX_SHORT].split()))
-    return cleaned if len(cleaned) <= MAX_SHORT else cleaned[: MAX_SHORT - 1] + "…"
+    if len(cleaned) <= MAX_SHORT:
+        return cleaned
+    return cleaned[: MAX_SHORT - 1] + "…"
 
 
 def printable(text: str) -> str:
     """A name to be compared as well as shown: escaped where it holds what cannot be printed."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    if text.isprintable():
+        return text
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def before_download(filename: str) -> str:
-    """A file's name without what a download may have made of it: `%2B` for `+`, and a browser's ` (1)`."""
+    """A file's name without what a download may have made of it: `%2B` for `+`, and a browser's `
+    (1)`.
+    """
     from urllib.parse import unquote  # noqa: PLC0415 slow to import
 
     return re.sub(r" ?\([0-9]{1,3}\)(?=\.[a-z]+$)", "", unquote(filename))
@@ -84,7 +96,9 @@ def parse_age(text: str) -> timedelta:
 
 
 def json_lines(data: object) -> str:
-    """JSON indented by two, ASCII alone, with a newline at the end; json's own encoder is slow where it indents."""
+    """JSON indented by two, ASCII alone, with a newline at the end; json's own encoder is slow
+    where it indents.
+    """
     import json  # noqa: PLC0415 slow to import
 
     from pydantic_core import to_json  # noqa: PLC0415 what needs no models does not wait for it

@@ -1,7 +1,8 @@
-"""YAML files read into checked models; an error names the file, the line and the likely intended key.
+"""YAML files read into checked models; an error names the file, the line and the likely intended
+key.
 
-YAML is untrusted: only plain data is built, files and their nesting are bounded, aliases (which can blow up when
-copied) and duplicate keys (where the last one silently wins) are refused.
+YAML is untrusted: only plain data is built, files and their nesting are bounded, aliases (which can
+blow up when copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
 import re
@@ -11,7 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from farm.base.errors import UsageError, unreadable
@@ -20,28 +28,40 @@ from farm.base.text import MAX_SHORT, nearest, short
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDER = Path(__file__).parents[1]
 MAX_BYTES = 4 << 20
-MAX_DEPTH = 50  # levels of nesting; libyaml's composer recurses on the C stack and would crash the process
+MAX_DEPTH = (
+    50  # levels of nesting; libyaml's composer recurses on the C stack and would crash the process
+)
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
 
 class Model(BaseModel):
-    """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion."""
+    """Base of everything that is read from a file: immutable, unknown keys refused, no silent
+    conversion.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 def pattern(expression: str, meaning: str) -> Any:
-    """A field's pattern, and what an error says of a value that does not match: `'…' is not` and the meaning."""
+    """A field's pattern, and what an error says of a value that does not match: `'…' is not` and
+    the meaning.
+    """
     MEANINGS[expression] = meaning
     return Field(pattern=expression)
 
 
 def word_of(
-    kind: str, known: Callable[[], Sequence[str]], meant: Callable[[str], Sequence[str]] = lambda _: ()
+    kind: str,
+    known: Callable[[], Sequence[str]],
+    meant: Callable[[str], Sequence[str]] = lambda _: (),
 ) -> WrapValidator:
-    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`."""
+    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word,
+    too: of `sm35`.
+    """
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -52,8 +72,13 @@ def word_of(
         digits = re.sub(r"\D", "", word)
         same = [name for name in names if digits and re.sub(r"\D", "", name) == digits]
         near = list(meant(word)) or same or nearest(word, names)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
-        raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"})
+        if near:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
+        else:
+            hint = f"known: {', '.join(names)}"
+        raise PydanticCustomError(
+            "unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"}
+        )
 
     return WrapValidator(check)
 
@@ -62,7 +87,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load(path: Path, model: type[M]) -> M:
-    """Read the YAML file `path` into `model`; UsageError: it is absent, not YAML, or not of the model's shape."""
+    """Read the YAML file `path` into `model`; UsageError: it is absent, not YAML, or not of the
+    model's shape.
+    """
     raw = _content(path)
     if is_own(path):
         try:
@@ -73,7 +100,9 @@ def load(path: Path, model: type[M]) -> M:
 
 
 def is_own(path: Path) -> bool:
-    """True if it is a file of the package: a test checks those, what others write is checked each time."""
+    """True if it is a file of the package: a test checks those, what others write is checked each
+    time.
+    """
     return path.is_relative_to(FOLDER)
 
 
@@ -120,9 +149,11 @@ def checked(path: Path, raw: bytes, model: type[M]) -> M:
 
 
 def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
-    """Plain data out of YAML text, and the node that it came from, for the lines of what a model refuses.
+    """Plain data out of YAML text, and the node that it came from, for the lines of what a model
+    refuses.
 
-    UsageError: aliases, duplicate keys, deep nesting, values that JSON does not have; yaml.YAMLError: it is not YAML.
+    UsageError: aliases, duplicate keys, deep nesting, values that JSON does not have;
+    yaml.YAMLError: it is not YAML.
     """
     _check_events(text, path)
     loader = Loader(text)
@@ -137,7 +168,9 @@ def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
 
 
 def where(path: Path, *loc: int | str) -> str:
-    """`file:line` of what is at `loc` in a file that `load` took, for checks that a model cannot make."""
+    """`file:line` of what is at `loc` in a file that `load` took, for checks that a model cannot
+    make.
+    """
     loader = Loader(path.read_bytes().decode("utf-8"))
     try:
         return f"{path}:{find(loader.get_single_node(), loc)[0]}"
@@ -161,11 +194,15 @@ def _check_events(text: str, path: Path) -> None:
 
 
 def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
-    """Refuse duplicate keys, keys that are no words, and every kind of value that JSON does not have."""
+    """Refuse duplicate keys, keys that are no words, and every kind of value that JSON does not
+    have.
+    """
     line = node.start_mark.line + 1
     if node.tag not in _PLAIN:
         kind = node.tag.removeprefix(_TAG)
-        raise UsageError(f"{path}:{line}: a value of kind {kind!r} is not supported; write text in quotes")
+        raise UsageError(
+            f"{path}:{line}: a value of kind {kind!r} is not supported; write text in quotes"
+        )
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -173,7 +210,10 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
             if not isinstance(key, yaml.ScalarNode):
                 raise UsageError(f"{path}:{line}: a key must be a word")
             if key.value in seen:
-                raise UsageError(f"{path}:{line}: key {key.value!r} appears twice (first on line {seen[key.value]})")
+                raise UsageError(
+                    f"{path}:{line}: key {key.value!r} appears twice (first on line "
+                    f"{seen[key.value]})"
+                )
             seen[key.value] = line
             _check_nodes(key, path, loader)
             _check_nodes(value, path, loader)
@@ -185,7 +225,10 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
             raise UsageError(f"{path}:{line}: a character 0 is in the text {short(node.value)!r}")
         try:
             loader.construct_object(node)
-        except (ValueError, KeyError) as error:  # such as `0b_`, which looks like a number and is none
+        except (
+            ValueError,
+            KeyError,
+        ) as error:  # such as `0b_`, which looks like a number and is none
             kind = node.tag.removeprefix(_TAG)
             raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error
 
@@ -193,8 +236,12 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
 MEANINGS: dict[str, str] = {}  # patterns in words; `farm.base.yamlfile.pattern` adds to it
 
 
-def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Each mistake in the data of the node `root` as `file:line: what is wrong`, in the order of the lines."""
+def explain(
+    path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError
+) -> list[str]:
+    """Each mistake in the data of the node `root` as `file:line: what is wrong`, in the order of
+    the lines.
+    """
     lines: dict[tuple[int | str, ...], str] = {}
     meant: set[tuple[int | str, ...]] = set()
     problems = error.errors()
@@ -204,18 +251,29 @@ def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: Validati
             known = sorted(_fields_at(model, tuple(folder)))
             near = nearest(str(name), known)
             meant.update((*folder, other) for other in near[:1])
-            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            else:
+                hint = f"known here: {', '.join(known)}"
             lines[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
     for problem in problems:
         # A required key that was misspelt is one mistake.
-        if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and problem["loc"] in meant):
+        if problem["type"] == "extra_forbidden" or (
+            problem["type"] == "missing" and problem["loc"] in meant
+        ):
             continue
         _, node, at = find(root, problem["loc"])
         text = ": ".join(part for part in (_dotted(at), _message(problem)) if part)
         if problem["type"] == "string_type" and isinstance(problem["input"], int | float):
             # the word as it is written: 11.10 would be shown as 11.1
-            word = str(at[-2]) if at[-1] == "[key]" else node.value
-            kind = "a truth value" if isinstance(problem["input"], bool) else "a number"
+            if at[-1] == "[key]":
+                word = str(at[-2])
+            else:
+                word = node.value
+            if isinstance(problem["input"], bool):
+                kind = "a truth value"
+            else:
+                kind = "a number"
             text = f'{_dotted(at)}: {word} is {kind} here; write it in quotes: "{word}"'
         # Of a value that may be of several types, what keeps it from being the first of them.
         lines.setdefault(at, text)
@@ -235,28 +293,43 @@ def first_fault(error: ValidationError) -> str:
 
 def _message(problem: ErrorDetails) -> str:
     """The error of a value, in words."""
-    kind, context = problem["type"], problem.get("ctx", {})
+    kind = problem["type"]
+    context = problem.get("ctx", {})
     texts = plain(Path(__file__).with_name("yaml_errors.yaml"))
     if kind in texts:
         return str(texts[kind]).format(**context).replace("least 1 entries", "least one entry")
     if kind == "string_pattern_mismatch":
         meaning = MEANINGS.get(context["pattern"])
-        wanted = f"is not {meaning}" if meaning else f"must match {context['pattern']}"
+        if meaning:
+            wanted = f"is not {meaning}"
+        else:
+            wanted = f"must match {context['pattern']}"
         return f"{problem['input'][:MAX_SHORT]!r} {wanted}"
     if kind in ("literal_error", "union_tag_invalid"):
         # Both hold the words as Python writes them, in quotes.
         words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
         word = short(context.get("tag", problem["input"]))
         near = nearest(word, words)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        else:
+            hint = f"known: {', '.join(words)}"
         return f"unknown word {word!r}; {hint}"
-    msg, value = str(problem["msg"]).removeprefix("Value error, "), problem["input"]
-    return f"{short(value)!r}: {msg}" if kind == "value_error" and isinstance(value, str) and value not in msg else msg
+    msg = str(problem["msg"]).removeprefix("Value error, ")
+    value = problem["input"]
+    if kind == "value_error" and isinstance(value, str) and value not in msg:
+        return f"{short(value)!r}: {msg}"
+    return msg
 
 
-def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
-    """The line and node of a pydantic location, which may end in a missing key, and it without the tags of unions."""
-    line, found = node.start_mark.line + 1, []
+def find(
+    node: yaml.Node, loc: tuple[int | str, ...]
+) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
+    """The line and node of a pydantic location, which may end in a missing key, and it without the
+    tags of unions.
+    """
+    line = node.start_mark.line + 1
+    found = []
     for part in loc:
         inner = _inside(node, part)
         if inner:
@@ -269,14 +342,23 @@ def find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, t
 def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
     """The line and the node of one key of a mapping, or of one item of a list."""
     if isinstance(node, yaml.MappingNode):
-        return next(((key.start_mark.line + 1, value) for key, value in node.value if key.value == str(part)), None)
+        return next(
+            (
+                (key.start_mark.line + 1, value)
+                for key, value in node.value
+                if key.value == str(part)
+            ),
+            None,
+        )
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part].start_mark.line + 1, node.value[part]
     return None
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """Names of the fields of the models that may be at `loc` (through lists, mappings and unions of models)."""
+    """Names of the fields of the models that may be at `loc` (through lists, mappings and unions of
+    models).
+    """
     models = [model]
     for part in loc:
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]

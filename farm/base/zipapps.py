@@ -1,10 +1,12 @@
-"""Packs a package of the farm into one file that runs on a machine without the farm: `python FILE.pyz …`.
+"""Packs a package of the farm into one file that runs on a machine without the farm: `python
+FILE.pyz …`.
 
     python -m farm.base.zipapps farm.smoke.probe.main:main -o probe.pyz
 
-The file is a zip application (PEP 441). The package must need the standard library only and import its own modules
-relatively. The same sources give the same bytes; a Python without zlib reads them as well. This module itself runs on
-Python 3.7 and needs nothing of the farm, so that a checkout on any machine can pack.
+The file is a zip application (PEP 441). The package must need the standard library only and import
+its own modules relatively. The same sources give the same bytes; a Python without zlib reads them
+as well. This module itself runs on Python 3.7 and needs nothing of the farm, so that a checkout on
+any machine can pack.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ MAIN = "import sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\
 
 
 def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
-    """The file for an entry point: module and function to call; a module called `main` brings its package along.
+    """The file for an entry point: module and function to call; a module called `main` brings its
+    package along.
 
-    Of a package also files of data; compiled Python does not. `carried`: files of the farm, as paths below the
-    repository, that it imports by their own names.
+    Of a package also files of data; compiled Python does not. `carried`: files of the farm, as
+    paths below the repository, that it imports by their own names.
     """
     path, _, function = entry.partition(":")
     package, _, module = path.rpartition(".")
@@ -32,7 +35,9 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
     if module == "main":
         name = f"farm_{folder.name}"
         found = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
-        members = {f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in found}
+        members = {
+            f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in found
+        }
         name += ".main"
     else:
         name = f"farm_{module}"
@@ -50,9 +55,13 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        allow_abbrev=False, prog="python -m farm.base.zipapps", description="One file for a machine without the farm."
+        allow_abbrev=False,
+        prog="python -m farm.base.zipapps",
+        description="One file for a machine without the farm.",
     )
-    parser.add_argument("entry", metavar="PACKAGE.MODULE:FUNCTION", help="such as farm.smoke.probe.main:main")
+    parser.add_argument(
+        "entry", metavar="PACKAGE.MODULE:FUNCTION", help="such as farm.smoke.probe.main:main"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()
     args.output.write_bytes(pack(args.entry))

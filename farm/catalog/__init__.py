@@ -42,7 +42,9 @@ def cuda_majors_source() -> str:
 
 @cache
 def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
-    """The first driver with every feature of a toolkit, or the highest known of older ones and why that is in doubt."""
+    """The first driver with every feature of a toolkit, or the highest known of older ones and why
+    that is in doubt.
+    """
     known = toolkits()
     if (own := known[cuda].driver(platform)) is not None:
         return own, None
@@ -52,7 +54,10 @@ def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
     found = [text for name in older if (text := known[name].driver(platform))]
     floor = cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform)
     best = max((*found, *branches, *filter(None, [floor])), key=number, default=None)
-    return best, f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts"
+    return (
+        best,
+        f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts",
+    )
 
 
 @cache
@@ -115,7 +120,9 @@ def wheel_toolkits() -> dict[str, models.WheelToolkit]:
 
 
 def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
-    """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN, both or none; empty: none are known."""
+    """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN, both or none; empty: none
+    are known.
+    """
     toolkit = wheel_toolkits().get(cuda)
     # Where a toolkit can be made of wheels, those that a build links are those that it then needs.
     known = _read("library_wheels", models.LibraryWheels)
@@ -130,13 +137,18 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
     if own is None:
         return found
     # The folder and names are the same in all of NVIDIA's cuDNN wheels.
-    folder, names = "nvidia/cudnn/lib", ["libcudnn*.so.*"]
+    folder = "nvidia/cudnn/lib"
+    names = ["libcudnn*.so.*"]
     return [*found, models.LibraryWheel(**own.model_dump(), folder=folder, libraries=names)]
 
 
 def nccl_wheel(cuda: str | None, machine: str) -> models.NcclWheel | None:
-    """NVIDIA's wheel of NCCL for a build with this CUDA on Linux; None: the catalogue names none."""
-    wheels = (wheel for wheel in _read("library_wheels", models.LibraryWheels).nccl if cuda in wheel.cudas)
+    """NVIDIA's wheel of NCCL for a build with this CUDA on Linux; None: the catalogue names
+    none.
+    """
+    wheels = (
+        wheel for wheel in _read("library_wheels", models.LibraryWheels).nccl if cuda in wheel.cudas
+    )
     return next((wheel for wheel in wheels if wheel.platform_tags[0].endswith(f"_{machine}")), None)
 
 
@@ -157,7 +169,9 @@ def standalone_pythons() -> dict[str, models.StandalonePython]:
 def standalone_wheel(
     package: str, python: str, machine: str, major_max: int | None = None
 ) -> models.PinnedWheel | None:
-    """The newest pinned wheel, up to a major version, that a build with a standalone Python imports; None: none is."""
+    """The newest pinned wheel, up to a major version, that a build with a standalone Python
+    imports; None: none is.
+    """
     interpreter = "cp" + python.removeprefix("py")
     # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
     own = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
@@ -170,7 +184,9 @@ def standalone_wheel(
         and (major_max is None or int(wheel.file.split("-")[1].split(".")[0]) <= major_max)
     ]
     # The file lists them in ascending order.
-    return found[-1] if found else None
+    if found:
+        return found[-1]
+    return None
 
 
 def windows() -> models.Windows:
@@ -178,12 +194,15 @@ def windows() -> models.Windows:
 
 
 NEXT_BRANCH = {470: 495, 580: 590}
-"""The driver branch after one that is the last for an architecture. On Windows the versions between belong to the
-first: 472.50, which CUDA 11.4.4 brings, and 473.47 are of branch 470."""
+"""The driver branch after one that is the last for an architecture. On Windows the versions between
+belong to the first: 472.50, which CUDA 11.4.4 brings, and 473.47 are of branch 470.
+"""
 
 
 def driver_branch(major: int) -> int:
-    """470 for the major versions 470 to 494: the branch that a driver's version belongs to, where that matters."""
+    """470 for the major versions 470 to 494: the branch that a driver's version belongs to, where
+    that matters.
+    """
     return next((branch for branch, end in NEXT_BRANCH.items() if branch <= major < end), major)
 
 
@@ -192,16 +211,26 @@ def debian_releases() -> dict[str, models.DebianRelease]:
 
 
 def reach(base: str) -> list[str]:
-    """The distributions whose glibc is at least that of a base image: what is built there runs on them."""
+    """The distributions whose glibc is at least that of a base image: what is built there runs on
+    them.
+    """
     floor = number(debian_releases()[base].glibc)
-    return [name for name, glibc in _read("debian", models.DebianReleases).reach.items() if number(glibc) >= floor]
+    return [
+        name
+        for name, glibc in _read("debian", models.DebianReleases).reach.items()
+        if number(glibc) >= floor
+    ]
 
 
 @cache
 def base_of(python: str) -> str:
-    """The base image that has this Python (`py311`), else the first of the catalogue: a rule then says what it has."""
+    """The base image that has this Python (`py311`), else the first of the catalogue: a rule then
+    says what it has.
+    """
     known = debian_releases()
-    return next((name for name, release in known.items() if release.python == python), next(iter(known)))
+    return next(
+        (name for name, release in known.items() if release.python == python), next(iter(known))
+    )
 
 
 def nvidia_provider() -> models.NvidiaProvider:
@@ -220,8 +249,9 @@ def toolkit_components() -> list[str]:
 def find(known: Mapping[str, object], version: str) -> str | None:
     """The key of `known` that `version` means; None: there is none.
 
-    Itself, the last one that it begins (`2.9` for `2.9.1`), or the one that begins it: patch releases of CUDA and cuDNN
-    count as one (`12.4.1`, `8.7.0.84`). Keys are in ascending order in every file.
+    Itself, the last one that it begins (`2.9` for `2.9.1`), or the one that begins it: patch
+    releases of CUDA and cuDNN count as one (`12.4.1`, `8.7.0.84`). Keys are in ascending order in
+    every file.
     """
     if version in known:
         return version
@@ -230,11 +260,16 @@ def find(known: Mapping[str, object], version: str) -> str | None:
 
 
 def known(versions: Mapping[str, object], version: str) -> str:
-    """Where the catalogue begins or ends, whichever is nearer to a version that it does not have."""
-    names, listed = list(versions), f"known: {', '.join(versions)}"
+    """Where the catalogue begins or ends, whichever is nearer to a version that it does not
+    have.
+    """
+    names = list(versions)
+    listed = f"known: {', '.join(versions)}"
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", version):
         return listed
     if number(version) < number(names[0]):
         return f"it begins at {names[0]}: older ones are in no table here; {listed}"
     newer = number(version) > number(names[-1])
-    return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue" if newer else listed
+    if newer:
+        return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue"
+    return listed

@@ -1,4 +1,6 @@
-"""GPUs: which SM a card has by its name (`gpus.yaml`) or in pasted text (`paste.yaml`), and which code runs on it."""
+"""GPUs: which SM a card has by its name (`gpus.yaml`) or in pasted text (`paste.yaml`), and which
+code runs on it.
+"""
 
 import re
 from collections.abc import Callable
@@ -37,8 +39,8 @@ class TooOld(Model):
 class Gpus(Model):
     """`gpus.yaml`; the texts of `sources` are what `Group.source` names.
 
-    `others`: how names of other makers' cards begin, `chips`: how names of chips begin; in lower case. `instead`: the
-    variant for a machine with such a card.
+    `others`: how names of other makers' cards begin, `chips`: how names of chips begin; in lower
+    case. `instead`: the variant for a machine with such a card.
     """
 
     sources: dict[str, str]
@@ -85,20 +87,25 @@ def cards() -> tuple[Card, ...]:
 def find(name: str) -> tuple[Card, ...]:
     """The cards that `name` may mean; empty when it is not in the catalogue.
 
-    Case, spaces, punctuation, vendor words, trade marks, memory sizes, form factors and what `nvidia-smi -L` adds
-    do not count, and the words GeForce, Quadro, Tesla, Jetson, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`,
-    `gtx1080ti`, `1080 Ti`, a line of `lspci`. Several cards come back when the name was sold with several chips
-    (GT 730), or when words were left out that tell cards apart. A line of `lspci` names the chip, which
-    decides between them.
+    Case, spaces, punctuation, vendor words, trade marks, memory sizes, form factors and what
+    `nvidia-smi -L` adds do not count, and the words GeForce, Quadro, Tesla, Jetson, GTX and RTX may
+    be left out: `NVIDIA A100-SXM4-40GB`, `gtx1080ti`, `1080 Ti`, a line of `lspci`. Several cards
+    come back when the name was sold with several chips (GT 730), or when words were left out that
+    tell cards apart. A line of `lspci` names the chip, which decides between them.
     """
     if (several := _PCI.search(name[:200].lower())) and "/" in several[1]:
-        # "GF117M [GeForce 610M/710M / GT 620M]": one chip under many names; the first that is known stands for them.
+        # "GF117M [GeForce 610M/710M / GT 620M]": one chip under many names; the first that is known
+        # stands for them.
         head = name[: several.start()]
-        return next((cards for each in several[1].split("/") if (cards := find(f"{head}[{each.strip()}]"))), ())
+        return next(
+            (cards for each in several[1].split("/") if (cards := find(f"{head}[{each.strip()}]"))),
+            (),
+        )
     for key, index in zip(KEYS, _indices(), strict=True):
         found = index.get(key(name))
         if found:
-            # The chip decides where the name does not; a chip that contradicts the name is not believed.
+            # The chip decides where the name does not; a chip that contradicts the name is not
+            # believed.
             return tuple(card for card in found if card.sm == _sm_of_chip(name)) or found
     return ()
 
@@ -116,13 +123,17 @@ def maker(name: str) -> str | None:
     text = re.sub(r"[^a-z0-9]+", " ", _MARKS.sub(" ", name[:200].lower()))
     words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
     for company, names in gpus().others.items():
-        if company.lower() in text.split() or any(re.match(rf"(?:{known})\b", words) for known in names):
+        if company.lower() in text.split() or any(
+            re.match(rf"(?:{known})\b", words) for known in names
+        ):
             return company
     return None
 
 
 def machine(name: str, sm: int) -> str:
-    """`aarch64` for a card that is beside Arm cores alone, such as GH200; else `x86_64`, which most are in."""
+    """`aarch64` for a card that is beside Arm cores alone, such as GH200; else `x86_64`, which most
+    are in.
+    """
     alone = is_integrated(sm) or sm in catalog.architectures().arm_alone
     return "aarch64" if alone or beside_arm(name) else "x86_64"
 
@@ -137,13 +148,17 @@ def without_variant(sm: int) -> str | None:
     if known := gpus().too_old.get(f"sm{sm}"):
         return known.why
     if sm in catalog.architectures().armv8_0:
-        return "it sits beside Arm cores of Armv8.0, and the farm's wheels for Arm start at Armv8.2 (armv8_2)"
+        return (
+            "it sits beside Arm cores of Armv8.0, and the farm's wheels for Arm start at "
+            "Armv8.2 (armv8_2)"
+        )
     return None
 
 
 def nearest_names(name: str) -> list[str]:
     """Names of the catalogue that are most like an unknown one, best first, at most three."""
-    # Letters alone would find wrong names of the same length for the beginning of one: GTX 950 for "RTX 50".
+    # Letters alone would find wrong names of the same length for the beginning of one: GTX 950 for
+    # "RTX 50".
     bare = _indices()[KEYS.index(_bare)]
     begun = _bare(name) and [known for known in bare if known.startswith(_bare(name))]
     if begun:
@@ -155,17 +170,22 @@ def nearest_names(name: str) -> list[str]:
     return []
 
 
-# Memory stands apart ("A100-SXM4-40GB", "RTX 3060 12GB", "GH200 144G"): the G of A10G and T4G is part of the name.
+# Memory stands apart ("A100-SXM4-40GB", "RTX 3060 12GB", "GH200 144G"): the G of A10G and T4G is
+# part of the name.
 _MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
 _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
 _FORM = re.compile(r"(?<![a-z0-9])(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)(?![a-z0-9])|sxm\d")
-_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce)(?<!gtx))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
+_SLICE = re.compile(
+    r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce)(?<!gtx))-(?:\d-)?\d+[abcq](?:\d|me)?\b"
+)
 """A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
 _LISTED = re.compile(r"^\s*(?:gpu \d+|product name\s*):|\(uuid:.*")  # nvidia-smi -L and -q
 _CHIP = r"\b(g[fkmpv]\d{3})\w{0,4} \["
 _FAMILY = r"^(?:geforce|quadro|tesla|grid|jetson|dgx|hgx)"
 _SERIES = r"^(?:gtx|gts|gt|rtx)(?=.)"
-_PCI = re.compile(r"\[([^\]\[]*[a-z][^\]\[]*)\](?=[^\]\[]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
+_PCI = re.compile(
+    r"\[([^\]\[]*[a-z][^\]\[]*)\](?=[^\]\[]*$|\s*\[[0-9a-f:]+\])"
+)  # lspci: "GA102 [GeForce RTX 3090]"
 
 
 def _full(name: str) -> str:
@@ -194,7 +214,9 @@ KEYS: tuple[Callable[[str], str], ...] = (_full, _bare, _number)
 
 @cache
 def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Words to leave out where they stand alone, and long ones inside of words, which cannot be part of a name."""
+    """Words to leave out where they stand alone, and long ones inside of words, which cannot be
+    part of a name.
+    """
     noise = [re.findall(r"[a-z0-9]+", word) for word in sorted(gpus().noise, key=len, reverse=True)]
     apart = "|".join(r"[\W_]*".join(word) for word in noise)
     inside = "|".join(joined for word in noise if len(joined := "".join(word)) > 4)
@@ -217,9 +239,9 @@ MAJOR = 10
 def sass_runs(code: int, card: int, suffix: str = "") -> bool:
     """True if machine code for sm_`code` runs on a card of sm_`card`.
 
-    It runs on the same major version and the same or a higher minor one: 8.6 on 8.9, 8.0 on 8.6, 12.0 on 12.1. Code
-    with the suffix `a` runs on its own SM alone; `f` (a family) keeps to the rule. Code of cards and of integrated
-    GPUs (Tegra) does not run on each other.
+    It runs on the same major version and the same or a higher minor one: 8.6 on 8.9, 8.0 on 8.6,
+    12.0 on 12.1. Code with the suffix `a` runs on its own SM alone; `f` (a family) keeps to the
+    rule. Code of cards and of integrated GPUs (Tegra) does not run on each other.
     """
     if suffix == "a" or is_integrated(code) or is_integrated(card):
         return code == card
@@ -227,7 +249,9 @@ def sass_runs(code: int, card: int, suffix: str = "") -> bool:
 
 
 def ptx_compiles(code: int, card: int, suffix: str = "") -> bool:
-    """True if a driver can compile PTX for compute_`code` on a card: any card that is not older, without a suffix."""
+    """True if a driver can compile PTX for compute_`code` on a card: any card that is not older,
+    without a suffix.
+    """
     return not suffix and card >= code
 
 
@@ -277,8 +301,13 @@ def read_paste(text: str) -> Pasted:
     """The cards and the driver that a pasted text names."""
     known = grammar()
     lines = [line[:MAX_LINE] for line in text.split("\n")[:MAX_LINES]]
-    cards = [match[1] for line in lines for pattern in known.cards if (match := re.search(pattern, line))]
-    driver = next((m[1] for line in lines for pattern in known.drivers if (m := re.search(pattern, line))), None)
+    cards = [
+        match[1] for line in lines for pattern in known.cards if (match := re.search(pattern, line))
+    ]
+    driver = next(
+        (m[1] for line in lines for pattern in known.drivers if (m := re.search(pattern, line))),
+        None,
+    )
     if not cards:
         cards, found = _csv(lines)
         driver = driver or found
@@ -287,14 +316,24 @@ def read_paste(text: str) -> Pasted:
         driver = f"{windows[1]}{windows[2]}.{windows[3]}"
     filled = [line.strip() for line in lines if line.strip()]
     if not cards and len(filled) <= MAX_TYPED:  # a name alone may be one that no one knows
-        cards = [line for line in filled if re.search(known.typed, line) and (len(filled) == 1 or find(line))]
-    problem = next((message.text for message in known.messages if re.search(message.pattern, text)), None)
+        cards = [
+            line
+            for line in filled
+            if re.search(known.typed, line) and (len(filled) == 1 or find(line))
+        ]
+    problem = next(
+        (message.text for message in known.messages if re.search(message.pattern, text)), None
+    )
     return Pasted(() if problem else tuple(cards), driver, problem)
 
 
 def _csv(lines: list[str]) -> tuple[list[str], str | None]:
-    """The names and the driver of comma-separated rows, by their header, or by what the cells are."""
-    known, names, driver = grammar(), list[str](), None
+    """The names and the driver of comma-separated rows, by their header, or by what the cells
+    are.
+    """
+    known = grammar()
+    names = list[str]()
+    driver = None
     columns: list[str] = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
@@ -304,7 +343,9 @@ def _csv(lines: list[str]) -> tuple[list[str], str | None]:
             row = dict(zip(columns, cells, strict=True))
             names.append(row[known.columns["name"]])
             driver = row.get(known.columns["driver"], driver)
-        elif len(cells) > 1 and (versions := [cell for cell in cells if re.search(known.version, cell)]):
+        elif len(cells) > 1 and (
+            versions := [cell for cell in cells if re.search(known.version, cell)]
+        ):
             found = [cell for cell in cells if find(cell)]
             names += found
             driver = versions[0] if found else driver

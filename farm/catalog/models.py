@@ -1,4 +1,6 @@
-"""The shapes of the catalogue's files. A record says where each of its facts comes from, and what is doubtful."""
+"""The shapes of the catalogue's files. A record says where each of its facts comes from, and what
+is doubtful.
+"""
 
 from collections.abc import Sequence
 from datetime import date
@@ -16,7 +18,9 @@ Date = Annotated[date, Field(strict=False)]
 
 
 class Facts(Model):
-    """A record whose facts have sources. `unconfirmed` says of a fact why it is in doubt: it then only warns."""
+    """A record whose facts have sources. `unconfirmed` says of a fact why it is in doubt: it then
+    only warns.
+    """
 
     sources: dict[str, str]
     unconfirmed: dict[str, str] = {}
@@ -27,7 +31,9 @@ class Facts(Model):
 
 
 class Table(Model):
-    """A file of records; its own `sources` hold for every record without one. tests/unit/catalog checks each source."""
+    """A file of records; its own `sources` hold for every record without one. tests/unit/catalog
+    checks each source.
+    """
 
     RECORDS: ClassVar[tuple[str, ...]]
     """The fields that hold records."""
@@ -40,11 +46,16 @@ class Table(Model):
             common = {key: text for key, text in data["sources"].items() if key in record}
             return record | {"sources": common | record.get("sources", {})}
 
-        return data | {field: {key: complete(record) for key, record in data[field].items()} for field in cls.RECORDS}
+        return data | {
+            field: {key: complete(record) for key, record in data[field].items()}
+            for field in cls.RECORDS
+        }
 
 
 class Architecture(Facts):
-    """A GPU architecture by SM. `arch_list` is its spelling in TORCH_CUDA_ARCH_LIST; the drivers are branches."""
+    """A GPU architecture by SM. `arch_list` is its spelling in TORCH_CUDA_ARCH_LIST; the drivers
+    are branches.
+    """
 
     name: str
     arch_list: str = Field(pattern=r"^\d{1,2}\.\d$")
@@ -62,7 +73,9 @@ class Suffix(Model):
 
 
 class Jetson(Model):
-    """From which CUDA and system on wheels for Arm servers run on Jetson boards; `elsewhere`: who serves older ones."""
+    """From which CUDA and system on wheels for Arm servers run on Jetson boards; `elsewhere`: who
+    serves older ones.
+    """
 
     cuda: str = Field(pattern=VERSION)
     system: str
@@ -86,7 +99,9 @@ class Architectures(Table):
 
 
 class Drivers(Model):
-    """First drivers: of a toolkit, those with all of its features; of a major version, those that run any of it."""
+    """First drivers: of a toolkit, those with all of its features; of a major version, those that
+    run any of it.
+    """
 
     driver_linux: str | None = Field(pattern=VERSION)
     driver_windows: str | None = Field(pattern=VERSION)
@@ -98,7 +113,9 @@ class Drivers(Model):
 
 
 class Toolkit(Facts, Drivers):
-    """A CUDA toolkit; `gcc_max` is a major version, `msvc_min` and `msvc_max` are values of _MSC_VER, both accepted."""
+    """A CUDA toolkit; `gcc_max` is a major version, `msvc_min` and `msvc_max` are values of
+    _MSC_VER, both accepted.
+    """
 
     release: str = Field(pattern=VERSION)
     sm: list[int]
@@ -129,7 +146,9 @@ class PinnedWheel(Model):
 
 
 class LibraryWheel(PinnedWheel):
-    """One of NVIDIA's wheels for Linux: `libraries` (patterns) are in `folder`; `requires`: further packages."""
+    """One of NVIDIA's wheels for Linux: `libraries` (patterns) are in `folder`; `requires`: further
+    packages.
+    """
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}/lib$")
     libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
@@ -137,7 +156,9 @@ class LibraryWheel(PinnedWheel):
 
 
 class NcclWheel(LibraryWheel):
-    """A wheel of NCCL for builds with one of `cudas`; `sms`: the architectures that it has machine code for."""
+    """A wheel of NCCL for builds with one of `cudas`; `sms`: the architectures that it has machine
+    code for.
+    """
 
     cudas: list[str]
     sms: list[int]
@@ -152,16 +173,20 @@ class LibraryWheels(Model):
 
 
 class LibraryFiles(Model):
-    """The part of a wheel of a toolkit's libraries that builds need; fields as in `LibraryWheel`."""
+    """The part of a wheel of a toolkit's libraries that builds need; fields as in
+    `LibraryWheel`.
+    """
 
     files: list[str]
     requires: list[str] = []
 
 
 class WheelLayout(Model):
-    """How NVIDIA divides a toolkit into wheels: packages by component, those that a build may need at run time.
+    """How NVIDIA divides a toolkit into wheels: packages by component, those that a build may need
+    at run time.
 
-    A toolkit is below `folder` in each wheel, cuDNN below `cudnn_folder`; `cudnn` are its wheels by release.
+    A toolkit is below `folder` in each wheel, cuDNN below `cudnn_folder`; `cudnn` are its wheels by
+    release.
     """
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
@@ -172,12 +197,16 @@ class WheelLayout(Model):
 
 
 class WheelToolkit(WheelLayout):
-    """One CUDA version in NVIDIA's wheels, with what its layout says: the pinned files by platform (`linux-x86_64`)."""
+    """One CUDA version in NVIDIA's wheels, with what its layout says: the pinned files by platform
+    (`linux-x86_64`).
+    """
 
     layout: str
     wheels: dict[str, list[PinnedWheel]]
 
-    def pinned(self, components: Sequence[str], cudnn: str | None, platform: str) -> list[PinnedWheel]:
+    def pinned(
+        self, components: Sequence[str], cudnn: str | None, platform: str
+    ) -> list[PinnedWheel]:
         """The wheels of some components, and of a cuDNN where one is wanted, for a platform."""
         wanted = {package for name in components for package in self.components[name]}
         found = [wheel for wheel in self.wheels[platform] if wheel.package in wanted]
@@ -185,13 +214,20 @@ class WheelToolkit(WheelLayout):
 
     def folder_in(self, package: str) -> str:
         """Below which folder the wheel of a package holds what belongs to the toolkit."""
-        return self.cudnn_folder if package.startswith("nvidia-cudnn-") else self.folder
+        if package.startswith("nvidia-cudnn-"):
+            return self.cudnn_folder
+        return self.folder
 
     def library_wheels(self) -> list[LibraryWheel]:
-        """The wheels for Linux on x86-64 that a build may need instead of holding the libraries itself."""
+        """The wheels for Linux on x86-64 that a build may need instead of holding the libraries
+        itself.
+        """
         return [
             LibraryWheel(
-                **wheel.model_dump(), folder=f"{self.folder}/lib", libraries=held.files, requires=held.requires
+                **wheel.model_dump(),
+                folder=f"{self.folder}/lib",
+                libraries=held.files,
+                requires=held.requires,
             )
             for wheel in self.wheels["linux-x86_64"]
             if (held := self.libraries.get(wheel.package))
@@ -208,12 +244,16 @@ class WheelToolkits(Model):
     @model_validator(mode="before")
     @classmethod
     def _hand_down_layouts(cls, data: Any) -> Any:
-        complete = {cuda: data["layouts"][one["layout"]] | one for cuda, one in data["toolkits"].items()}
+        complete = {
+            cuda: data["layouts"][one["layout"]] | one for cuda, one in data["toolkits"].items()
+        }
         return data | {"toolkits": complete}
 
 
 class CudnnRelease(Facts):
-    """A cuDNN release: lowest and highest SM (None: not read), NVIDIA's wheels for Linux on x86-64 by CUDA major."""
+    """A cuDNN release: lowest and highest SM (None: not read), NVIDIA's wheels for Linux on x86-64
+    by CUDA major.
+    """
 
     version: str = Field(pattern=VERSION)
     sm_min: int
@@ -228,12 +268,13 @@ class CudnnReleases(Table):
 
 
 class CpuLevel(Facts):
-    """A CPU level of variant names: the machine, the host compilers' flags, the run-time tiers to leave out.
+    """A CPU level of variant names: the machine, the host compilers' flags, the run-time tiers to
+    leave out.
 
-    `msvc` is None where MSVC does not build for the machine; `msvc_as` says what its wheel really is, where that
-    is not the level. `gcc_min` is the first gcc that knows the flags; None: every gcc of the base images
-    does. `torch_off` names features that need more; `torch_effect` what PyTorch makes of the level. `numpy_end`
-    is the first numpy whose wheels need more.
+    `msvc` is None where MSVC does not build for the machine; `msvc_as` says what its wheel really
+    is, where that is not the level. `gcc_min` is the first gcc that knows the flags; None: every
+    gcc of the base images does. `torch_off` names features that need more; `torch_effect` what
+    PyTorch makes of the level. `numpy_end` is the first numpy whose wheels need more.
     """
 
     machine: Machine
@@ -249,7 +290,9 @@ class CpuLevel(Facts):
 
 
 class Feature(Facts):
-    """A feature of PyTorch (`features.yaml` says what each key means); None: no limit of that kind is known."""
+    """A feature of PyTorch (`features.yaml` says what each key means); None: no limit of that kind
+    is known.
+    """
 
     title: str
     switch: str | None = Field(default=None, pattern=r"^USE_[A-Z0-9_]{1,40}$")
@@ -299,7 +342,9 @@ class Official(Model):
 
 
 class TorchRelease(Facts):
-    """A PyTorch release. `gcc_min` is a major version, `msvc_min` an _MSC_VER; `vision`, `audio`: its companions."""
+    """A PyTorch release. `gcc_min` is a major version, `msvc_min` an _MSC_VER; `vision`, `audio`:
+    its companions.
+    """
 
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
     cuda_min: str = Field(pattern=VERSION)
@@ -323,8 +368,9 @@ class TorchRelease(Facts):
 class OfficialWheel(Model):
     """A wheel of PyTorch's own, by CUDA flavour: its SMs with machine code and with PTX.
 
-    `torch` is a release, or a minor version for all of its releases. `cuda` None: a wheel for CPUs. With `sha256` the
-    file was read; `pythons` None: not read. `source` is a key of the file's `sources`.
+    `torch` is a release, or a minor version for all of its releases. `cuda` None: a wheel for CPUs.
+    With `sha256` the file was read; `pythons` None: not read. `source` is a key of the file's
+    `sources`.
     """
 
     torch: str = Field(pattern=VERSION)
@@ -373,7 +419,9 @@ class OfficialWheels(Model):
 
 
 class ArchListGrammar(Model):
-    """TORCH_CUDA_ARCH_LIST by the first release that takes a form; `depends_on`: names whose meaning changes."""
+    """TORCH_CUDA_ARCH_LIST by the first release that takes a form; `depends_on`: names whose
+    meaning changes.
+    """
 
     numbers: dict[str, str]
     names: dict[str, dict[str, list[str]]]
@@ -437,7 +485,9 @@ class Msvc(Table):
 
 
 class PythonVersion(Facts):
-    """A Python version; `numpy_min` and `numpy_max` are the first and last numpy with wheels for it."""
+    """A Python version; `numpy_min` and `numpy_max` are the first and last numpy with wheels for
+    it.
+    """
 
     version: str = Field(pattern=VERSION)
     end_of_life: Date
@@ -483,7 +533,9 @@ class ServerCore(Facts):
 
 
 class WindowsHost(Facts):
-    """A Windows host from a build on, with the tags that it runs under process isolation, best first."""
+    """A Windows host from a build on, with the tags that it runs under process isolation, best
+    first.
+    """
 
     name: str
     tags: list[str]
@@ -506,9 +558,9 @@ class Head(Model):
 class PackagePart(Model):
     """Members (fnmatch patterns) of one distribution package.
 
-    `link` names the development symlink to make, `empty_archive` a static library to make without content,
-    `link_script` one that leads the linker to `link`, `stub` a library (by its soname) to make from the names in the
-    header that is the only member: something to link with.
+    `link` names the development symlink to make, `empty_archive` a static library to make without
+    content, `link_script` one that leads the linker to `link`, `stub` a library (by its soname) to
+    make from the names in the header that is the only member: something to link with.
     """
 
     package: str
@@ -521,7 +573,9 @@ class PackagePart(Model):
 
 
 class WheelPart(Model):
-    """Files that the toolkit takes out of a wheel: folder below / by pattern of members; `link` as in `PackagePart`."""
+    """Files that the toolkit takes out of a wheel: folder below / by pattern of members; `link` as
+    in `PackagePart`.
+    """
 
     members: dict[str, str]
     link: str
@@ -530,11 +584,12 @@ class WheelPart(Model):
 class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
-    `python` is its only Python, `numpy_major` the major version of its numpy; `outdated`: the packages beside that are
-    too old for today's projects, so that builds get a standalone one where they can. `glibc` is what its wheels need at
-    most, `gccs` are its compilers. `sections` are what its first installation takes packages from. `cuda` is the
-    version of its own toolkit, None where the farm takes none from it; that toolkit is for `cuda_machine`. `cudnn` is
-    what it takes out of a release's wheel in `cudnn.yaml`.
+    `python` is its only Python, `numpy_major` the major version of its numpy; `outdated`: the
+    packages beside that are too old for today's projects, so that builds get a standalone one where
+    they can. `glibc` is what its wheels need at most, `gccs` are its compilers. `sections` are what
+    its first installation takes packages from. `cuda` is the version of its own toolkit, None where
+    the farm takes none from it; that toolkit is for `cuda_machine`. `cudnn` is what it takes out of
+    a release's wheel in `cudnn.yaml`.
     """
 
     image: str
@@ -568,9 +623,10 @@ class DebianReleases(Model):
 class NvidiaProvider(Model):
     """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives.
 
-    `since` holds, by the CUDA version from which on they hold, other names for some components; `added_below` what
-    is added for one of NVIDIA's platforms below a version. `platforms` gives NVIDIA's name for a platform and machine
-    (`linux-aarch64`). `cudnn` is what is taken out of a wheel where there is no archive of a release.
+    `since` holds, by the CUDA version from which on they hold, other names for some components;
+    `added_below` what is added for one of NVIDIA's platforms below a version. `platforms` gives
+    NVIDIA's name for a platform and machine (`linux-aarch64`). `cudnn` is what is taken out of a
+    wheel where there is no archive of a release.
     """
 
     prefix: str
@@ -583,7 +639,9 @@ class NvidiaProvider(Model):
     source: str
 
     def parts(self, cuda: str, platform: str = "linux-x86_64") -> dict[str, list[str]]:
-        """The archives of each component in the CUDA version `cuda`; `platform` is NVIDIA's name."""
+        """The archives of each component in the CUDA version `cuda`; `platform` is NVIDIA's
+        name.
+        """
         found = dict(self.components)
         version = tuple(map(int, cuda.split(".")))
         # In the order of the file, oldest first: a newer name replaces an older one.

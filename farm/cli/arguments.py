@@ -1,4 +1,6 @@
-"""The options of every command, and nothing that is slow to import: `farm submit --help` and Tab need no more."""
+"""The options of every command, and nothing that is slow to import: `farm submit --help` and Tab
+need no more.
+"""
 
 import argparse
 import re
@@ -21,9 +23,18 @@ def _flags(parser: argparse._ActionsContainer, texts: Mapping[str, str]) -> None
         parser.add_argument(name, action="store_true", help=text)
 
 
-def _repeated(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, kind: type = str) -> None:
+def _repeated(
+    parser: argparse.ArgumentParser, name: str, metavar: str, text: str, kind: type = str
+) -> None:
     """An option that may be given several times."""
-    parser.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=f"{text}; may be repeated")
+    parser.add_argument(
+        name,
+        action="append",
+        default=[],
+        type=kind,
+        metavar=metavar,
+        help=f"{text}; may be repeated",
+    )
 
 
 def _number(text: str) -> int:
@@ -36,9 +47,14 @@ def _number(text: str) -> int:
 
 
 def _selectors(
-    parser: argparse.ArgumentParser, *, required: bool = True, of_wheel: bool = False, several: bool = False
+    parser: argparse.ArgumentParser,
+    *,
+    required: bool = True,
+    of_wheel: bool = False,
+    several: bool = False,
 ) -> None:
-    """Options that select builds. `of_wheel`: the command has `args.wheel`, whose name says the package.
+    """Options that select builds. `of_wheel`: the command has `args.wheel`, whose name says the
+    package.
 
     `several`: `--variant` may be given several times and be a pattern.
     """
@@ -59,23 +75,33 @@ def _selectors(
     if several:
         group.add_argument("--package", help="what to build (default: torch; with --all: each)")
     elif of_wheel:
-        group.add_argument("--package", help="what was built (default: as the wheel is named, else torch)")
+        group.add_argument(
+            "--package", help="what was built (default: as the wheel is named, else torch)"
+        )
     else:
         group.add_argument("--package", default="torch", help="what to build (default: torch)")
     group.add_argument("--platform", default=DEFAULT, choices=list(PLATFORMS))
     _channel(group)
-    over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
+    over = parser.add_argument_group(
+        "overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml"
+    )
     for option in OPTIONS.values():
-        # None where neither form is given: so `--no-ptx` can overrule a `ptx: true` of ci/farm.yaml.
+        # None where neither form is given: so `--no-ptx` can overrule a `ptx: true` of
+        # ci/farm.yaml.
         if option.kind is bool:
             over.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=option.help)
         else:
-            action, text = "append" if option.placeholder == "NAMES" else "store", option.help
-            over.add_argument(option.flag, action=action, type=option.kind, metavar=option.placeholder, help=text)
+            action = "append" if option.placeholder == "NAMES" else "store"
+            text = option.help
+            over.add_argument(
+                option.flag, action=action, type=option.kind, metavar=option.placeholder, help=text
+            )
 
 
 def _channel(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
+    parser.add_argument(
+        "--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)"
+    )
 
 
 def _of_wheel(parser: argparse.ArgumentParser) -> None:
@@ -95,10 +121,16 @@ def _on(parser: argparse.ArgumentParser) -> None:
 
 
 def _verbosity(parser: argparse.ArgumentParser) -> None:
-    """Less or more on standard error, for `farm.cli.progress.watching`: of every command with steps."""
+    """Less or more on standard error, for `farm.cli.progress.watching`: of every command with
+    steps.
+    """
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("-q", "--quiet", action="store_true", help="print no progress: only the result and errors")
-    group.add_argument("-v", "--verbose", action="store_true", help="print the output of every step as it comes")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="print no progress: only the result and errors"
+    )
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="print the output of every step as it comes"
+    )
 
 
 def _detach(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +148,9 @@ def _runs(parser: argparse.ArgumentParser, *, failed: bool = False, queued: bool
 
 
 def _index(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+    parser.add_argument(
+        "--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)"
+    )
 
 
 # --- building ---
@@ -129,24 +163,38 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["new"], help="write a recipe and its line in a channel")
-    parser.add_argument("source", metavar="NAME[==VERSION]", help="a project of the Python index, or a folder (./mine)")
-    parser.add_argument("--channel", help="the channel to add it to (default: the project's only one)")
+    parser.add_argument(
+        "source",
+        metavar="NAME[==VERSION]",
+        help="a project of the Python index, or a folder (./mine)",
+    )
+    parser.add_argument(
+        "--channel", help="the channel to add it to (default: the project's only one)"
+    )
 
 
 def add_submit(parser: argparse.ArgumentParser) -> None:
     _selectors(parser, required=False, several=True)
     _flags(parser, {"--all": "every build of --channel for --platform, or those of --package"})
-    # `--rebuild` alone is a word of this command; `--rebuild N` is the option of every command, for the version.
+    # `--rebuild` alone is a word of this command; `--rebuild N` is the option of every command, for
+    # the version.
     (rebuild,) = (action for action in parser._actions if "--rebuild" in action.option_strings)
-    rebuild.nargs, rebuild.const = "?", AGAIN
-    rebuild.help = "build even if this plan's wheel is published; N: rebuild number, appended to the version as .N"
+    rebuild.nargs = "?"
+    rebuild.const = AGAIN
+    rebuild.help = (
+        "build even if this plan's wheel is published; N: rebuild number, appended to the "
+        "version as .N"
+    )
     _flags(parser, {"--no-publish": "stop after verify", "--no-smoke": "stop after publish"})
     _on(parser)
     text = "runs with a higher priority start first (default: 0)"
     parser.add_argument("--priority", type=int, default=0, metavar="N", help=text)
     _detach(parser)
     _verbosity(parser)
-    text = "build nothing: take the wheel that an offline bundle's `run --out DIR` built on another machine"
+    text = (
+        "build nothing: take the wheel that an offline bundle's `run --out DIR` built on "
+        "another machine"
+    )
     parser.add_argument("--from-bundle", type=Path, metavar="DIR", help=text)
 
 
@@ -157,21 +205,36 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 def add_render(parser: argparse.ArgumentParser) -> None:
     _selectors(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for the rendered files")
-    text = "write an offline bundle: everything that the build needs, in parts, for a machine without network"
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="folder for the rendered files"
+    )
+    text = (
+        "write an offline bundle: everything that the build needs, in parts, for a machine "
+        "without network"
+    )
     parser.add_argument("--bundle", type=Path, metavar="DIR", help=text)
     _verbosity(parser)
 
 
 def add_build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
+    parser.add_argument(
+        "plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed"
+    )
     _on(parser)
     _verbosity(parser)
 
 
 def add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="run id or a unique prefix of one (default: the newest runs)")
-    parser.add_argument("--limit", type=_number, default=20, metavar="N", help="number of runs to show (default: 20)")
+    parser.add_argument(
+        "run", nargs="?", help="run id or a unique prefix of one (default: the newest runs)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=_number,
+        default=20,
+        metavar="N",
+        help="number of runs to show (default: 20)",
+    )
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
@@ -203,13 +266,25 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wheel", type=Path, help="a file; with --explain an installed package's folder too")
+    parser.add_argument(
+        "wheel", type=Path, help="a file; with --explain an installed package's folder too"
+    )
     _flags(parser, {"--cpu": "decode libraries above 16 MiB too, which takes seconds for each"})
-    text = "what a message of the loader, CUDA or torch means: WinError 126, 127, 193, 1114, 'undefined symbol', "
-    text += "'GLIBC_2.34 not found', 'no kernel image', 'illegal instruction', …; - reads it from the input"
+    text = (
+        "what a message of the loader, CUDA or torch means: WinError 126, 127, 193, 1114, "
+        "'undefined symbol', "
+    )
+    text += (
+        "'GLIBC_2.34 not found', 'no kernel image', 'illegal instruction', …; - reads it from "
+        "the input"
+    )
     parser.add_argument("--explain", metavar="MESSAGE", help=text)
-    text = "the same as --explain 'WinError 126': which DLL is missing, who needs it, where to get it"
-    parser.add_argument("--why-126", action="store_const", const="WinError 126", dest="explain", help=text)
+    text = (
+        "the same as --explain 'WinError 126': which DLL is missing, who needs it, where to get it"
+    )
+    parser.add_argument(
+        "--why-126", action="store_const", const="WinError 126", dest="explain", help=text
+    )
 
 
 def add_repair(parser: argparse.ArgumentParser) -> None:
@@ -220,7 +295,10 @@ def add_repair(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--into", metavar="FOLDER", help=text)
     text = "repair as this plan says: folder, requirements, version and all"
     where.add_argument("--plan", type=Path, metavar="PLAN.json", help=text)
-    text = "put libraries into <name>.libs, as auditwheel and delvewheel do; needs patchelf or delvewheel"
+    text = (
+        "put libraries into <name>.libs, as auditwheel and delvewheel do; needs patchelf or "
+        "delvewheel"
+    )
     where.add_argument("--tools", action="store_true", help=text)
     _repeated(parser, "--exclude", "PATTERN", "libraries not to add")
     _repeated(parser, "--opens", "PATTERN", "add libraries that others open by name")
@@ -234,31 +312,47 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     text = "check against the rules of this YAML file instead of a variant's"
     parser.add_argument("--policy", type=Path, metavar="FILE", help=text)
     _of_wheel(parser)
-    _flags(parser, {"--emulate": "load its libraries on an emulated CPU of the promised level (qemu)"})
+    _flags(
+        parser, {"--emulate": "load its libraries on an emulated CPU of the promised level (qemu)"}
+    )
 
 
 def add_publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help="with --to also folders of wheels")
+    parser.add_argument(
+        "wheels", nargs="*", type=Path, metavar="WHEEL", help="with --to also folders of wheels"
+    )
     text = "publish them in this group as they are, without verifying them for a variant"
     parser.add_argument("--to", metavar="GROUP", help=text)
     text = "publish all wheels of another index, a folder or s3://…; may be repeated"
-    parser.add_argument("--from", dest="sources", action="append", default=[], metavar="INDEX", help=text)
+    parser.add_argument(
+        "--from", dest="sources", action="append", default=[], metavar="INDEX", help=text
+    )
     _of_wheel(parser)
     _index(parser)
     text = "built/inputs.json of the run that built it, for the provenance"
     parser.add_argument("--inputs", type=Path, metavar="FILE", help=text)
-    text = "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like another project's"
-    parser.add_argument("--allow", action="append", default=[], choices=["direct-urls", "similar-names"], help=text)
+    text = (
+        "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like "
+        "another project's"
+    )
+    parser.add_argument(
+        "--allow", action="append", default=[], choices=["direct-urls", "similar-names"], help=text
+    )
     _verbosity(parser)
 
 
 def add_smoke(parser: argparse.ArgumentParser) -> None:
     _selectors(parser, required=False, of_wheel=True)
-    text = "index to install from: a URL as for pip, a folder or s3://… (default: the project's own)"
+    text = (
+        "index to install from: a URL as for pip, a folder or s3://… (default: the project's own)"
+    )
     parser.add_argument("--index-url", metavar="URL", help=text)
     text = "install this file; the report is also written beside it"
     parser.add_argument("--wheel", type=Path, metavar="FILE", help=text)
-    text = "write the test as one file for any Python 3.7 or newer that has the package, and test nothing here"
+    text = (
+        "write the test as one file for any Python 3.7 or newer that has the package, and test "
+        "nothing here"
+    )
     parser.add_argument("--write-probe", type=Path, metavar="FILE", help=text)
     _flags(parser, {"--require-gpu": "fail where the GPU checks cannot run"})
     text = "pass this variable to the test, such as CUDA_VISIBLE_DEVICES (default: none)"
@@ -281,10 +375,17 @@ def add_index(parser: argparse.ArgumentParser) -> None:
 
 def _reconcile(parser: argparse.ArgumentParser) -> None:
     _index(parser)
-    _flags(parser, {"--take-back": "also take back a yank or removal that pages show and no event says (any more)"})
+    _flags(
+        parser,
+        {
+            "--take-back": "also take back a yank or removal that pages show and no event says (any more)"
+        },
+    )
 
 
-def _event(parser: argparse.ArgumentParser, reason: str | None = None, *, required: bool = True) -> None:
+def _event(
+    parser: argparse.ArgumentParser, reason: str | None = None, *, required: bool = True
+) -> None:
     parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="file names")
     if reason is not None:
         parser.add_argument("--reason", required=required, default="", help=reason)
@@ -295,18 +396,27 @@ def _event(parser: argparse.ArgumentParser, reason: str | None = None, *, requir
 
 def _variant(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="what the wheel is for")
+    parser.add_argument(
+        "--variant", required=True, metavar="GPU-CPU-PYTHON", help="what the wheel is for"
+    )
     _index(parser)
 
 
 def _sign(parser: argparse.ArgumentParser) -> None:
     _index(parser)
-    parser.add_argument("--signing-key", metavar="FILE", help="an online key, or env:NAME (default: ci/farm.yaml)")
-    _flags(parser, {"--trust-clock": "sign although this machine's clock and the newest signature disagree"})
+    parser.add_argument(
+        "--signing-key", metavar="FILE", help="an online key, or env:NAME (default: ci/farm.yaml)"
+    )
+    _flags(
+        parser,
+        {"--trust-clock": "sign although this machine's clock and the newest signature disagree"},
+    )
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="the root of the index: https://…, a folder or s3://…")
+    parser.add_argument(
+        "url", metavar="URL", help="the root of the index: https://…, a folder or s3://…"
+    )
     text = "the root that you trust, tuf/1.root.json or a later one, as its owner gave it to you"
     parser.add_argument("--root", type=Path, required=True, metavar="FILE", help=text)
     _flags(parser, {"--wheels": "download and hash the wheels as well"})
@@ -315,14 +425,21 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 def _keys(parser: argparse.ArgumentParser) -> None:
     text = "all public keys that may sign from now on (default: those that may sign now)"
     parser.add_argument("public", type=Path, nargs="*", metavar="ONLINE.pub", help=text)
-    parser.add_argument("--root-key", type=Path, required=True, metavar="FILE", help="the private root key")
-    parser.add_argument("--new-root-key", type=Path, metavar="FILE", help="the private root key from now on")
+    parser.add_argument(
+        "--root-key", type=Path, required=True, metavar="FILE", help="the private root key"
+    )
+    parser.add_argument(
+        "--new-root-key", type=Path, metavar="FILE", help="the private root key from now on"
+    )
     _index(parser)
 
 
 INDEX_COMMANDS = {
     "check": (
-        "read the whole index as a client does, hash every wheel, and report what is broken or unfinished",
+        (
+            "read the whole index as a client does, hash every wheel, and report what is broken or "
+            "unfinished"
+        ),
         _index,
     ),
     "reconcile": ("write every page anew from the records and events", _reconcile),
@@ -330,17 +447,26 @@ INDEX_COMMANDS = {
         "have installers skip wheels unless their exact version is asked for (PEP 592)",
         lambda parser: _event(parser, "shown to whoever installs it anyway"),
     ),
-    "unyank": ("take a yank back", lambda parser: _event(parser, "kept in the event", required=False)),
+    "unyank": (
+        "take a yank back",
+        lambda parser: _event(parser, "kept in the event", required=False),
+    ),
     "remove": (
         "delete wheels for good; their names stay taken (a yank can be undone)",
         lambda parser: _event(parser, "kept in the event"),
     ),
     "promote": ("list wheels in a further group, without copying them", _event),
     "variant": (
-        "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants finds it",
+        (
+            "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants "
+            "finds it"
+        ),
         _variant,
     ),
-    "verify": ("compare an index with what its owner signed, and name pages that are not signed", _verify),
+    "verify": (
+        "compare an index with what its owner signed, and name pages that are not signed",
+        _verify,
+    ),
     "sign": ("sign all pages and wheels as they are (TUF)", _sign),
     "keys": ("say which keys may sign the index, and no others, for a year", _keys),
 }
@@ -348,7 +474,9 @@ INDEX_COMMANDS = {
 
 
 def add_site(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["build"], help="write the pages from the index and the matrix")
+    parser.add_argument(
+        "action", choices=["build"], help="write the pages from the index and the matrix"
+    )
     _index(parser)
 
 
@@ -356,22 +484,33 @@ def add_site(parser: argparse.ArgumentParser) -> None:
 
 
 def add_detect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)")
+    parser.add_argument(
+        "--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)"
+    )
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
-    text = "check what is needed to build wheels, too (default in a project, and with --variant, --package, --cuda "
+    text = (
+        "check what is needed to build wheels, too (default in a project, and with --variant, "
+        "--package, --cuda "
+    )
     _flags(parser, {"--build": text + "or --channel)"})
     text = "check for this build (default: for this machine's own wheels)"
     parser.add_argument("--variant", metavar="GPU-CPU-PYTHON", help=text)
-    parser.add_argument("--package", help="what is to be built (default: torch, or a project's own)")
-    parser.add_argument("--cuda", metavar="X.Y", help="CUDA version to check (default: the channel's)")
+    parser.add_argument(
+        "--package", help="what is to be built (default: torch, or a project's own)"
+    )
+    parser.add_argument(
+        "--cuda", metavar="X.Y", help="CUDA version to check (default: the channel's)"
+    )
     _channel(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["read"])
-    parser.add_argument("zip", type=Path, metavar="ZIP", help="farm-report.zip, which report.cmd writes")
+    parser.add_argument(
+        "zip", type=Path, metavar="ZIP", help="farm-report.zip, which report.cmd writes"
+    )
 
 
 def add_runners(parser: argparse.ArgumentParser) -> None:
@@ -405,19 +544,34 @@ def _age(text: str) -> timedelta:
 
 def add_why(parser: argparse.ArgumentParser) -> None:
     _selectors(parser, required=False)
-    _flags(parser, {"--official": "ask whether PyTorch's own wheel runs on --gpu; needs no --variant"})
+    _flags(
+        parser, {"--official": "ask whether PyTorch's own wheel runs on --gpu; needs no --variant"}
+    )
     group = parser.add_argument_group("what else to ask")
-    text = "a card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0; with --official several, or - for what "
+    text = (
+        "a card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0; with --official "
+        "several, or - for what "
+    )
     group.add_argument("--gpu", action="append", metavar="NAME", help=text + "nvidia-smi prints")
-    group.add_argument("--python", metavar="NAME", help="with --official, the Python to install it for: py312, py313t")
+    group.add_argument(
+        "--python",
+        metavar="NAME",
+        help="with --official, the Python to install it for: py312, py313t",
+    )
     group.add_argument("--driver", metavar="VERSION", help="the installed driver: 470 or 470.82.01")
     group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
-    group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
+    group.add_argument(
+        "--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29"
+    )
     group.add_argument("--gcc", metavar="MAJOR", help="the host compiler on Linux")
-    group.add_argument("--numpy", metavar="VERSION", help="the numpy that is installed beside the wheel")
+    group.add_argument(
+        "--numpy", metavar="VERSION", help="the numpy that is installed beside the wheel"
+    )
     group.add_argument("-v", "--verbose", action="store_true", help="print facts and sources too")
     for name in SWITCHES:
-        group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
+        group.add_argument(
+            f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1"
+        )
 
 
 def switch(name: str) -> str:
@@ -429,9 +583,13 @@ def add_matrix(parser: argparse.ArgumentParser) -> None:
     from farm.platforms.facts import PLATFORMS
 
     parser.add_argument("--channel", help="list only this channel")
-    parser.add_argument("--package", metavar="PATTERN", help="list only matching packages, such as torch*")
+    parser.add_argument(
+        "--package", metavar="PATTERN", help="list only matching packages, such as torch*"
+    )
     parser.add_argument("--platform", choices=list(PLATFORMS))
-    parser.add_argument("--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311")
+    parser.add_argument(
+        "--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311"
+    )
     parser.add_argument("--format", default="table", choices=["table", "github", "names"])
 
 

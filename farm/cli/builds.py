@@ -1,4 +1,6 @@
-"""Commands that build or test, here with progress or by the dispatcher: `farm submit`, `build`, `retry`, `smoke`, …"""
+"""Commands that build or test, here with progress or by the dispatcher: `farm submit`, `build`,
+`retry`, `smoke`, …
+"""
 
 import argparse
 import contextlib
@@ -13,13 +15,27 @@ from pathlib import Path
 
 from farm.base import processes
 from farm.base import zipapps as pack
-from farm.base.errors import ExitCode, InfrastructureError, NoRunnerError, SmokeFailedError, UsageError
+from farm.base.errors import (
+    ExitCode,
+    InfrastructureError,
+    NoRunnerError,
+    SmokeFailedError,
+    UsageError,
+)
 from farm.base.text import plain
 from farm.cli import show
 from farm.cli.arguments import AGAIN
 from farm.cli.progress import watching
 from farm.cli.runs import POLL_S, explain_end, lines, summary, wait_for_ends
-from farm.cli.selection import journal_with_a_run, plan_of, plans_of, project_of, runs_of, selectors_of, workspace_of
+from farm.cli.selection import (
+    journal_with_a_run,
+    plan_of,
+    plans_of,
+    project_of,
+    runs_of,
+    selectors_of,
+    workspace_of,
+)
 from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.file import Plan
@@ -35,7 +51,9 @@ from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport
 
 PATIENCE_S = 3.0
-"""How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""
+"""How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it
+is held.
+"""
 
 
 def run_submit(args: argparse.Namespace) -> int:
@@ -49,7 +67,8 @@ def run_submit(args: argparse.Namespace) -> int:
     queued = several or args.detach or kind.queued(workspace)
     if args.from_bundle and (queued or not kind.traits.in_container):
         raise UsageError(
-            "--from-bundle takes the wheel of one variant: with no other engine, and not into the background",
+            "--from-bundle takes the wheel of one variant: with no other engine, and not into the "
+            "background",
             hint="name one --variant, and leave out --on and --detach",
         )
     wanted = []
@@ -60,10 +79,17 @@ def run_submit(args: argparse.Namespace) -> int:
             check_engine(workspace, on, plan)
             record = find_published(workspace, plan)
             if record is not None and not several:
-                return print_outcomes(args, use_published(workspace, plan, record, test=until == "smoke"))
+                return print_outcomes(
+                    args, use_published(workspace, plan, record, test=until == "smoke")
+                )
             if record is not None:
                 continue
-        wanted.append((plan, runs.request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild)))
+        wanted.append(
+            (
+                plan,
+                runs.request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild),
+            )
+        )
     if not queued:
         return carry_out(args, workspace, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
     if len(wanted) < len(plans):
@@ -77,7 +103,9 @@ def run_build(args: argparse.Namespace) -> int:
 
 def run_render(args: argparse.Namespace) -> int:
     if not (args.output or args.bundle):
-        raise UsageError("no output is chosen", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
+        raise UsageError(
+            "no output is chosen", hint="-o DIR for the rendered files, --bundle DIR for a bundle"
+        )
     project, settings, plan = plan_of(args)
     files = render(project, plan).write(args.output) if args.output else []
     if args.bundle:
@@ -97,7 +125,10 @@ def run_retry(args: argparse.Namespace) -> int:
                 hint = state.text if state.abandoned else f"farm cancel {old.id}"
                 raise UsageError(f"run {old.id} has not ended", hint=hint)
     # The plans as they were, not resolved anew: the matrix may have changed since.
-    wanted = [(runs.plan_of(old), replace(old.request, retry_of=old.id, rebuild=args.rebuild)) for old in named]
+    wanted = [
+        (runs.plan_of(old), replace(old.request, retry_of=old.id, rebuild=args.rebuild))
+        for old in named
+    ]
     several = len(args.run) != 1 or args.failed
     return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
 
@@ -112,7 +143,8 @@ def run_dispatch(args: argparse.Namespace) -> int:
                 open_journal(workspace.project, workspace.settings) as journal,
             ):
                 Dispatcher(workspace, journal, warn=_warn).drain()
-            # Whoever saw the lock held has left its run to us, so look once more now that it is not.
+            # Whoever saw the lock held has left its run to us, so look once more now that it is
+            # not.
             with open_journal(workspace.project, workspace.settings) as journal:
                 if not any(run.request.detached for run in journal.open_runs()):
                     return 0
@@ -122,7 +154,9 @@ def run_dispatch(args: argparse.Namespace) -> int:
 
 
 def _warn(text: str) -> None:
-    """Write to the dispatcher's own log where the journal cannot be written; on a full disk the runs go on without."""
+    """Write to the dispatcher's own log where the journal cannot be written; on a full disk the
+    runs go on without.
+    """
     with contextlib.suppress(show.OutputFailedError):
         show.note(f"farm: {text}")
 
@@ -138,7 +172,8 @@ def carry_out(
 ) -> int:
     """Runs the main job here up to a step and prints its table."""
     with watching(args) as watcher:
-        here, on = replace(workspace, watcher=watcher), engine_for(plan, args.on)
+        here = replace(workspace, watcher=watcher)
+        on = engine_for(plan, args.on)
         result = runs.submit(here, plan, until=until, on=on, pieces=pieces, rebuild=rebuild)
     return print_outcomes(args, result)
 
@@ -154,14 +189,19 @@ def print_outcomes(args: argparse.Namespace, result: Outcomes) -> int:
     return 0
 
 
-def hand_over(args: argparse.Namespace, workspace: Workspace, named: Sequence[Run], *, several: bool = False) -> int:
-    """Leaves runs to a dispatcher, which is started if none is at work; then prints their ids, or follows them.
+def hand_over(
+    args: argparse.Namespace, workspace: Workspace, named: Sequence[Run], *, several: bool = False
+) -> int:
+    """Leaves runs to a dispatcher, which is started if none is at work; then prints their ids, or
+    follows them.
 
     `several`: the command may make several runs, so that its JSON is a list.
     """
     dispatcher = start_dispatcher(workspace)
     if args.detach:
-        documents = [{"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named]
+        documents = [
+            {"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named
+        ]
         show.answer(args, documents if several else {"run": named[0].id}, [run.id for run in named])
         return 0
     if not several:
@@ -171,9 +211,14 @@ def hand_over(args: argparse.Namespace, workspace: Workspace, named: Sequence[Ru
 
 
 def follow(
-    args: argparse.Namespace, workspace: Workspace, run: Run, dispatcher: subprocess.Popen[bytes] | None = None
+    args: argparse.Namespace,
+    workspace: Workspace,
+    run: Run,
+    dispatcher: subprocess.Popen[bytes] | None = None,
 ) -> int:
-    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher."""
+    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the
+    dispatcher.
+    """
     log = workspace.run_folder(run.id) / "build.log"
     with open_journal(workspace.project, workspace.settings) as journal:
         try:
@@ -195,7 +240,9 @@ def follow(
     return int(ended.exit_code or 0)
 
 
-def _wait_for_log(journal: Journal, run: Run, log: Path, dispatcher: subprocess.Popen[bytes] | None) -> None:
+def _wait_for_log(
+    journal: Journal, run: Run, log: Path, dispatcher: subprocess.Popen[bytes] | None
+) -> None:
     """Until the log begins or the run has ended; shows each new reason for the wait."""
     shown = None
     while not log.exists() and journal.run(run.id).finished is None:
@@ -208,7 +255,8 @@ def _wait_for_log(journal: Journal, run: Run, log: Path, dispatcher: subprocess.
         if dispatcher is not None and dispatcher.poll():
             where = journal.path.with_name("dispatch.log")
             raise InfrastructureError(
-                f"run {run.id} is queued, but the dispatcher ended with exit code {dispatcher.returncode}",
+                f"run {run.id} is queued, but the dispatcher ended with exit code "
+                f"{dispatcher.returncode}",
                 hint=f"{where} says why; then `farm dispatch` and `farm logs -f {run.id}`",
             )
         time.sleep(POLL_S)
@@ -218,12 +266,20 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
     """Starts a dispatcher, unless one is at work."""
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
-        # Held for a moment, to see whether it is held. A dispatcher that starts just now waits for it: `PATIENCE_S`.
+        # Held for a moment, to see whether it is held. A dispatcher that starts just now waits for
+        # it: `PATIENCE_S`.
         with exclusive(workspace.artifacts, 0.0):
             pass
     except AlreadyDispatchingError:
         return None
-    command = [sys.executable, "-m", "farm.cli.main", "--project", str(workspace.project), "dispatch"]
+    command = [
+        sys.executable,
+        "-m",
+        "farm.cli.main",
+        "--project",
+        str(workspace.project),
+        "dispatch",
+    ]
     with (workspace.artifacts / "dispatch.log").open("ab") as log:
         return subprocess.Popen(  # it outlives this command: a session of its own, no terminal
             command,
@@ -243,7 +299,10 @@ def run_smoke(args: argparse.Namespace) -> int:
         show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
         return 0
     if args.variant is None:
-        raise UsageError("no variant is chosen", hint="--variant sm35-avx-py311; `farm detect` names this machine's")
+        raise UsageError(
+            "no variant is chosen",
+            hint="--variant sm35-avx-py311; `farm detect` names this machine's",
+        )
     project, settings = project_of(args)
     selectors = selectors_of(args, project, settings)
     plan = resolve(project, selectors)
@@ -254,42 +313,63 @@ def run_smoke(args: argparse.Namespace) -> int:
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")
     source, filenames = _sources(args, workspace, plan, selectors.package)
-    requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
-    folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
+    if wheel:
+        requirement = str(wheel.resolve())
+    else:
+        requirement = f"{plan.package}=={plan.version}"
+    folder = (
+        workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     options = SmokeOptions(
         wheel=wheel,
         filenames=filenames,
         gpu=args.require_gpu,
-        # The report of another index's wheel, or of a loose file, does not belong in the project's index.
+        # The report of another index's wheel, or of a loose file, does not belong in the project's
+        # index.
         keep=not args.index_url and wheel is None,
         passed=tuple(args.pass_env),
     )
-    # A report of an earlier test would be taken for this one's, where this one ends before it writes its own.
+    # A report of an earlier test would be taken for this one's, where this one ends before it
+    # writes its own.
     for old in folder.glob("smoke*.json"):
         old.unlink()
     result = Outcomes()
     with watching(args) as watcher:
-        failed = smoke(replace(workspace, watcher=watcher), plan, folder, result, requirement, source, options)
-    files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
+        failed = smoke(
+            replace(workspace, watcher=watcher), plan, folder, result, requirement, source, options
+        )
+    files = sorted(
+        folder.glob("smoke*.json"), key=lambda file: len(file.name)
+    )  # this machine's own first
     if wheel is not None:
         for file in files:
             wheel.with_name(f"{wheel.name}.{file.name}").write_bytes(file.read_bytes())
-    _show(args, result, [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files], folder)
+    _show(
+        args,
+        result,
+        [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files],
+        folder,
+    )
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
     if not files:
         raise NoRunnerError(
             f"nothing was tested: {result.steps[0].result}",
-            hint="install that Python (deadsnakes, python.org, `uv python install`), test on a system that the wheel "
+            hint="install that Python (deadsnakes, python.org, `uv python install`), test on a "
+            "system that the wheel "
             "is for, or name a variant for this one",
         )
     return 0
 
 
-def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport], folder: Path) -> None:
+def _show(
+    args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport], folder: Path
+) -> None:
     if args.json:
-        show.json_document({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]})
+        show.json_document(
+            {**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}
+        )
     elif args.quiet:
         for step in result.steps:
             show.say(f"{step.name}: {step.outcome}; {step.result}")
@@ -305,27 +385,35 @@ def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport]
 def _sources(
     args: argparse.Namespace, workspace: Workspace, plan: Plan, package: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The installer's options that name the index, and the wheels of the plan that it lists, where that is known."""
+    """The installer's options that name the index, and the wheels of the plan that it lists, where
+    that is known.
+    """
     group = plan.parsed_variant.group
     if args.index_url and not args.index_url.startswith(("http://", "https://")):
-        # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm publish` prints.
+        # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm
+        # publish` prints.
         workspace = replace(workspace, settings=workspace.settings.with_index(args.index_url))
     elif args.index_url:
         return ("--extra-index-url", args.index_url), ()
     elif args.wheel is not None:
         return (), ()  # what it depends on comes from the installer's own default index
     names = _published(workspace, plan, package)
-    return pip_source(workspace, group, more=not names or any(needs_more(workspace, name) for name in names)), names
+    return pip_source(
+        workspace, group, more=not names or any(needs_more(workspace, name) for name in names)
+    ), names
 
 
 def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
-    """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
+    """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by
+    us.
+    """
     if workspace.index_url.startswith("s3://"):
         return ()
     if names := listed(open_store(workspace.index_url), plan):
         return tuple(names)
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",
-        hint=f"build it: farm submit --variant {plan.variant} --package {package} --platform {plan.platform} "
+        hint=f"build it: farm submit --variant {plan.variant} --package {package} --platform "
+        f"{plan.platform} "
         f"--channel {plan.channel}; or test another wheel: --wheel FILE, --index-url URL",
     )

@@ -24,7 +24,15 @@ from farm.index.reader import open_reader
 from farm.index.reconcile import Problem, Trial, check, reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
 from farm.index.stores import Store
-from farm.index.variants import ROOT, build_of, follow, properties, publish_variant, published, variant_json
+from farm.index.variants import (
+    ROOT,
+    build_of,
+    follow,
+    properties,
+    publish_variant,
+    published,
+    variant_json,
+)
 from farm.plan.variant import Variant
 from farm.wheel.rewrite import label_wheel
 from farm.wheel.verify import verify
@@ -37,20 +45,28 @@ def run_publish(args: argparse.Namespace) -> int:
         return _verified(args)
     if args.variant or bool(args.sources) is bool(args.wheels) or (args.wheels and not args.to):
         raise UsageError(
-            "publish one wheel by its --variant, or wheels and folders --to a group, or all wheels --from an index",
+            "publish one wheel by its --variant, or wheels and folders --to a group, or all "
+            "wheels --from an index",
             hint="farm publish WHEEL --variant sm35-avx-py311; farm publish dist/ --to sm35-avx",
         )
-    offers, left_out = list[Offer](), dict[str, str]()
+    offers = list[Offer]()
+    left_out = dict[str, str]()
     if args.wheels:
         offers, left_out = in_folders(args.wheels, args.to, args.channel)
     for place in args.sources:
         source = open_store(place)
         check_there(source)
         more, without = in_index(source, args.to)
-        offers, left_out = offers + more, left_out | without
+        offers = offers + more
+        left_out = left_out | without
     # With --json there is one document on stdout, and nothing else.
-    say = (lambda _name: None) if args.json or args.quiet else show.say
-    done = publish_all(open_store(index_url(args)), offers, policy=policy_of(args), progress=say)
+    silent = args.json or args.quiet
+    done = publish_all(
+        open_store(index_url(args)),
+        offers,
+        policy=policy_of(args),
+        progress=(lambda _name: None) if silent else show.say,
+    )
     left_out |= done.left_out
     lines = [f"left out: {why}" for why in left_out.values()]
     count = f"{len(done.wheels)} published, {len(left_out)} left out"
@@ -69,10 +85,13 @@ def _verified(args: argparse.Namespace) -> int:
     if args.index:
         settings = settings.with_index(args.index)
     with watching(args) as watcher:
-        workspace, outcomes = Workspace(project, settings, watcher), Outcomes()
+        workspace = Workspace(project, settings, watcher)
+        outcomes = Outcomes()
         with outcomes.timed("verify", watcher) as step:
             # Whatever verified it before: this very file is what goes into the index.
-            report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
+            report = verify(
+                args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency
+            )
             if not report.passed:
                 raise refusal(report)
             step.result = summary(report)
@@ -90,8 +109,13 @@ def _verified(args: argparse.Namespace) -> int:
             )
             step.result = result.wheel_url
     line = pip_line(*pip_request(workspace, plan, args.wheel.name))
-    outcome = [] if args.quiet else ["published" if result.changed else "already there: nothing to do"]
-    show.answer(args, {"changed": result.changed, "wheel": result.wheel_url, "pip": line}, [*outcome, line])
+    if args.quiet:
+        outcome = []
+    else:
+        outcome = ["published" if result.changed else "already there: nothing to do"]
+    show.answer(
+        args, {"changed": result.changed, "wheel": result.wheel_url, "pip": line}, [*outcome, line]
+    )
     return 0
 
 
@@ -120,11 +144,16 @@ def _store(args: argparse.Namespace) -> Store:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0 otherwise."""
+    """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0
+    otherwise.
+    """
     store = _store(args)
     check_there(store)
     follow(trial := Trial(store))
-    copies = [Problem(key, "is not what records and events say of copies", broken=True) for key in trial.noted]
+    copies = [
+        Problem(key, "is not what records and events say of copies", broken=True)
+        for key in trial.noted
+    ]
     problems = check(store) + copies
     broken = sum(problem.broken for problem in problems)
     if args.json:
@@ -135,8 +164,13 @@ def _check(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            show.say("farm index reconcile writes pages from the records; docs/wheel-index.md says what else may help")
-    return 6 if broken else 1 if problems else 0
+            show.say(
+                "farm index reconcile writes pages from the records; docs/wheel-index.md says "
+                "what else may help"
+            )
+    if broken:
+        return 6
+    return 1 if problems else 0
 
 
 def _reconcile(args: argparse.Namespace) -> int:
@@ -145,17 +179,30 @@ def _reconcile(args: argparse.Namespace) -> int:
     done = reconcile(store, take_back=args.take_back)
     written = [*done.written, *follow(store)]
     lines = [f"written: {key}" for key in written]
-    lines += [f"left out: {name} was claimed, and its bytes are not there; publish it again" for name in done.missing]
-    show.answer(args, {"written": written, "missing": list(done.missing)}, [*lines, f"{len(written)} pages written"])
+    lines += [
+        f"left out: {name} was claimed, and its bytes are not there; publish it again"
+        for name in done.missing
+    ]
+    show.answer(
+        args,
+        {"written": written, "missing": list(done.missing)},
+        [*lines, f"{len(written)} pages written"],
+    )
     return 7 if done.missing else 0
 
 
 def _event(args: argparse.Namespace) -> int:
     """Add an event to wheels; print the pages that show it, with those of their labelled copies."""
-    store, group = _store(args), getattr(args, "to", None)
-    wheels, changed = record_event(store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group)
+    store = _store(args)
+    group = getattr(args, "to", None)
+    wheels, changed = record_event(
+        store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group
+    )
     pages = sorted({*changed, *follow(store)})
-    lines = [*(f"changed: {key}" for key in pages), f"{len(wheels)} wheels, {len(pages)} pages changed"]
+    lines = [
+        *(f"changed: {key}" for key in pages),
+        f"{len(wheels)} wheels, {len(pages)} pages changed",
+    ]
     show.answer(args, {"wheels": wheels, "pages": pages}, lines)
     return 0
 
@@ -166,7 +213,8 @@ def _variant(args: argparse.Namespace) -> int:
     store = _store(args)
     record = published(store, args.wheel)
     with temporary_folder("farm-variant-") as folder:
-        content, build = variant_json({label: labelled}), build_of(record)
+        content = variant_json({label: labelled})
+        build = build_of(record)
         path, metadata = label_wheel(args.wheel, folder, label, content, build)
         pages = publish_variant(store, path, record, label, labelled, metadata)
     uv = f"uv pip install --index-url {store.url(f'{ROOT}simple/')} {record.project}"
@@ -189,7 +237,9 @@ def _signer(args: argparse.Namespace) -> CryptoSigner:
     project, settings = project_of(args)
     where = settings.signing_key
     if where is None:
-        raise UsageError("no key to sign with", hint="--signing-key FILE, or signing_key in ci/farm.yaml")
+        raise UsageError(
+            "no key to sign with", hint="--signing-key FILE, or signing_key in ci/farm.yaml"
+        )
     return load_signer(where if where.startswith("env:") else project / where)
 
 
@@ -199,11 +249,19 @@ def _verify(args: argparse.Namespace) -> int:
         root = args.root.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read the trusted root {args.root}: {error.strerror}") from error
-    # As the XDG base directory specification has it; for each trusted root, which an index and its mirrors share.
-    seen = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "torch-farm" / "verified"
+    # As the XDG base directory specification has it; for each trusted root, which an index and its
+    # mirrors share.
+    seen = (
+        Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+        / "torch-farm"
+        / "verified"
+    )
     state = seen / hashlib.sha256(root).hexdigest()[:32]
     done = verify_index(open_reader(args.url), root, state=state, wheels=args.wheels)
-    found = f"{len(done.problems)} problems" if done.problems else "all as signed"
+    if done.problems:
+        found = f"{len(done.problems)} problems"
+    else:
+        found = "all as signed"
     line = f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
     show.answer(args, done._asdict(), [*done.problems, line])
     return 6 if done.problems else 0
@@ -212,17 +270,34 @@ def _verify(args: argparse.Namespace) -> int:
 def _keys(args: argparse.Namespace) -> int:
     store = _store(args)
     successor = load_signer(args.new_root_key) if args.new_root_key else None
-    number, data = set_keys(store, load_signer(args.root_key), [load_public(path) for path in args.public], successor)
+    number, data = set_keys(
+        store, load_signer(args.root_key), [load_public(path) for path in args.public], successor
+    )
     digest = hashlib.sha256(data).hexdigest()
-    lines = [f"root {number} counts from now on; next, with a key that may sign: farm index check, farm index sign"]
+    lines = [
+        (
+            f"root {number} counts from now on; next, with a key that may sign: farm index check, "
+            "farm index sign"
+        )
+    ]
     if number == 1:
-        lines.insert(0, f"give {store.url(root_key(1))} to users (sha256 {digest}), and keep the root key offline")
+        lines.insert(
+            0,
+            f"give {store.url(root_key(1))} to users (sha256 {digest}), and keep the root key "
+            "offline",
+        )
     show.answer(args, {"root": number, "sha256": digest}, lines)
     return 0
 
 
 EVENTS = dict.fromkeys(("yank", "unyank", "remove", "promote"), _event)
-SUBCOMMANDS = {"check": _check, "reconcile": _reconcile, **EVENTS, "variant": _variant, "verify": _verify}
+SUBCOMMANDS = {
+    "check": _check,
+    "reconcile": _reconcile,
+    **EVENTS,
+    "variant": _variant,
+    "verify": _verify,
+}
 SUBCOMMANDS |= {"sign": _sign, "keys": _keys}
 
 
@@ -239,7 +314,10 @@ def run_site(args: argparse.Namespace) -> int:
     workspace = Workspace(project, settings, Watcher())
     store = open_store(workspace.index_url)
     if store.get(CATALOGUE) is None:
-        raise UsageError(f"{workspace.index_url} is no index: it has no {CATALOGUE}", hint="publish a wheel first")
+        raise UsageError(
+            f"{workspace.index_url} is no index: it has no {CATALOGUE}",
+            hint="publish a wheel first",
+        )
     found = list(wheels(store))
     tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found})
     made = pages.files(
@@ -250,7 +328,8 @@ def run_site(args: argparse.Namespace) -> int:
     )
     # Pages are replaced under conditions, like those of the index.
     check_store(store)
-    changed, where = pages.write(store, made), public_url(workspace, "index.html")
+    changed = pages.write(store, made)
+    where = public_url(workspace, "index.html")
     line = f"{len(made)} files, {len(changed)} changed: {where}"
     show.answer(args, {"files": len(made), "changed": changed, "where": where}, [line])
     return 0

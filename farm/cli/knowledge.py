@@ -1,4 +1,6 @@
-"""Commands that answer from the rules and the catalogue, and build nothing: `farm plan`, `why`, `matrix`."""
+"""Commands that answer from the rules and the catalogue, and build nothing: `farm plan`, `why`,
+`matrix`.
+"""
 
 import argparse
 import json
@@ -42,10 +44,12 @@ from farm.platforms.facts import facts
 
 Row = tuple[str, str, str]
 NO = 3
-"""The exit code for "no": it cannot be built, or nothing that upstream publishes runs on the cards."""
+"""The exit code for "no": it cannot be built, or nothing that upstream publishes runs on the cards.
+"""
 MAX_PASTE = 100_000
 MAX_OWN = 3
-"""Builds of one's own that an answer of one screen has room for; one fewer beside those of others."""
+"""Builds of one's own that an answer of one screen has room for; one fewer beside those of others.
+"""
 _BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 
 
@@ -60,7 +64,10 @@ def run_plan(args: argparse.Namespace) -> int:
         print(plan.to_json(), end="")
         return 0
     evidence = load_evidence(project)
-    show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
+    show.say(
+        f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan "
+        f"{plan.digest[:12]})"
+    )
     for what, text in [
         *first(project, settings, plan),
         *feature_rows(plan.features, plan.without),
@@ -85,7 +92,9 @@ def run_plan(args: argparse.Namespace) -> int:
         rows += [(f"env {key}", plan.env[key], plan.origins[f"env.{key}"]) for key in names]
     show.table("", ("what", "value", "origin"), rows)
     if not args.all:
-        show.say(f"--all prints {len(plan.env)} variables of the build and each of its tests as well")
+        show.say(
+            f"--all prints {len(plan.env)} variables of the build and each of its tests as well"
+        )
     return 0
 
 
@@ -95,26 +104,46 @@ def values(plan: Plan) -> list[Row]:
     options = ((name, value) for name, value in plan.options.items() if value is not None)
     for name, value in options:
         rows.append((name, str(value), plan.origins[name]))
-        rows += [(f"env {key}", plan.env[key], plan.origins[f"env.{key}"]) for key in OPTIONS[name].environment(value)]
+        rows += [
+            (f"env {key}", plan.env[key], plan.origins[f"env.{key}"])
+            for key in OPTIONS[name].environment(value)
+        ]
     if plan.base:
         reach = f"runs at least on {', '.join(catalog.reach(plan.base)) or 'newer ones'}"
         if any(is_integrated(sm) for sm in plan.parsed_variant.sms):
             reach = f"its CUDA needs {catalog.architectures().jetson.system} or newer"
         glibc = catalog.debian_releases()[plan.base].glibc
-        rows.append(("base", plan.base, f"glibc {glibc} at most, the built wheel's tag says it exactly: {reach}"))
+        rows.append(
+            (
+                "base",
+                plan.base,
+                f"glibc {glibc} at most, the built wheel's tag says it exactly: {reach}",
+            )
+        )
     if plan.python:
-        rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
+        rows.append(
+            (
+                "python",
+                f"{plan.python.version} from python-build-standalone",
+                plan.origins["python"],
+            )
+        )
     if plan.windows:
         rows.append(("openmp", plan.windows.openmp, "the one OpenMP runtime of the build"))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     for name in plan.features:
         if why := catalog.features()[name].untried.get(plan.platform):
             rows.append(("untried", name, why))
-    return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
+    return rows + [
+        ("not pinned", text, f"docs/{plan.platform}.md")
+        for text in platform(plan.platform).floating(plan)
+    ]
 
 
 def first(project: Path, settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Builds needed before, and their hours; or that the index has them, or PyTorch's own is fetched."""
+    """Builds needed before, and their hours; or that the index has them, or PyTorch's own is
+    fetched.
+    """
     yield from (
         ("torch", f"PyTorch's own: {wheel.file}, from {wheel.url or 'the Python index'}")
         for wheel in plan.build_requires
@@ -126,7 +155,10 @@ def first(project: Path, settings: Settings, plan: Plan) -> Iterator[tuple[str, 
 
     try:
         for need, missing in standing(settings.index_at(project), plan, project):
-            yield "first", f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}"
+            yield (
+                "first",
+                f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}",
+            )
     except FarmError as error:
         yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
 
@@ -135,7 +167,10 @@ def without_device_code(plan: Plan) -> Iterator[tuple[str, str]]:
     """The build for the CPU alone, where one for a GPU would be the same code."""
     variant = plan.parsed_variant
     if variant.sms and not recipe(plan.recipe).is_for_gpus:
-        yield "the same", f"it has no code for a GPU: cpu-{variant.cpu}-{variant.python} is the same code"
+        yield (
+            "the same",
+            f"it has no code for a GPU: cpu-{variant.cpu}-{variant.python} is the same code",
+        )
 
 
 def instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -150,22 +185,42 @@ def instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str
 
 
 def cost(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Time, memory, disk and downloads of the build; the time for the cores and memory of this machine."""
-    known, site = recipe(plan.recipe), Site()
-    memory, cores = site.memory()[0], site.cores()
+    """Time, memory, disk and downloads of the build; the time for the cores and memory of this
+    machine.
+    """
+    known = recipe(plan.recipe)
+    site = Site()
+    memory = site.memory()[0]
+    cores = site.cores()
     jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
-    here = f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; {plan.memory_per_job_gb} GB each)"
+    here = (
+        f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; "
+        f"{plan.memory_per_job_gb} GB each)"
+    )
     hours = known.cost_for(plan.parsed_variant.sms)
     if hours is None:
         yield "time", f"not measured; here {here}"
     else:
         word, count = hours
-        less = f", less without {plan.options['without']}" if plan.options["without"] else ""
-        yield "time", f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, {here}"
+        if plan.options["without"]:
+            less = f", less without {plan.options['without']}"
+        else:
+            less = ""
+        yield (
+            "time",
+            (
+                f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, "
+                f"{here}"
+            ),
+        )
     if plan.base and plan.machine != (found := facts(plan.platform).machine(system.machine())):
-        yield "emulated", f"on {found}, by qemu: image, build and test take far longer (docs/runners.md)"
+        yield (
+            "emulated",
+            f"on {found}, by qemu: image, build and test take far longer (docs/runners.md)",
+        )
     sizes = [f"{known.disk_gb:g} GB for the build"]
-    sizes += [f"{needs().image_gb} GB for the image"] if plan.base else []
+    if plan.base:
+        sizes.append(f"{needs().image_gb} GB for the image")
     if known.cost and known.cost.installed_gb and plan.toolkit:
         sizes.append(f"{known.cost.installed_gb:g} GB where it is installed, with CUDA's libraries")
     yield "disk", ", ".join(sizes)
@@ -182,7 +237,10 @@ def run_why(args: argparse.Namespace) -> int:
     if args.official:
         return _run_official(args)
     if args.python is not None:
-        raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
+        raise UsageError(
+            "--python belongs to --official",
+            hint="a variant names its Python: --variant sm35-avx-py311",
+        )
     if args.variant is None:
         hint = f"an example: --variant {example(args.gpu[0]) if args.gpu else 'sm35-avx-py311'}"
         hint += "; about PyTorch's own wheels: --official" if args.gpu else ""
@@ -190,16 +248,27 @@ def run_why(args: argparse.Namespace) -> int:
     project, settings = project_of(args)
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
-    found, nearest = judged.advised(), judged.nearest()
-    if judged.buildable and judged.channel != judge(project, selectors).channel:  # another than a plan takes by itself
+    found = judged.advised()
+    nearest = judged.nearest()
+    if (
+        judged.buildable and judged.channel != judge(project, selectors).channel
+    ):  # another than a plan takes by itself
         nearest = f"--channel {judged.channel}"
-    plan = resolve(project, replace(selectors, channel=judged.channel)) if judged.complete else None
+    if judged.complete:
+        plan = resolve(project, replace(selectors, channel=judged.channel))
+    else:
+        plan = None
     evidence = load_evidence(project).rows(plan) if plan else []
     floating = platform(plan.platform).floating(plan) if plan else []
     if args.json:
         reasons = [reason.to_json() for reason in found]
         proved = [dict(zip(("what", "text", "source"), row, strict=True)) for row in evidence]
-        document = {"buildable": judged.buildable, "reasons": reasons, "nearest": nearest, "evidence": proved}
+        document = {
+            "buildable": judged.buildable,
+            "reasons": reasons,
+            "nearest": nearest,
+            "evidence": proved,
+        }
         document["not_pinned"] = floating
         show.json_document(document)
     else:
@@ -223,7 +292,9 @@ def run_why(args: argparse.Namespace) -> int:
         for text in floating:
             show.prose(f"not pinned: {text}")
         tested = [row for row in evidence if row[0] == "tested"]
-        for what, text, source in evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :]):
+        for what, text, source in (
+            evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :])
+        ):
             show.prose(f"{what}: {text} ({source})")
         if not judged.buildable:
             print_own(_instead(args, project, selectors), None)
@@ -235,15 +306,21 @@ def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> l
     variant = selectors.variant
     if selectors.package != "torch" or not variant.sms:
         return []
-    sms = (sm_of(args.gpu[0], variant.architectures),) if args.gpu else variant.sms
-    machine = Machine(sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver, together=True)
+    sms = variant.sms
+    if args.gpu:
+        sms = (sm_of(args.gpu[0], variant.architectures),)
+    machine = Machine(
+        sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver, together=True
+    )
     return own_builds(project, machine)
 
 
 def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
     """The fields of a stack that were asked about."""
     _refuse_elsewhere(args, variant)
-    fields: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
+    fields: dict[str, Any] = {
+        name: getattr(args, name) for name in ("driver", "arch_list", "numpy")
+    }
     fields["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
     fields["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
@@ -254,7 +331,9 @@ def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
         fields["gpu_name"] = args.gpu[0]
     # None where nothing was said, False for `--no-…`: both ask nothing.
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
-    return {name: value for name, value in fields.items() if value is not None} | {"switches": frozenset(on)}
+    return {name: value for name, value in fields.items() if value is not None} | {
+        "switches": frozenset(on)
+    }
 
 
 def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
@@ -274,7 +353,10 @@ def _run_official(args: argparse.Namespace) -> int:
     if args.gpu == ["-"]:
         _read_paste(args)
     if not args.gpu:
-        raise UsageError("--official asks about a card: name it with --gpu", hint="an example: --gpu 'GTX 1080 Ti'")
+        raise UsageError(
+            "--official asks about a card: name it with --gpu",
+            hint="an example: --gpu 'GTX 1080 Ti'",
+        )
     variant = Variant.parse(args.variant) if args.variant else None
     question = _question(args, variant)
     answer = official.best(question)
@@ -286,10 +368,18 @@ def _run_official(args: argparse.Namespace) -> int:
     own = [] if missing else _own(args, question, variant)
     if not own and any(is_integrated(sm) for sm in question.sms):
         known = catalog.architectures().jetson
-        missing = missing or f"on Jetson boards they run from CUDA {known.cuda} on, with {known.system}"
+        missing = (
+            missing or f"on Jetson boards they run from CUDA {known.cuda} on, with {known.system}"
+        )
     if args.json:
-        document = {"gpus": args.gpu, "sms": [f"sm{sm}" for sm in question.sms], "platform": question.platform}
-        document["answer"] = answer.to_json() | {"source": official.source(answer.wheel) if answer.wheel else None}
+        document = {
+            "gpus": args.gpu,
+            "sms": [f"sm{sm}" for sm in question.sms],
+            "platform": question.platform,
+        }
+        document["answer"] = answer.to_json() | {
+            "source": official.source(answer.wheel) if answer.wheel else None
+        }
         document["newest"] = newest.to_json()
         document["others"] = [
             _fields(row, "maker", "torch", "cuda", "has", "lacks", "unconfirmed")
@@ -297,7 +387,8 @@ def _run_official(args: argparse.Namespace) -> int:
             for row, line in others
         ]
         document["own"] = [
-            _fields(each, "words", "torch", "cuda", "cost") | {"proved": each.proved or None} for each in own
+            _fields(each, "words", "torch", "cuda", "cost") | {"proved": each.proved or None}
+            for each in own
         ]
         show.json_document(document | {"no_variant": missing})
     else:
@@ -312,8 +403,12 @@ def _run_official(args: argparse.Namespace) -> int:
         if not own and question.driver and not missing:
             own = _own(args, replace(question, driver=None), variant)
             if floors := [text for each in own if (text := each.driver)]:
-                cards = (catalog.architectures().architectures.get(f"sm{sm}") for sm in question.sms)
-                last = min((card.last_driver for card in cards if card and card.last_driver), default=None)
+                cards = (
+                    catalog.architectures().architectures.get(f"sm{sm}") for sm in question.sms
+                )
+                last = min(
+                    (card.last_driver for card in cards if card and card.last_driver), default=None
+                )
                 end = f", up to branch {last}" if last else ""
                 show.say(f"with driver {min(floors, key=catalog.number)} or newer{end}:")
         print_own(own if args.verbose else own[: MAX_OWN - bool(others)], missing)
@@ -325,17 +420,25 @@ def _read_paste(args: argparse.Namespace) -> None:
     pasted = gpus.read_paste(sys.stdin.read(MAX_PASTE))
     if not pasted.cards:
         hint = "nvidia-smi -L | farm why --official --gpu -"
-        raise UsageError(pasted.problem or "no card is named in the text on standard input", hint=hint)
-    args.gpu, args.driver = list(pasted.cards), args.driver or pasted.driver
+        raise UsageError(
+            pasted.problem or "no card is named in the text on standard input", hint=hint
+        )
+    args.gpu = list(pasted.cards)
+    args.driver = args.driver or pasted.driver
 
 
 def _refuse_options(args: argparse.Namespace) -> None:
-    """Refuse options about a build, not about wheels that others publish; take release and CUDA of the environment."""
+    """Refuse options about a build, not about wheels that others publish; take release and CUDA of
+    the environment.
+    """
     names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
     given = [name for name in names if getattr(args, name, None) is not None]
     for name, choice in from_environment(os.environ).items():
         if name not in ("torch", "cuda"):
-            raise UsageError(f"{choice.origin}: about a build of your own, not about PyTorch's wheels", hint="unset it")
+            raise UsageError(
+                f"{choice.origin}: about a build of your own, not about PyTorch's wheels",
+                hint="unset it",
+            )
         if getattr(args, name) is None:
             setattr(args, name, choice.value)
     switches = [name.removeprefix("USE_").lower() for name in catalog.switches()]
@@ -352,15 +455,30 @@ def _refuse_options(args: argparse.Namespace) -> None:
 
 def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
     """A question in the catalogue's words."""
-    sms = tuple(dict.fromkeys(sm_of(name, variant.architectures if variant else ()) for name in args.gpu))
-    machines = {gpus.machine(name, sm_of(name, ())) if not variant else variant.machine for name in args.gpu}
+    sms = tuple(
+        dict.fromkeys(sm_of(name, variant.architectures if variant else ()) for name in args.gpu)
+    )
+    machines = {
+        gpus.machine(name, sm_of(name, ())) if not variant else variant.machine for name in args.gpu
+    }
     if len(machines) > 1:
-        raise UsageError(f"no machine has all of {', '.join(args.gpu)}: some sit beside Arm cores alone")
+        raise UsageError(
+            f"no machine has all of {', '.join(args.gpu)}: some sit beside Arm cores alone"
+        )
     where = f"{args.platform}-{machines.pop()}"
     if where not in official.PLATFORMS:
-        raise UsageError(f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows")
+        raise UsageError(
+            f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows"
+        )
     torch, cuda = _versions(args.torch, args.cuda)
-    return Question(sms, where, args.driver, _python(args.python) or (variant.python if variant else None), torch, cuda)
+    return Question(
+        sms,
+        where,
+        args.driver,
+        _python(args.python) or (variant.python if variant else None),
+        torch,
+        cuda,
+    )
 
 
 def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
@@ -369,30 +487,42 @@ def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | No
     named = [text for text in (label, cuda) if text]
     spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in named]
     if "cpu" in spelled:
-        raise UsageError("a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}")
+        raise UsageError(
+            "a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}"
+        )
     known = catalog.toolkits()
     for text in spelled:
         if catalog.find(known, text) is None:
-            raise UsageError(f"CUDA {text!r} is not in the catalogue", hint=catalog.known(known, text))
+            raise UsageError(
+                f"CUDA {text!r} is not in the catalogue", hint=catalog.known(known, text)
+            )
     cudas = {catalog.find(known, text) for text in spelled}
     if len(cudas) > 1:
-        raise UsageError(f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them")
+        raise UsageError(
+            f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them"
+        )
     releases = catalog.torch_releases()
     found = catalog.find(releases, release) if release else None
     if release and found is None:
-        raise UsageError(f"torch {release} is not in the catalogue", hint=catalog.known(releases, release))
+        raise UsageError(
+            f"torch {release} is not in the catalogue", hint=catalog.known(releases, release)
+        )
     return found, next(iter(cudas), None)
 
 
 def _python(name: str | None) -> str | None:
     """The Python that was asked for, also as 3.12, cp312 or python3.12."""
-    known = {word for release in catalog.torch_releases().values() for word in release.pythons.linux}
+    known = {
+        word for release in catalog.torch_releases().values() for word in release.pythons.linux
+    }
     if name is None:
         return None
     if (word := python_word(name)) in known:
         return word
     names = sorted(known, key=lambda word: (int(word[3:].removesuffix("t")), word))
-    raise UsageError(f"no PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}")
+    raise UsageError(
+        f"no PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}"
+    )
 
 
 def _own(args: argparse.Namespace, question: Question, variant: Variant | None) -> list[Own]:
@@ -400,7 +530,9 @@ def _own(args: argparse.Namespace, question: Question, variant: Variant | None) 
     machine = machine_of(question.sms, question.platform, question.python, cpu, question.driver)
     try:
         return own_builds(find_project(args.project or Path.cwd()), machine)
-    except FarmError:  # no project, or a matrix that cannot be read: the answer about upstream stands without it
+    except (
+        FarmError
+    ):  # no project, or a matrix that cannot be read: the answer about upstream stands without it
         return []
 
 
@@ -408,7 +540,9 @@ def _fields(of: object, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}
 
 
-def _print_official(args: argparse.Namespace, question: Question, answer: Answer, newest: Answer) -> None:
+def _print_official(
+    args: argparse.Namespace, question: Question, answer: Answer, newest: Answer
+) -> None:
     cards = " and ".join(_named(name, sm) for name, sm in zip(args.gpu, question.sms, strict=False))
     wheel = answer.wheel
     which = f" of torch {question.torch}" if question.torch else ""
@@ -416,10 +550,16 @@ def _print_official(args: argparse.Namespace, question: Question, answer: Answer
     if wheel is None:
         show.prose(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
     elif answer.runs:
-        show.prose(f"yes: PyTorch's own wheel of torch {wheel.torch} with CUDA {wheel.cuda} runs on {cards}")
+        show.prose(
+            f"yes: PyTorch's own wheel of torch {wheel.torch} with CUDA {wheel.cuda} runs on "
+            f"{cards}"
+        )
     elif answer.lost:
         lost = ", ".join(f"sm_{sm}" for sm in answer.lost)
-        show.prose(f"no: no wheel{which} has code for all of {cards}; torch {wheel.torch} leaves out {lost}")
+        show.prose(
+            f"no: no wheel{which} has code for all of {cards}; torch {wheel.torch} leaves out "
+            f"{lost}"
+        )
     else:
         show.prose(f"no: {answer.problem}")
         if answer.update:
@@ -432,9 +572,14 @@ def _print_official(args: argparse.Namespace, question: Question, answer: Answer
         for text in answer.without:
             show.prose(f"  without {text}")
         if args.verbose:
-            show.prose(f"  code for sm {', '.join(map(str, wheel.sm))}; source: {official.source(wheel)}")
+            show.prose(
+                f"  code for sm {', '.join(map(str, wheel.sm))}; source: {official.source(wheel)}"
+            )
     for sm in question.sms:
-        left = official.left_behind(question.torch or "99", question.cuda, sm) if question.cuda else None
+        if question.cuda:
+            left = official.left_behind(question.torch or "99", question.cuda, sm)
+        else:
+            left = None
         if left and not answer.runs:
             show.prose(f"  {left.text} ({left.source})")
     if not answer.runs and newest.runs and newest.wheel:
@@ -446,7 +591,9 @@ def _named(name: str, sm: int) -> str:
     """A card with its SM; with all of them where it was sold with several, all too old."""
     chips = sorted({card.sm for card in gpus.find(name)})
     either = " or ".join(chip.replace("sm", "sm_") for chip in chips)
-    return f"{name} ({either if len(chips) > 1 and f'sm{sm}' in gpus.gpus().too_old else f'sm_{sm}'})"
+    return (
+        f"{name} ({either if len(chips) > 1 and f'sm{sm}' in gpus.gpus().too_old else f'sm_{sm}'})"
+    )
 
 
 def print_own(own: list[Own], missing: str | None) -> None:
@@ -460,7 +607,9 @@ def print_own(own: list[Own], missing: str | None) -> None:
 
 
 def sm_of(name: str, architectures: Collection[str] = ()) -> int:
-    """The SM of a card by name or number; of a name with several chips, the one among `architectures`."""
+    """The SM of a card by name or number; of a name with several chips, the one among
+    `architectures`.
+    """
     word = sm_word(name.strip())
     if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
         return sm_number(word)
@@ -470,11 +619,16 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
     if not known and (company := gpus.maker(name)):
         raise UsageError(
-            f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
+            f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's "
+            "cards",
             hint=f"for that machine: --variant {gpus.gpus().instead[company]}",
         )
     family = name.strip().lower()
-    chips = [sm for sm, one in catalog.architectures().architectures.items() if one.name.lower() == family]
+    chips = [
+        sm
+        for sm, one in catalog.architectures().architectures.items()
+        if one.name.lower() == family
+    ]
     if not known and chips:
         hint = f"one of its chips: {_either(chips)}"
         raise UsageError(f"{name!r} is the name of an architecture, not of a card", hint=hint)
@@ -488,7 +642,8 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     # All of its chips are too old: the newest stands for them, and the rules say so.
     if known <= set(gpus.gpus().too_old):
         return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
-    # The variant decides between the chips of a name: whoever asks for sm35 has the GT 730 with that chip.
+    # The variant decides between the chips of a name: whoever asks for sm35 has the GT 730 with
+    # that chip.
     ours = known & set(architectures)
     if len(known) > 1 and not ours:
         raise UsageError(
@@ -499,7 +654,9 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
 
 
 def example(name: str) -> str:
-    """A variant for the machine that a card is in; one of other cards where there is none for it."""
+    """A variant for the machine that a card is in; one of other cards where there is none for
+    it.
+    """
     sm = sm_of(name)
     if gpus.without_variant(sm):
         return "sm35-avx-py311"
@@ -513,7 +670,8 @@ def _either(sms: Collection[str]) -> str:
 
 def _no_variant(name: str, sm: int) -> UsageError:
     return UsageError(
-        f"{name!r} is sm_{sm}: nvcc can compile for it, and no PyTorch of the catalogue is built for it",
+        f"{name!r} is sm_{sm}: nvcc can compile for it, and no PyTorch of the catalogue is built "
+        "for it",
         hint="newer releases: tools/refresh-catalogue torch official",
     )
 
@@ -533,18 +691,27 @@ def run_matrix(args: argparse.Namespace) -> int:
     matrix = load_matrix(project)
     builds = [build for build in matrix.builds(args.channel) if _fits(build, args)]
     if not builds:
-        raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
+        raise UsageError(
+            "no build of the matrix fits", hint="farm matrix --format names lists them all"
+        )
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
-    form = "json" if args.json and args.format == "table" else args.format
+    if args.json and args.format == "table":
+        form = "json"
+    else:
+        form = args.format
     if form == "names":
         for build in builds:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
     elif form == "json":
         fields = ("channel", "package", "platform", "cuda", "alias")
-        show.json_document([_fields(build, *fields) | {"variant": str(build.variant)} for build in builds])
+        show.json_document(
+            [_fields(build, *fields) | {"variant": str(build.variant)} for build in builds]
+        )
     elif form == "github":
         labels = load_github(project)
-        jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
+        jobs = workflow_matrix(
+            matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
+        )
         print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
     else:
         for name, channel in matrix.channels.items():
@@ -562,10 +729,14 @@ def _fits(build: Build, args: argparse.Namespace) -> bool:
 
 
 def _grid(channel: Channel, offered: list[Build]) -> None:
-    """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA in the cells."""
+    """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA
+    in the cells.
+    """
     cells: dict[tuple[str, str, str, str], list[Build]] = {}
     for build in offered:
-        cells.setdefault((build.package, build.platform, build.variant.gpu, build.variant.cpu), []).append(build)
+        cells.setdefault(
+            (build.package, build.platform, build.variant.gpu, build.variant.cpu), []
+        ).append(build)
     cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for (package, where, gpu, cpu), builds in cells.items():
@@ -579,5 +750,8 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     )
     for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
         if not recipe(channel.text.recipe_of(package)).is_for_gpus:
-            show.say(f"{package} has no code for a GPU: its builds are the same code for each, and as for cpu")
+            show.say(
+                f"{package} has no code for a GPU: its builds are the same code for each, and as "
+                "for cpu"
+            )
     print()

@@ -48,13 +48,23 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 << 20
 MOST = 10
 STEP = re.compile(r"^(?P<time>.*?) farm: (?P<text>.*)$", re.MULTILINE)
-WRONG = re.compile(r"^.*?(?:\bFAILED: |\berror [A-Z]{1,5}\d{2,5}\b|\berror:|\bCMake Error\b).*$", re.MULTILINE)
+WRONG = re.compile(
+    r"^.*?(?:\bFAILED: |\berror [A-Z]{1,5}\d{2,5}\b|\berror:|\bCMake Error\b).*$", re.MULTILINE
+)
 CACHED = re.compile(r"^(?P<name>[A-Za-z_][\w.-]*):[A-Z]+=(?P<value>.*)$", re.MULTILINE)
 ON = {"1", "ON", "TRUE", "YES", "Y"}
 IMAGES = "farm/toolchain"
 LOGS = (".log", ".json", ".xml")
 """Endings of the logs and reports of a run."""
-CACHES = ("sources", "toolchains", "smoke", "bundles", "host/farm", "host/farm-jobs", "host/farm-volumes")
+CACHES = (
+    "sources",
+    "toolchains",
+    "smoke",
+    "bundles",
+    "host/farm",
+    "host/farm-jobs",
+    "host/farm-volumes",
+)
 """Folders under `artifacts/` whose entries are made again when they are needed."""
 
 
@@ -68,14 +78,19 @@ def run_detect(args: argparse.Namespace) -> int:
         found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
     index = root = args.index or settings.index_at(project)
     if not index.startswith(("https://", "http://")):
-        # The public address is that of the index in ci/farm.yaml: of one that was named it says nothing.
+        # The public address is that of the index in ci/farm.yaml: of one that was named it says
+        # nothing.
         root = (None if args.index else settings.index_public_url) or open_store(index).url("")
     found = with_published(found, readings, index, root)
     others = list(_other_makers(readings))
     if args.json:
         models = {"readings": readings, "recommendation": found}
-        document: dict[str, Any] = {name: each.model_dump(mode="json", by_alias=True) for name, each in models.items()}
-        document["elsewhere"] = [dict(zip(("maker", "what", "install"), o, strict=True)) for o in others]
+        document: dict[str, Any] = {
+            name: each.model_dump(mode="json", by_alias=True) for name, each in models.items()
+        }
+        document["elsewhere"] = [
+            dict(zip(("maker", "what", "install"), o, strict=True)) for o in others
+        ]
         show.json_document(document)
     else:
         _print_detected(readings, found, others)
@@ -87,16 +102,22 @@ def _builds(project: Path, readings: Readings) -> tuple[list[Own], str | None]:
 
     The fault is the driver's, where builds are for the machine and it runs none of them.
     """
-    system, driver = readings.os.system, readings.driver
+    system = readings.os.system
+    driver = readings.driver
     machine = machine_of(readings)
     own = own_builds(project, machine)
     newer = own or own_builds(project, replace(machine, driver=None), limit=1)
-    fault = driver_problem(newer[0].cuda, driver, system) if newer and not own else None
+    if newer and not own:
+        fault = driver_problem(newer[0].cuda, driver, system)
+    else:
+        fault = None
     return own, f"channel {newer[0].channel}: {fault}" if fault else None
 
 
 def _other_makers(readings: Readings) -> Iterator[tuple[str, str, str]]:
-    """Who else has a wheel for the cards, as `farm why --official` says: the maker, what it is, its install line."""
+    """Who else has a wheel for the cards, as `farm why --official` says: the maker, what it is, its
+    install line.
+    """
     machine, place = machine_of(readings), f"{readings.os.system}-{readings.cpu.machine}"
     if not machine.sms or place not in official.PLATFORMS:
         return
@@ -104,31 +125,49 @@ def _other_makers(readings: Readings) -> Iterator[tuple[str, str, str]]:
     answer = official.best(question)
     if answer.runs and answer.wheel:
         without = "".join(f", without {text.partition(':')[0]}" for text in answer.without)
-        yield "PyTorch's own", f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}", answer.wheel.pip
+        yield (
+            "PyTorch's own",
+            f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}",
+            answer.wheel.pip,
+        )
     if answer.runs and not answer.without:
         return
     for row in official.others(question):
-        yield row.maker, f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}", official.install(row, question)
+        yield (
+            row.maker,
+            f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}",
+            official.install(row, question),
+        )
 
 
-def _print_detected(readings: Readings, found: Recommendation, others: list[tuple[str, str, str]]) -> None:
-    cpu, os = readings.cpu, readings.os
+def _print_detected(
+    readings: Readings, found: Recommendation, others: list[tuple[str, str, str]]
+) -> None:
+    cpu = readings.cpu
+    os = readings.os
     rows = [("system", f"{os.name} {os.version}" + (f", {os.libc}" if os.libc else ""))]
     names = [name for name in (cpu.name, cpu.microarchitecture, cpu.machine) if name]
     rows.append(("CPU", ", ".join(names)))
     for gpu in readings.gpus:
         facts = [gpu.name]
-        facts += [f"compute capability {gpu.capability}"] if gpu.capability else []
-        facts += [f"{gpu.memory_mb} MiB"] if gpu.memory_mb is not None else []
+        if gpu.capability:
+            facts.append(f"compute capability {gpu.capability}")
+        if gpu.memory_mb is not None:
+            facts.append(f"{gpu.memory_mb} MiB")
         rows.append(("GPU", f"{', '.join(facts)} ({gpu.source})"))
-    rows += [("driver", readings.driver)] if readings.driver else []
-    rows += [(f"Python {python.name[2]}.{python.name[3:]}", python.path) for python in readings.pythons]
+    if readings.driver:
+        rows.append(("driver", readings.driver))
+    rows += [
+        (f"Python {python.name[2]}.{python.name[3:]}", python.path) for python in readings.pythons
+    ]
     rows += [("not read", f"{item.what}: {item.why}") for item in readings.missing]
     show.table("", ("this machine", ""), rows, show.SCREEN)
     print()
     lines = [("variant", found.variant or "none")]
-    lines += [("channel", found.channel)] if found.channel else []
-    lines += [("wheel", found.state)] if found.state else []
+    if found.channel:
+        lines.append(("channel", found.channel))
+    if found.state:
+        lines.append(("wheel", found.state))
     lines += [("tested", test) for test in found.tests]
     show.table("", ("the wheel for it", ""), lines, show.SCREEN)
     for kind, texts in (("why", found.reasons), ("warning", found.warnings)):
@@ -158,14 +197,20 @@ def run_doctor(args: argparse.Namespace) -> int:
     if build:
         findings = [*examine_project(project), *findings]
     if args.json:
-        what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version} if plan else None
+        if plan:
+            what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version}
+        else:
+            what = None
         found = [finding.model_dump() for finding in findings]
         facts = readings.model_dump(mode="json", by_alias=True)
         show.json_document({"build": what, "findings": found, "readings": facts})
     else:
         title = "to install and use wheels (`farm doctor --build`: to build them):"
         if build:
-            what_for = f"{plan.package} {plan.version}" if plan else "wheels (--variant names a certain build)"
+            if plan:
+                what_for = f"{plan.package} {plan.version}"
+            else:
+                what_for = "wheels (--variant names a certain build)"
             title = f"to build {what_for}:"
         rows = [(f.check, f.state, f.seen, f.todo) for f in findings]
         show.table(title, ("check", "", "found", "what to do"), rows)
@@ -173,7 +218,9 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def _own_build(project: Path, channel: str | None) -> Build | None:
-    """The first build of a project's own first channel, or of `channel`; None where torch is what is built."""
+    """The first build of a project's own first channel, or of `channel`; None where torch is what
+    is built.
+    """
     matrix = load_matrix(project)
     own = [matrix.channel(name) for name in ([channel] if channel else matrix.own())]
     if not own or any("torch" in one.packages for one in own):
@@ -190,9 +237,15 @@ def _plan(args: argparse.Namespace, project: Path, readings: Readings) -> Plan |
     try:
         options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
         own = None if args.package else _own_build(project, args.channel)
-        variant = Variant.parse(name) if args.variant or own is None else own.variant
+        if args.variant or own is None:
+            variant = Variant.parse(name)
+        else:
+            variant = own.variant
         package = own.package if own else args.package or "torch"
-        return resolve(project, Selectors(variant, package, platform=system, channel=args.channel, options=options))
+        return resolve(
+            project,
+            Selectors(variant, package, platform=system, channel=args.channel, options=options),
+        )
     except FarmError:
         if args.variant or args.package or args.cuda or args.channel:
             raise  # what was asked for by name must be possible
@@ -204,22 +257,33 @@ def run_report(args: argparse.Namespace) -> int:
     texts = read_report(args.zip)
     try:
         plan: dict[str, Any] = json.loads(texts["plan.json"])
-        env, version = dict(plan["env"]), f"{plan['package']} {plan['version']} for {plan['variant']}"
+        env = dict(plan["env"])
+        version = f"{plan['package']} {plan['version']} for {plan['variant']}"
         windows = dict(plan[WINDOWS])
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(f"{args.zip}: its plan.json is no plan", hint="give the zip that report.cmd wrote") from None
+        raise UsageError(
+            f"{args.zip}: its plan.json is no plan", hint="give the zip that report.cmd wrote"
+        ) from None
     show.say(version)
     for line in texts["farm-report.txt"].splitlines():
-        if re.match(r"Microsoft Windows|cores:|build\.cmd|git version|installationPath|displayName", line.strip()):
+        if re.match(
+            r"Microsoft Windows|cores:|build\.cmd|git version|installationPath|displayName",
+            line.strip(),
+        ):
             show.say(f"  {line.strip()}")
     log = texts["build.log"]
     for step in STEP.finditer(log):
         show.say(f"{step['time'].strip()}  {step['text'].strip()}")
     failures = list(dict.fromkeys(match[0].strip() for match in WRONG.finditer(log)))
-    show.say(f"failures in the log: {len(failures)}" + (f", the first {MOST}:" if len(failures) > MOST else ""))
+    show.say(
+        f"failures in the log: {len(failures)}"
+        + (f", the first {MOST}:" if len(failures) > MOST else "")
+    )
     for line in failures[:MOST]:
         show.say(f"  {line[:300]}")
-    found = {match["name"]: match["value"].strip() for match in CACHED.finditer(texts["CMakeCache.txt"])}
+    found = {
+        match["name"]: match["value"].strip() for match in CACHED.finditer(texts["CMakeCache.txt"])
+    }
     if not found:
         show.say("CMake: not configured")
         return 0
@@ -243,18 +307,27 @@ def read_report(path: Path) -> dict[str, str]:
                     raise UsageError(f"{path}: {name} is larger than {MAX_BYTES >> 20} MiB")
                 texts[name] = content.decode(errors="replace").replace("\r\n", "\n")
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}", hint="give the zip that report.cmd wrote") from None
+        raise UsageError(
+            f"{path}: cannot be read: {error}", hint="give the zip that report.cmd wrote"
+        ) from None
     return texts
 
 
 def settings_unlike(
     env: dict[str, str], windows: dict[str, Any], found: dict[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Switches of PyTorch and its OpenMP library that are not what the plan says; absent settings are not compared."""
-    wanted = {name: value for name, value in env.items() if name.startswith(("USE_", "BUILD_")) or name == "BLAS"}
+    """Switches of PyTorch and its OpenMP library that are not what the plan says; absent settings
+    are not compared.
+    """
+    wanted = {
+        name: value
+        for name, value in env.items()
+        if name.startswith(("USE_", "BUILD_")) or name == "BLAS"
+    }
     wanted["OpenMP_libomp_LIBRARY"] = str(windows.get("openmp", ""))
     for name, value in wanted.items():
-        seen, switch = found.get(name), name.startswith(("USE_", "BUILD_"))
+        seen = found.get(name)
+        switch = name.startswith(("USE_", "BUILD_"))
         same = seen == value or (switch and (str(seen).upper() in ON) == (value.upper() in ON))
         if seen is not None and not same:
             yield name, value, seen
@@ -265,24 +338,39 @@ def run_runners(args: argparse.Namespace) -> int:
     from farm.run.backends import ask, differences
 
     project = find_project(args.project or Path.cwd())
-    runners, github = load_runners(project), github_if_any(project)
+    runners = load_runners(project)
+    github = github_if_any(project)
     reported = ask(runners, lambda: _connect(load_github(project)))
     differing = {name: differences(runners[name], reported[name]) for name in runners}
     # Without a repository there are no settings that could be missing.
-    unsafe = _unsafe(github) if github and github.repository else []
+    if github and github.repository:
+        unsafe = _unsafe(github)
+    else:
+        unsafe = []
     if args.json:
-        documents = {name: {**vars(found), "differences": differing[name]} for name, found in reported.items()}
+        documents = {
+            name: {**vars(found), "differences": differing[name]}
+            for name, found in reported.items()
+        }
         show.json_document({"runners": documents, "settings_missing": unsafe})
     else:
         rows = []
         for name, found in reported.items():
-            state = ("busy" if found.busy else "online") if found.online else "offline"
+            if found.online:
+                if found.busy:
+                    state = "busy"
+                else:
+                    state = "online"
+            else:
+                state = "offline"
             words = [*([found.why] if found.why else []), *differing[name]]
             rows.append((name, state, "; ".join(words) or "as written"))
         show.table("", ("runner", "state", "engine says"), rows)
         for line in unsafe:
             show.say(f"unsafe: {line}")
-    fine = not (unsafe or any(differing.values())) and all(found.online for found in reported.values())
+    fine = not (unsafe or any(differing.values())) and all(
+        found.online for found in reported.values()
+    )
     return 0 if fine else ExitCode.NO_RUNNER
 
 
@@ -305,14 +393,17 @@ def _unsafe(github: Github) -> list[str]:
 
 # --- farm clean ---
 
-# A Docker engine serves many projects, so only this project's containers, images and volumes are removed: a container
-# carries its run as a label and an image the project that made it, a build tree is named after the digest of its plan,
-# a compiler cache after the project. The index and runs that have not ended are never touched.
+# A Docker engine serves many projects, so only this project's containers, images and volumes are
+# removed: a container carries its run as a label and an image the project that made it, a build
+# tree is named after the digest of its plan, a compiler cache after the project. The index and runs
+# that have not ended are never touched.
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something of ended runs at an engine. `size` in bytes; 0: not known without reading it all."""
+    """Something of ended runs at an engine. `size` in bytes; 0: not known without reading it
+    all.
+    """
 
     engine: str
     kind: Literal["container", "image", "volume", "folder"]
@@ -322,24 +413,39 @@ class Leftover:
     def __str__(self) -> str:
         if self.kind == "folder":
             return f"Slurm: {self.name}"
-        return f"Docker{'' if self.engine == LOCAL else f' ({self.engine})'}: {self.kind} {self.name}"
+        return (
+            f"Docker{'' if self.engine == LOCAL else f' ({self.engine})'}: {self.kind} {self.name}"
+        )
 
 
 def run_clean(args: argparse.Namespace) -> int:
-    workspace, before = workspace_of(args), datetime.now(UTC) - args.older_than
+    workspace = workspace_of(args)
+    before = datetime.now(UTC) - args.older_than
     with journal_of(args) as journal:
         paths = sorted(leftovers(workspace, journal, before, args))
         engines = [
-            (client, in_docker(name, client, before, workspace, journal, caches=args.compiler_caches))
+            (
+                client,
+                in_docker(name, client, before, workspace, journal, caches=args.compiler_caches),
+            )
             for name, client in engines_of(workspace)
         ]
         shared = in_slurm(before, workspace, journal, caches=args.compiler_caches)
     rows = [(str(path), size_of(path)) for path in paths]
-    rows += [(str(each), each.size) for found in (*(found for _, found in engines), shared) for each in found]
+    rows += [
+        (str(each), each.size)
+        for found in (*(found for _, found in engines), shared)
+        for each in found
+    ]
     if not args.json:
         for what, size in rows:
             show.say(f"{size / 1e6:10.1f} MB  {what}")
-    asks = rows and not (args.dry_run or args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
+    asks = (
+        rows
+        and not (args.dry_run or args.yes or args.json)
+        and sys.stdin.isatty()
+        and sys.stdout.isatty()
+    )
     answer = input(f"remove these {len(rows)}? [y/N] ") if asks else "yes"
     removes = not args.dry_run and answer.strip().lower() in ("y", "yes")
     if removes:
@@ -351,7 +457,9 @@ def run_clean(args: argparse.Namespace) -> int:
             # Of a link the link itself, not what it leads to.
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if args.json:
-        show.json_document({"removed": removes, "found": [{"what": what, "bytes": size} for what, size in rows]})
+        show.json_document(
+            {"removed": removes, "found": [{"what": what, "bytes": size} for what, size in rows]}
+        )
         return 0
     kept = {
         "unpublished wheels (--unpublished)": args.unpublished,
@@ -374,33 +482,57 @@ def leftovers(
         if folder.name not in kept and modification_time(folder) <= before:
             yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
     # A run that is under way uses the caches.
-    for entry in (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ():
+    for entry in (
+        (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ()
+    ):
         stays = _is_compiler_cache(entry) and not args.compiler_caches
-        if not stays and modification_time(entry) <= before and not _holds_index(entry, workspace.index_url):
+        if (
+            not stays
+            and modification_time(entry) <= before
+            and not _holds_index(entry, workspace.index_url)
+        ):
             yield entry
 
 
 def _is_compiler_cache(entry: Path) -> bool:
-    """True for a compiler cache of the host engine, in its place or put away, and for the file that names it."""
+    """True for a compiler cache of the host engine, in its place or put away, and for the file that
+    names it.
+    """
     from farm.run.build import CACHE
     from farm.run.build import CACHES as COMPILER_CACHES
 
-    return entry.name.startswith(COMPILER_CACHES) or entry.name.removesuffix(".volume") == Path(CACHE).name
+    return (
+        entry.name.startswith(COMPILER_CACHES)
+        or entry.name.removesuffix(".volume") == Path(CACHE).name
+    )
 
 
-def _of_run(folder: Path, journal: Journal | None, *, unpublished: bool, logs: bool) -> Iterator[Path]:
+def _of_run(
+    folder: Path, journal: Journal | None, *, unpublished: bool, logs: bool
+) -> Iterator[Path]:
     """The folder of an ended run, or the parts of it that can go."""
-    failed, published = True, False
+    failed = True
+    published = False
     with contextlib.suppress(UsageError):  # a run that is not in the journal
         if journal is not None:
             run = journal.run(folder.name)
             steps = [event.data for event in journal.events(run.id) if event.kind == EventKind.STEP]
             failed = run.result != "success"
-            published = any(step["name"] == "publish" and step["outcome"] == "done" for step in steps)
-    kept = {path for path in folder.glob("*") if failed and not logs and path.suffix in LOGS and path.is_file()}
+            published = any(
+                step["name"] == "publish" and step["outcome"] == "done" for step in steps
+            )
+    kept = {
+        path
+        for path in folder.glob("*")
+        if failed and not logs and path.suffix in LOGS and path.is_file()
+    }
     if not (published or unpublished):
-        wheels = [folder / name for name in ("repaired", "built") if any((folder / name).rglob("*.whl"))]
-        kept |= {*wheels} if failed else {*wheels[:1]}  # `farm retry` goes on from the one that was built
+        wheels = [
+            folder / name for name in ("repaired", "built") if any((folder / name).rglob("*.whl"))
+        ]
+        kept |= (
+            {*wheels} if failed else {*wheels[:1]}
+        )  # `farm retry` goes on from the one that was built
     yield from (path for path in folder.glob("*") if path not in kept) if kept else (folder,)
 
 
@@ -417,7 +549,9 @@ def size_of(path: Path) -> int:
     """Bytes of a file, or of all files under a folder; links are not followed."""
     if path.is_symlink() or path.is_file():
         return path.lstat().st_size
-    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+    return sum(
+        file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink()
+    )
 
 
 def engines_of(workspace: Workspace) -> "Iterator[tuple[str, docker.DockerClient]]":
@@ -446,7 +580,9 @@ def in_docker(
     *,
     caches: bool,
 ) -> list[Leftover]:
-    """Leftovers of ended runs on one engine: containers, then images and volumes that nothing else uses."""
+    """Leftovers of ended runs on one engine: containers, then images and volumes that nothing else
+    uses.
+    """
     from farm.engines.images import PROJECT_LABEL
 
     containers = client.containers.list(all=True, ignore_removed=True)
@@ -460,19 +596,31 @@ def in_docker(
         and datetime.fromisoformat(container.attrs["Created"]) <= before
     ]
     found = [Leftover(name, "container", str(container.short_id)) for container in old]
-    # An image is used by name before there is a container of it, so none is touched while a run is open.
+    # An image is used by name before there is a container of it, so none is touched while a run is
+    # open.
     if journal and journal.open_runs():
         return found
     others = [container for container in containers if container not in old]
     # Containers that have ended count too: Docker refuses to remove their image.
     used = {container.attrs["Image"] for container in others}
-    # Not client.images.list: it asks for each image anew, and fails where someone has removed one meanwhile.
+    # Not client.images.list: it asks for each image anew, and fails where someone has removed one
+    # meanwhile.
     for image in client.api.images(name=IMAGES):
         ours = (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
-        if ours and image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
+        if (
+            ours
+            and image["Id"] not in used
+            and datetime.fromtimestamp(image["Created"], UTC) <= before
+        ):
             tags = image["RepoTags"] or []
-            found += [Leftover(name, "image", t, int(image["Size"])) for t in tags if t.startswith(f"{IMAGES}:")]
-    mounted = {mount.get("Name") for container in others for mount in container.attrs.get("Mounts", ())}
+            found += [
+                Leftover(name, "image", t, int(image["Size"]))
+                for t in tags
+                if t.startswith(f"{IMAGES}:")
+            ]
+    mounted = {
+        mount.get("Name") for container in others for mount in container.attrs.get("Mounts", ())
+    }
     wanted = volumes_of(workspace, journal, caches=caches)
     for volume in client.volumes.list():
         free = re.fullmatch(wanted, volume.name) and volume.name not in mounted
@@ -481,8 +629,12 @@ def in_docker(
     return found
 
 
-def in_slurm(before: datetime, workspace: Workspace, journal: Journal | None, *, caches: bool) -> list[Leftover]:
-    """Leftovers in the folder that a cluster shares: jobs of ended runs; the rest where no run is open."""
+def in_slurm(
+    before: datetime, workspace: Workspace, journal: Journal | None, *, caches: bool
+) -> list[Leftover]:
+    """Leftovers in the folder that a cluster shares: jobs of ended runs; the rest where no run is
+    open.
+    """
     if workspace.settings.slurm is None or journal is None:
         return []
     try:
@@ -490,12 +642,16 @@ def in_slurm(before: datetime, workspace: Workspace, journal: Journal | None, *,
     except FarmError as error:
         show.note(f"the folder of the cluster is left as it is: {error}")
         return []
-    ended, free = journal.handles(), not journal.open_runs()
+    ended = journal.handles()
+    free = not journal.open_runs()
     volumes = volumes_of(workspace, journal, caches=caches)
     found = []
     for folder in folders:
         kind, _, name = folder.path.partition("/")
-        own = folder.project == workspace.id if kind == "toolchains" else re.fullmatch(volumes, name)
+        if kind == "toolchains":
+            own = folder.project == workspace.id
+        else:
+            own = re.fullmatch(volumes, name) is not None
         if (name in ended if kind == "jobs" else free and own) and folder.changed <= before:
             found.append(Leftover("slurm", "folder", folder.path, folder.size))
     return found
@@ -515,7 +671,10 @@ def volumes_of(workspace: Workspace, journal: Journal | None, *, caches: bool) -
     from farm.run.build import CACHES as COMPILER_CACHES
     from farm.run.build import tree_volume
 
-    names = [tree_volume(digest) for digest in journal.plan_digests()] if journal else []
+    if journal:
+        names = [tree_volume(digest) for digest in journal.plan_digests()]
+    else:
+        names = []
     return "|".join([*names, *([f"{COMPILER_CACHES}{workspace.id}-.*"] if caches else [])])
 
 

@@ -1,7 +1,8 @@
 """The `farm` command: arguments in, exit codes out.
 
-`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; a module of its group carries it out and
-gives the exit code: `run_NAME(args)`. Only that module is imported: all of them take longer than some commands.
+`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; a module of its group
+carries it out and gives the exit code: `run_NAME(args)`. Only that module is imported: all of them
+take longer than some commands.
 """
 
 import argparse
@@ -26,9 +27,11 @@ INTERRUPTED = 130
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         "init": "write a small project to start from: ci/, a recipe, a workflow",
-        "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a channel",
+        "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a "
+        "channel",
         "submit": "build, repair, verify, publish, install and smoke-test wheels",
-        "plan": "show what would be built, what it costs, what was tested of it, and the origin of each value",
+        "plan": "show what would be built, what it costs, what was tested of it, and the origin "
+        "of each value",
         "render": "write Dockerfile, scripts and plan, or an offline bundle",
         "build": "build the wheel of a plan file, and stop there",
         "status": "show runs, their steps, and why a run waits",
@@ -41,7 +44,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Wheels": {
         "inspect": "show what is inside a wheel: device code, imports, CPU features, tags",
         "repair": "add the libraries that a wheel needs, correct its tags and RECORD",
-        "verify": "check that a wheel can be installed and imported, and that its content matches its name",
+        "verify": "check that a wheel can be installed and imported, and that its content matches "
+        "its name",
         "publish": "verify a wheel and upload it to the index",
         "smoke": "install a wheel into a fresh environment and test it there",
     },
@@ -52,9 +56,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Machines": {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
-        "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what CMake found",
+        "report": "read the farm-report.zip of a build on Windows: machine, steps, failures, what "
+        "CMake found",
         "runners": "check that the machines of ci/runners.yaml are online and as written",
-        "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
+        "clean": "remove what old runs left: folders, containers, build trees, images; never the "
+        "index",
     },
     "Knowledge": {
         "why": "explain why a combination can or cannot be built, and name the nearest that can",
@@ -64,7 +70,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 """Every command with its line of help, in the groups of `farm --help`."""
 
-COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
+COMMANDS: Mapping[str, str] = {
+    name: text for group in GROUPS.values() for name, text in group.items()
+}
 
 MODULES = {
     "project": ("init", "recipe"),
@@ -76,21 +84,32 @@ MODULES = {
     "knowledge": ("plan", "why", "matrix"),
     "main": ("completion",),
 }
-"""The modules of `farm.cli`, and which commands each carries out: those that import much are apart."""
+"""The modules of `farm.cli`, and which commands each carries out: those that import much are apart.
+"""
 
 TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
-"""Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
+"""Commands without `--json`: a log and a script are text; each subcommand of `index` has its own.
+"""
 
 EPILOG = "\n".join(
-    wrap(f"exit codes: {', '.join(f'{int(code)} {text}' for code, text in EXITS.items())}.".replace("`", ""), 100)
+    wrap(
+        f"exit codes: {', '.join(f'{int(code)} {text}' for code, text in EXITS.items())}.".replace(
+            "`", ""
+        ),
+        100,
+    )
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors begin with the message; the nearest word and one line of usage follow. Options are written in full."""
+    """Errors begin with the message; the nearest word and one line of usage follow. Options are
+    written in full.
+    """
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**given, allow_abbrev=False)  # else `--with magma` would be `--without magma`
+        super().__init__(
+            **given, allow_abbrev=False
+        )  # else `--with magma` would be `--without magma`
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         self.words = [word.partition("=")[0] for word in args or () if word.startswith("--")]
@@ -100,17 +119,30 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        wrong = [word for word in getattr(self, "words", ()) if word not in (*self._option_string_actions, "--")]
+        wrong = [
+            word
+            for word in getattr(self, "words", ())
+            if word not in (*self._option_string_actions, "--")
+        ]
         if message.startswith("the following arguments are required") and wrong:
-            message = f"unrecognized arguments: {' '.join(wrong)}"  # one of them may have been meant
+            message = (
+                f"unrecognized arguments: {' '.join(wrong)}"  # one of them may have been meant
+            )
         needed = [word for action in self._actions if (word := _required(action))]
         usage = " ".join([self.prog, *needed, "[OPTIONS]"])
-        self.exit(2, f"{self.prog}: {message}\n{did_you_mean(message, self)}  usage: {usage}  (`{self.prog} --help`)\n")
+        self.exit(
+            2,
+            f"{self.prog}: {message}\n{did_you_mean(message, self)}  usage: {usage}  "
+            f"(`{self.prog} --help`)\n",
+        )
 
 
 def _required(action: argparse.Action) -> str | None:
     """An argument that has to be given, as usage shows it."""
-    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if isinstance(action.metavar, str):
+        name = action.metavar
+    else:
+        name = action.dest.upper()
     if action.option_strings:
         return f"{action.option_strings[0]} {name}" if action.required else None
     return None if action.nargs in ("*", "?") else name
@@ -124,11 +156,18 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
         wrong = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
         known = [option for option in parser._option_string_actions if option.startswith("--")]
     elif "invalid choice: " in message:
-        wrong = [message.split("invalid choice: ")[1].split("(choose from", maxsplit=1)[0].strip().strip("'")]
+        wrong = [
+            message.split("invalid choice: ")[1]
+            .split("(choose from", maxsplit=1)[0]
+            .strip()
+            .strip("'")
+        ]
         # `argument NAME: invalid choice: …`, NAME being all spellings of the option, joined by `/`.
         name = message.split(":", maxsplit=1)[0].removeprefix("argument ").split("/")[0]
         actions = [
-            action for action in parser._actions if name in (*action.option_strings, action.dest, action.metavar)
+            action
+            for action in parser._actions
+            if name in (*action.option_strings, action.dest, action.metavar)
         ]
         known = [str(choice) for action in actions for choice in action.choices or ()]
     else:
@@ -137,25 +176,38 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     return f"  did you mean: {', '.join(near)}?\n" if near else ""
 
 
-def parser(commands: Iterable[str] = tuple(COMMANDS), *, load: bool = True) -> argparse.ArgumentParser:
-    """The command line with these commands, all of them for the reference; `load` false: their names alone."""
+def parser(
+    commands: Iterable[str] = tuple(COMMANDS), *, load: bool = True
+) -> argparse.ArgumentParser:
+    """The command line with these commands, all of them for the reference; `load` false: their
+    names alone.
+    """
     top = Parser(
         prog="farm",
         usage="farm [--version] [--project DIR] [--traceback] COMMAND …",
-        description="Builds, repairs, verifies, publishes and smoke-tests PyTorch wheels for old hardware.",
+        description="Builds, repairs, verifies, publishes and smoke-tests PyTorch wheels for old "
+        "hardware.",
         epilog=overview(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"farm {__version__}")
     text = "project folder (default: this folder or the nearest above it with ci/)"
     top.add_argument("--project", type=Path, metavar="DIR", help=text)
-    top.add_argument("--traceback", action="store_true", help="show where an error was raised, for bug reports")
-    below = top.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    top.add_argument(
+        "--traceback", action="store_true", help="show where an error was raised, for bug reports"
+    )
+    below = top.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS
+    )
     for name in commands:
         what = COMMANDS[name]
-        one = below.add_parser(name, prog=f"farm {name}", description=what[0].upper() + what[1:] + ".")
+        one = below.add_parser(
+            name, prog=f"farm {name}", description=what[0].upper() + what[1:] + "."
+        )
         if name not in TEXT_ONLY:
-            one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+            one.add_argument(
+                "--json", action="store_true", help="print one JSON document on stdout"
+            )
         if load:
             getattr(arguments, f"add_{name}")(one)
     return top
@@ -164,7 +216,10 @@ def parser(commands: Iterable[str] = tuple(COMMANDS), *, load: bool = True) -> a
 def handler(name: str) -> Callable[[argparse.Namespace], int]:
     """The function that carries out a command."""
     (module,) = (module for module, names in MODULES.items() if name in names)
-    return cast(Callable[[argparse.Namespace], int], getattr(import_module(f"farm.cli.{module}"), f"run_{name}"))
+    return cast(
+        Callable[[argparse.Namespace], int],
+        getattr(import_module(f"farm.cli.{module}"), f"run_{name}"),
+    )
 
 
 def overview() -> str:
@@ -187,7 +242,10 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         sys.exit(2)
     if name not in COMMANDS:
         near = nearest(name, tuple(COMMANDS), 1)
-        hint = f"  did you mean: farm {near[0]}?\n" if near else "  `farm --help` lists the commands\n"
+        if near:
+            hint = f"  did you mean: farm {near[0]}?\n"
+        else:
+            hint = "  `farm --help` lists the commands\n"
         parser(()).exit(2, f"farm: no command {name!r}\n{hint}")
     # With this one command: the modules of the others are not imported.
     args = parser((name,)).parse_args(given)
@@ -257,7 +315,9 @@ def _require_folder() -> None:
 
 
 def _leave_out_plugins() -> None:
-    """Have pydantic look for no plugins: it would read the metadata of every installed package for them."""
+    """Have pydantic look for no plugins: it would read the metadata of every installed package for
+    them.
+    """
     name = "pydantic.plugin._loader"
     if name not in sys.modules:
         loader = ModuleType(name)
@@ -266,15 +326,21 @@ def _leave_out_plugins() -> None:
 
 
 def _failed(error: FarmError, *, json: bool = False) -> int:
-    """The exit code of an error, which is explained; `json`: also as a document, where the command printed none."""
+    """The exit code of an error, which is explained; `json`: also as a document, where the command
+    printed none.
+    """
     show.explain(error)
     if json and not show.document:
-        show.json_document({"error": str(error), "hint": error.hint, "exit_code": int(error.exit_code)})
+        show.json_document(
+            {"error": str(error), "hint": error.hint, "exit_code": int(error.exit_code)}
+        )
     return error.exit_code
 
 
 def run_completion(args: argparse.Namespace) -> int:
-    """Print the script that a shell reads at its start; it holds no words: at each Tab it runs `farm`."""
+    """Print the script that a shell reads at its start; it holds no words: at each Tab it runs
+    `farm`.
+    """
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["farm"], shell=args.shell), end="")
@@ -282,12 +348,17 @@ def run_completion(args: argparse.Namespace) -> int:
 
 
 def complete(line: str) -> None:
-    """Answers the shell, which has set argcomplete's variables for this command line, and ends the process."""
+    """Answers the shell, which has set argcomplete's variables for this command line, and ends the
+    process.
+    """
     import argcomplete
 
     name = command_in(line[: int(os.environ.get("COMP_POINT", len(line)))].split(" ")[1:-1]) or ""
     # A command that is still being typed: the names of all, without their options.
-    top = parser((name,)) if name in COMMANDS else parser(load=False)
+    if name in COMMANDS:
+        top = parser((name,))
+    else:
+        top = parser(load=False)
     argcomplete.autocomplete(top, always_complete_options=False)
 
 

@@ -1,4 +1,6 @@
-"""Progress of a run on standard error: a line a step for logs, a live view for terminals, nothing, or all output."""
+"""Progress of a run on standard error: a line a step for logs, a live view for terminals, nothing,
+or all output.
+"""
 
 import argparse
 import re
@@ -20,7 +22,8 @@ ALIVE_S = 60.0
 WIDTH = 110
 """Characters of a line of a log; the run's log files have the whole."""
 _NOISE = re.compile(
-    r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*|.*: note: .*"
+    r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? "
+    r".*|.*: note: .*"
 )
 """Code that a compiler quotes, its carets and notes, and command lines."""
 _SOURCE = re.compile(r" -c (\S+\.(?:cu|c|cc|cpp|cxx))(?: |$)")
@@ -45,10 +48,13 @@ def watching(args: argparse.Namespace) -> Iterator[Watcher]:
 
 
 class Position:
-    """Where a step is: its newest line, steps of ninja or packages done and in all, and the rate that follows."""
+    """Where a step is: its newest line, steps of ninja or packages done and in all, and the rate
+    that follows.
+    """
 
     def __init__(self, name: str = "") -> None:
-        self.name, self.newest = name, ""
+        self.name = name
+        self.newest = ""
         self.began = self.latest = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._done = self._total = 0
@@ -62,21 +68,27 @@ class Position:
 
     def progress(self, done: int, total: int) -> None:
         if total != self._total:
-            self._first, self._done = None, 0
-        # The rate counts from the first step that was seen: a build that is resumed begins in the middle.
+            self._first = None
+            self._done = 0
+        # The rate counts from the first step that was seen: a build that is resumed begins in the
+        # middle.
         self._first = self._first or (time.monotonic(), done)
-        self._done, self._total = max(done, self._done), total
+        self._done = max(done, self._done)
+        self._total = total
         self.latest = time.monotonic()
 
     def count(self, now: float) -> str:
-        """`3/7 (42 %), 12 a minute, about 3 min left`; less where less is known, empty where nothing is counted."""
+        """`3/7 (42 %), 12 a minute, about 3 min left`; less where less is known, empty where
+        nothing is counted.
+        """
         if not self._total:
             return ""
         if self._done >= self._total:
             return f"{self._total}/{self._total}, finishing"
         text = f"{self._done}/{self._total} ({self._done * 100 // self._total} %)"
         assert self._first is not None
-        seconds, steps = now - self._first[0], self._done - self._first[1]
+        seconds = now - self._first[0]
+        steps = self._done - self._first[1]
         # A rate of the first moments would be off by hours.
         if seconds < 1 or steps < 1:
             return text
@@ -87,14 +99,17 @@ class Position:
     def output(self, now: float) -> str:
         """The newest line; before it, as a narrow terminal cuts off the end, how long none came."""
         silent = now - self.latest
-        return f"(no output for {duration(silent)}) {self.newest}".rstrip() if silent >= SILENT_S else self.newest
+        if silent >= SILENT_S:
+            return f"(no output for {duration(silent)}) {self.newest}".rstrip()
+        return self.newest
 
 
 class LogWatcher(Watcher):
-    """For CI: a line for each step and for what the farm does; where neither comes, one that says how far the step is.
+    """For CI: a line for each step and for what the farm does; where neither comes, one that says
+    how far the step is.
 
-    Output goes to the run's log files, with `verbose` to the screen as well. Outside of a context it says nothing by
-    itself.
+    Output goes to the run's log files, with `verbose` to the screen as well. Outside of a context
+    it says nothing by itself.
     """
 
     def __init__(self, *, verbose: bool = False) -> None:
@@ -128,14 +143,17 @@ class LogWatcher(Watcher):
         # Of the probe's checks those that failed: the step's result counts the others.
         if text.startswith(("not run ", "passed ")) and not self._verbose:
             return
-        self._pulse.line(f"    {text}" if self._verbose or text.startswith("farm: ") else _cut(f"    {text}"))
+        self._pulse.line(
+            f"    {text}" if self._verbose or text.startswith("farm: ") else _cut(f"    {text}")
+        )
 
     def progress(self, done: int, total: int) -> None:
         self._at.progress(done, total)
 
     def view(self) -> str | None:
         """One line about the step under way; None between two steps."""
-        at, now = self._at, time.monotonic()
+        at = self._at
+        now = time.monotonic()
         if not at.name:
             return None
         words = [part for part in (at.count(now), at.output(now)) if part]
@@ -147,17 +165,26 @@ def _cut(line: str) -> str:
 
 
 class TerminalWatcher(Watcher):
-    """For terminals: steps that ended stay, each with its time; below them the step under way and its newest output."""
+    """For terminals: steps that ended stay, each with its time; below them the step under way and
+    its newest output.
+    """
 
     def __init__(self) -> None:
         from rich.live import Live
 
         self._console = console()
-        unicode = self._console.encoding.lower().startswith("utf")  # not every console has these characters
-        self._frames, self._done, self._failed = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "✓", "✗") if unicode else ("|/-\\", "+", "x")
+        unicode = self._console.encoding.lower().startswith(
+            "utf"
+        )  # not every console has these characters
+        if unicode:
+            self._frames, self._done, self._failed = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "✓", "✗")
+        else:
+            self._frames, self._done, self._failed = ("|/-\\", "+", "x")
         self._at = Position()
         # Transient: at the end only the lines of the steps stay, which are printed above it.
-        self._live = Live(console=self._console, get_renderable=self.view, refresh_per_second=4, transient=True)
+        self._live = Live(
+            console=self._console, get_renderable=self.view, refresh_per_second=4, transient=True
+        )
         self._live.start()
 
     def step(self, name: str) -> None:
@@ -168,7 +195,9 @@ class TerminalWatcher(Watcher):
 
         signs = {"done": (self._done, "green"), "failed": (self._failed, "red")}
         sign, style = signs.get(step.outcome, ("-", "yellow"))
-        line = Text.assemble((sign, style), f" {step.name}  {duration(step.seconds)}  ", (plain(step.result), "dim"))
+        line = Text.assemble(
+            (sign, style), f" {step.name}  {duration(step.seconds)}  ", (plain(step.result), "dim")
+        )
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         self._at = Position()
 
@@ -185,12 +214,17 @@ class TerminalWatcher(Watcher):
         """The lines below the steps that ended: one about the step, one with its newest output."""
         from rich.text import Text
 
-        at, now = self._at, time.monotonic()
+        at = self._at
+        now = time.monotonic()
         if not at.name:
             return Text("")
         frame = self._frames[int(now * 4) % len(self._frames)]
-        head = "  ".join(filter(None, [f"{frame} {at.name}", duration(now - at.began), at.count(now)]))
-        return Text.assemble(head, "\n", (f"  {at.output(now)}", "dim"), no_wrap=True, overflow="ellipsis")
+        head = "  ".join(
+            filter(None, [f"{frame} {at.name}", duration(now - at.began), at.count(now)])
+        )
+        return Text.assemble(
+            head, "\n", (f"  {at.output(now)}", "dim"), no_wrap=True, overflow="ellipsis"
+        )
 
     def close(self) -> None:
         self._live.stop()

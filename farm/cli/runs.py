@@ -1,4 +1,6 @@
-"""Commands about runs, by the journal: `farm status`, `logs`, `cancel`, `wait`. Engines do not matter here."""
+"""Commands about runs, by the journal: `farm status`, `logs`, `cancel`, `wait`. Engines do not
+matter here.
+"""
 
 import argparse
 import sys
@@ -24,7 +26,9 @@ def run_status(args: argparse.Namespace) -> int:
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
             if args.run:
-                raise UsageError(f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …")
+                raise UsageError(
+                    f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …"
+                )
             show.answer(args, [], ["no runs yet"])  # an answer, for which no file is written
         elif args.run:
             _one(args, journal)
@@ -44,9 +48,20 @@ def summary(journal: Journal, run: Run) -> dict[str, Any]:
     """
     state = state_of(journal, run)
     built = state.build
-    began = journal.happened(run.id, EventKind.BEGUN, first=True) if run.request.detached else None
-    started = began.time if began else None if run.request.detached else run.created
-    took = (_time(run.finished) - _time(started)).total_seconds() if started else 0.0
+    if run.request.detached:
+        began = journal.happened(run.id, EventKind.BEGUN, first=True)
+    else:
+        began = None
+    if began:
+        started = began.time
+    elif run.request.detached:
+        started = None
+    else:
+        started = run.created
+    if started:
+        took = (_time(run.finished) - _time(started)).total_seconds()
+    else:
+        took = 0.0
     return {
         "id": run.id,
         "created": run.created,
@@ -69,22 +84,34 @@ def _time(text: str | None) -> datetime:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
-    started = _time(row["started"]).astimezone().strftime("%Y-%m-%d %H:%M") if row["started"] else ""
+    if row["runner"] in (None, LOCAL):
+        engine = row["engine"]
+    else:
+        engine = f"{row['engine']}: {row['runner']}"
+    if row["started"]:
+        started = _time(row["started"]).astimezone().strftime("%Y-%m-%d %H:%M")
+    else:
+        started = ""
     took = duration(row["seconds"]) if row["started"] else ""
     why = _short(row["why"] or "")[:WHY_WIDTH]
     return (row["id"], row["package"], row["variant"], row["state"], started, took, engine, why)
 
 
 def _short(why: str) -> str:
-    """The first line of an error; where that only announces what follows, with the first line of that."""
+    """The first line of an error; where that only announces what follows, with the first line of
+    that.
+    """
     first, *more = [plain(text) for text in why.splitlines()] or [""]
-    return f"{first} {more[0].strip(' -')}" if more and first.endswith(":") else first
+    if more and first.endswith(":"):
+        return f"{first} {more[0].strip(' -')}"
+    return first
 
 
 def _one(args: argparse.Namespace, journal: Journal) -> None:
     found = journal.run(args.run)
-    jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)
+    jobs = journal.jobs(found.id)
+    events = journal.events(found.id)
+    line = summary(journal, found)
     reached = progress(events)
     if args.json:
         show.json_document(
@@ -99,12 +126,19 @@ def _one(args: argparse.Namespace, journal: Journal) -> None:
         return
     show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
     if line["started"]:
-        show.say(f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} {duration(line['seconds'])}")
+        show.say(
+            f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} "
+            f"{duration(line['seconds'])}"
+        )
     if found.finished is None and reached:
         show.say(f"build: {reached}")
     for number, text in enumerate((line["why"] or "").splitlines()):
         show.say(f"why: {text}" if number == 0 else f"    {text}")
-    attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
+    attempts = [
+        (j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "")
+        for j in jobs
+        for a in j.attempts
+    ]
     show.table("", ("job", "engine", "runner", "state", "result", "why"), attempts)
     steps = [e.data for e in events if e.kind == EventKind.STEP]
     rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
@@ -147,10 +181,14 @@ def explain_end(journal: Journal, run: Run) -> None:
 def _no_log(journal: Journal, run: Run, folder: Path) -> UsageError:
     """Why a run has no log: it is gone, or there was none."""
     began = any(attempt.handle for job in journal.jobs(run.id) for attempt in job.attempts)
-    began = began or any(e.kind == EventKind.STEP and e.data["name"] == "build" for e in journal.events(run.id))
+    began = began or any(
+        e.kind == EventKind.STEP and e.data["name"] == "build" for e in journal.events(run.id)
+    )
     hint = f"`farm status {run.id}` shows its steps"
     if began:
-        return UsageError(f"the log of run {run.id} was removed with its folder, as `farm clean` does", hint=hint)
+        return UsageError(
+            f"the log of run {run.id} was removed with its folder, as `farm clean` does", hint=hint
+        )
     image = folder / "image.log"
     return UsageError(
         f"run {run.id} has no build log: it did not come to the build",
@@ -159,8 +197,12 @@ def _no_log(journal: Journal, run: Run, folder: Path) -> UsageError:
 
 
 def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[str]:
-    """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
-    rest, offset, alone = b"", 0, False
+    """The lines of a log; one that is written anew after a restart, up to the same place, is not
+    shown twice.
+    """
+    rest = b""
+    offset = 0
+    alone = False
     while True:
         # Asked before the log is read: what was written up to the end is then printed below.
         now = journal.run(run.id)
@@ -173,7 +215,9 @@ def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[st
         if ended:
             break
         state = state_of(journal, now)
-        if state.abandoned and not alone:  # said once: the log stands still until someone goes on with the run
+        if (
+            state.abandoned and not alone
+        ):  # said once: the log stands still until someone goes on with the run
             show.note(f"run {run.id}: {state.text}")
         alone = state.abandoned
         time.sleep(POLL_S)
@@ -202,7 +246,11 @@ def run_cancel(args: argparse.Namespace) -> int:
     ended = cancel(workspace_of(args), named)
     documents = [{"id": run.id, "result": run.result, "exit_code": run.exit_code} for run in ended]
     # What is published is not taken back: such a run goes on to its end.
-    late = {run.id: f" before it was cancelled: {run.result}" for run in ended if run.exit_code != ExitCode.INTERRUPTED}
+    late = {
+        run.id: f" before it was cancelled: {run.result}"
+        for run in ended
+        if run.exit_code != ExitCode.INTERRUPTED
+    }
     lines = [f"run {run.id} has ended{late.get(run.id, '')}" for run in ended]
     show.answer(args, documents[0] if len(args.run) == 1 and not args.queued else documents, lines)
     return 0
@@ -215,8 +263,12 @@ def run_wait(args: argparse.Namespace) -> int:
 
 
 def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
-    """Waits until runs have ended, a line for each that ends; returns the highest of their exit codes."""
-    waiting, ended, worst = list(run_ids), [], 0
+    """Waits until runs have ended, a line for each that ends; returns the highest of their exit
+    codes.
+    """
+    waiting = list(run_ids)
+    ended = []
+    worst = 0
     while waiting:
         for run_id in list(waiting):
             run = journal.run(run_id)
@@ -226,13 +278,22 @@ def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[
             ended.append(summary(journal, run))
             worst = max(worst, int(run.exit_code or 0))
             if not args.json:
-                why = f": {ended[-1]['why'].splitlines()[0]}" if run.exit_code and ended[-1]["why"] else ""
-                show.say(f"{run.id}  {run.request.package} {run.request.variant}  {ended[-1]['state']}{why}")
+                if run.exit_code and ended[-1]["why"]:
+                    why = f": {ended[-1]['why'].splitlines()[0]}"
+                else:
+                    why = ""
+                show.say(
+                    f"{run.id}  {run.request.package} {run.request.variant}  "
+                    f"{ended[-1]['state']}{why}"
+                )
                 sys.stdout.flush()
-        abandoned = [run_id for run_id in waiting if state_of(journal, journal.run(run_id)).abandoned]
+        abandoned = [
+            run_id for run_id in waiting if state_of(journal, journal.run(run_id)).abandoned
+        ]
         if abandoned:
             raise InfrastructureError(
-                f"nobody carries out run {', '.join(abandoned)}", hint="farm dispatch continues detached runs"
+                f"nobody carries out run {', '.join(abandoned)}",
+                hint="farm dispatch continues detached runs",
             )
         if waiting:
             time.sleep(POLL_S)

@@ -1,4 +1,6 @@
-"""The project that a command is about, the builds that its options select, and the runs that it names."""
+"""The project that a command is about, the builds that its options select, and the runs that it
+names.
+"""
 
 import argparse
 import os
@@ -52,11 +54,15 @@ def journal_of(args: argparse.Namespace) -> Iterator[Journal | None]:
 
 @contextmanager
 def journal_with_a_run(args: argparse.Namespace) -> Iterator[Journal]:
-    """The project's journal, for a command about `args.run` or, where that is None, about the newest run."""
+    """The project's journal, for a command about `args.run` or, where that is None, about the
+    newest run.
+    """
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
             raise UsageError(
-                f"no run {args.run[0]!r}: there is no run yet" if args.run else "there is no run yet",
+                f"no run {args.run[0]!r}: there is no run yet"
+                if args.run
+                else "there is no run yet",
                 hint="farm submit --variant sm35-avx-py311 --package canary",
             )
         yield journal
@@ -65,7 +71,8 @@ def journal_with_a_run(args: argparse.Namespace) -> Iterator[Journal]:
 def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
     """Overrides by rank: the file, then the environment, then the command line.
 
-    In the place of a variant may stand an alias of the matrix: it names the package, channel and CUDA as well.
+    In the place of a variant may stand an alias of the matrix: it names the package, channel and
+    CUDA as well.
     """
     # The right-hand side of `|` wins: the file, then the environment, then the command line.
     options = (
@@ -73,7 +80,8 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
         | from_environment(os.environ)
         | from_arguments(vars(args), getattr(args, "words", ()))
     )
-    # `main/pytorch-python313-cuda12_8-sm80-avx512`: every alias says `python`, and no variant does (`py313`).
+    # `main/pytorch-python313-cuda12_8-sm80-avx512`: every alias says `python`, and no variant does
+    # (`py313`).
     if "python" in args.variant.rpartition("-")[0]:
         build = load_matrix(project).by_alias(args.variant, args.channel)
         if build.cuda and args.cuda is None:
@@ -102,7 +110,9 @@ def plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
 
 
 def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
-    """The builds of `--variant`, given several times or as a pattern such as `sm3*-avx*-py311`, or of `--all`."""
+    """The builds of `--variant`, given several times or as a pattern such as `sm3*-avx*-py311`, or
+    of `--all`.
+    """
     project, settings = project_of(args)
     plans: dict[str, Plan] = {}
     for one in each_build(args, project):
@@ -110,7 +120,10 @@ def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
         plans.setdefault(plan.digest, plan)
     if not plans:
         what = f"{args.package or 'anything'} for {args.platform}"
-        raise UsageError(f"channel {args.channel} builds nothing of {what}", hint="`farm matrix` lists the builds")
+        raise UsageError(
+            f"channel {args.channel} builds nothing of {what}",
+            hint="`farm matrix` lists the builds",
+        )
     return project, settings, list(plans.values())
 
 
@@ -118,14 +131,19 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
     """The arguments for each build."""
     if args.all:
         if not args.channel or args.variant:
-            raise UsageError("--all takes every build of a channel", hint="farm submit --channel NAME --all")
+            raise UsageError(
+                "--all takes every build of a channel", hint="farm submit --channel NAME --all"
+            )
         for build in load_matrix(project).builds(args.channel):
             if args.package in (None, build.package) and args.platform == build.platform:
                 chosen = {"variant": str(build.variant), "package": build.package}
                 yield argparse.Namespace(**{**vars(args), **chosen})
         return
     if not args.variant:
-        raise UsageError("name a build", hint="--variant sm35-avx-py311, a pattern such as 'sm3*-avx*-py311', or --all")
+        raise UsageError(
+            "name a build",
+            hint="--variant sm35-avx-py311, a pattern such as 'sm3*-avx*-py311', or --all",
+        )
     for word in args.variant:
         names = _matching(word, args, project) if WILD & set(word) else [word]
         for name in names:
@@ -135,7 +153,11 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
 def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str]:
     package = args.package or "torch"
     builds = load_matrix(project).builds(args.channel)
-    names = (str(build.variant) for build in builds if (build.package, build.platform) == (package, args.platform))
+    names = (
+        str(build.variant)
+        for build in builds
+        if (build.package, build.platform) == (package, args.platform)
+    )
     found = [name for name in dict.fromkeys(names) if fnmatchcase(name, pattern)]
     if not found:
         where = f"channel {args.channel}" if args.channel else "the channels"
@@ -150,7 +172,9 @@ def runs_of(args: argparse.Namespace, journal: Journal) -> list[Run]:
     """The runs that are named, oldest first."""
     found = {run.id: run for run in (journal.run(word) for word in args.run)}
     if args.queued:
-        waiting = [run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED]
+        waiting = [
+            run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED
+        ]
         found |= {run.id: run for run in waiting}
     if args.failed:
         found |= {run.id: run for run in journal.failed()}

@@ -1,4 +1,5 @@
-"""Printing: errors, tables and JSON; standard output whose reader may go away: `farm status | head`.
+"""Printing: errors, tables and JSON; standard output whose reader may go away: `farm status |
+head`.
 
 Tables are laid out here: importing Rich takes longer than most answers.
 """
@@ -55,7 +56,9 @@ def json_document(data: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(data, indent=2))
 
 
-def answer(args: argparse.Namespace, data: Mapping[str, Any] | list[Any], lines: Iterable[object] = ()) -> None:
+def answer(
+    args: argparse.Namespace, data: Mapping[str, Any] | list[Any], lines: Iterable[object] = ()
+) -> None:
     """The result of a command: with `--json` the document, else the lines."""
     if args.json:
         json_document(data)
@@ -70,9 +73,17 @@ def say(text: object) -> None:
 
 
 def prose(text: str, hang: int = 2) -> None:
-    """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own, by `say`."""
+    """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own,
+    by `say`.
+    """
     indent = " " * (len(text) - len(text.lstrip()) + hang)
-    lines = textwrap.wrap(plain(text), SCREEN, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        plain(text),
+        SCREEN,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     print("\n".join(lines))
 
 
@@ -86,7 +97,9 @@ def console() -> "Console":
     from rich.console import Console
 
     made = Console(stderr=True, highlight=False)
-    return made if made.is_terminal else Console(stderr=True, highlight=False, width=LOG_WIDTH)
+    if made.is_terminal:
+        return made
+    return Console(stderr=True, highlight=False, width=LOG_WIDTH)
 
 
 def on_terminal() -> bool:
@@ -94,15 +107,27 @@ def on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], width: int = LOG_WIDTH) -> None:
-    """A table on stdout, as wide as the terminal or `width`; cells are shown as they are, without markup."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], width: int = LOG_WIDTH
+) -> None:
+    """A table on stdout, as wide as the terminal or `width`; cells are shown as they are, without
+    markup.
+    """
     if title:
         say(title)
-    print("\n".join(lines(columns, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else width)))
+    print(
+        "\n".join(
+            lines(
+                columns, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else width
+            )
+        )
+    )
 
 
 def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> Iterator[str]:
-    """The lines of a table of at most `room` places; the widest columns are folded where it would be wider."""
+    """The lines of a table of at most `room` places; the widest columns are folded where it would
+    be wider.
+    """
     # Made safe before it is measured: an escape sequence has no width on the screen.
     cells = [list(columns), *([plain(cell) for cell in row] for row in rows)]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
@@ -112,7 +137,9 @@ def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> I
         folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
         for parts in zip_longest(*folded, fillvalue=""):
             padded = [
-                f"{' ' * (width - _width(part))}{part}" if name in RIGHT else f"{part}{' ' * (width - _width(part))}"
+                f"{' ' * (width - _width(part))}{part}"
+                if name in RIGHT
+                else f"{part}{' ' * (width - _width(part))}"
                 for name, part, width in zip(columns, parts, widths, strict=True)
             ]
             yield (" " * GAP).join(padded).rstrip()
@@ -120,11 +147,15 @@ def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> I
 
 def _width(text: str) -> int:
     """The places that a text takes: a Chinese character takes two."""
-    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+    if text.isascii():
+        return len(text)
+    return sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width`: broken between words, and in words that are longer than a line."""
+    """The text in lines of at most `width`: broken between words, and in words that are longer than
+    a line.
+    """
     if _width(text) <= width:
         return [text]
     return textwrap.wrap(text, max(1, width * len(text) // _width(text)), break_on_hyphens=False)
@@ -165,7 +196,8 @@ class OutputFailedError(InfrastructureError):
 
 
 class _Outlet(io.FileIO):
-    """A descriptor; after a write of the main thread that fails everything goes nowhere, so that it fails once.
+    """A descriptor; after a write of the main thread that fails everything goes nowhere, so that it
+    fails once.
 
     Another thread ends quietly: the next line of the main thread finds the same.
     """
@@ -176,19 +208,22 @@ class _Outlet(io.FileIO):
         except OSError as error:
             if threading.current_thread() is not threading.main_thread():
                 raise SystemExit(CLOSED) from error
-            # First: the interpreter flushes at its end, and would fail on the same descriptor again.
+            # First: the interpreter flushes at its end, and would fail on the same descriptor
+            # again.
             _to_nowhere(self.fileno())
             if error.errno in _GONE:
                 raise OutputClosed from error
-            raise OutputFailedError(f"the output cannot be written: {error.strerror or error}") from error
+            raise OutputFailedError(
+                f"the output cannot be written: {error.strerror or error}"
+            ) from error
 
 
 def prepare() -> None:
     """Makes standard output and error end the command when their reader is gone.
 
-    A character that the terminal cannot show is not a failure either: it is printed as its escape. What was closed
-    before the start (`farm plan >&-`) goes nowhere; left closed, the next file that is opened would take its number,
-    and programs that are started would write into that file.
+    A character that the terminal cannot show is not a failure either: it is printed as its escape.
+    What was closed before the start (`farm plan >&-`) goes nowhere; left closed, the next file that
+    is opened would take its number, and programs that are started would write into that file.
     """
     for descriptor in range(3):
         try:
@@ -198,8 +233,9 @@ def prepare() -> None:
     sys.stdout = _wrap(sys.stdout)
     sys.stderr = _wrap(sys.stderr)
     in_main = threading.current_thread() is threading.main_thread()
-    # CI systems and `systemctl stop` send SIGTERM, a terminal that is closed SIGHUP. Both are like Ctrl-C: containers
-    # and temporary files must not stay. `nohup` has SIGHUP ignored, which stays so.
+    # CI systems and `systemctl stop` send SIGTERM, a terminal that is closed SIGHUP. Both are like
+    # Ctrl-C: containers and temporary files must not stay. `nohup` has SIGHUP ignored, which stays
+    # so.
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if in_main and number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -215,7 +251,9 @@ def _wrap(stream: TextIO | None) -> TextIO:
         return Path(os.devnull).open("w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):  # a test's
         return stream
-    raw = getattr(stream.buffer, "raw", stream.buffer)  # with PYTHONUNBUFFERED there is nothing between
+    raw = getattr(
+        stream.buffer, "raw", stream.buffer
+    )  # with PYTHONUNBUFFERED there is nothing between
     if type(raw) is not io.FileIO:  # a test's, or prepared before
         stream.reconfigure(errors="backslashreplace")
         return stream
@@ -224,13 +262,16 @@ def _wrap(stream: TextIO | None) -> TextIO:
         io.BufferedWriter(cast(io.RawIOBase, _Outlet(raw.fileno(), "w", closefd=False))),
         encoding=stream.encoding,
         errors="backslashreplace",
-        line_buffering=stream.line_buffering or stream.write_through,  # with PYTHONUNBUFFERED the one is not set
+        line_buffering=stream.line_buffering
+        or stream.write_through,  # with PYTHONUNBUFFERED the one is not set
         write_through=stream.write_through or stream is sys.stderr,
     )
 
 
 def flush() -> None:
-    """Writes out what is still held back; OutputClosed if no one reads it, OutputFailedError if it fails."""
+    """Writes out what is still held back; OutputClosed if no one reads it, OutputFailedError if it
+    fails.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -1,4 +1,6 @@
-"""Commands about a wheel's file: `farm inspect`, `repair`, `verify`. They start without the farm's plans."""
+"""Commands about a wheel's file: `farm inspect`, `repair`, `verify`. They start without the farm's
+plans.
+"""
 
 import argparse
 import contextlib
@@ -35,14 +37,18 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 def show_contents(contents: WheelContents) -> None:
     """The tables of a wheel's content."""
-    show.say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
+    show.say(
+        f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked"
+    )
     show.say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
     rows = []
     for library in contents.libraries:
         for found in library.fatbins:
             sass = " ".join(f"sm_{sm}" for sm in found.sass) or "-"
             ptx = " ".join(f"compute_{sm}" for sm in found.ptx) or "-"
-            rows.append((library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}"))
+            rows.append(
+                (library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}")
+            )
     if rows:
         show.table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
     else:
@@ -59,31 +65,45 @@ def show_contents(contents: WheelContents) -> None:
         linker = f"MSVC linker {library.linker}" if library.linker else ""
         libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
     show.table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
-    needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
+    needs = [
+        (need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs
+    ]
     show.table("imports", ("library", "needs", "on", "answered by", "member"), needs)
 
 
 def _floor(contents: WheelContents) -> str:
     """The oldest system that the libraries allow, as far as it follows from them."""
-    linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
+    linkers = sorted(
+        {library.linker for library in contents.libraries if library.linker and library.is_loadable}
+    )
     if linkers:
-        return f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not older"
+        return (
+            f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not "
+            "older"
+        )
     if not contents.libraries and not contents.manylinux:
         return "no libraries that are read (ELF, PE)"
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
 
 
 def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
-    """A message, with `-` that on the input, by the files of the wheel or package; UsageError if it is not known."""
+    """A message, with `-` that on the input, by the files of the wheel or package; UsageError if it
+    is not known.
+    """
     message = sys.stdin.read() if argument == "-" else argument
     if not message.strip():
-        raise UsageError("--explain: no message", hint="paste it as the argument, or on the input with --explain -")
+        raise UsageError(
+            "--explain: no message",
+            hint="paste it as the argument, or on the input with --explain -",
+        )
     found = explain(path, message)
     if not found:
         raise UsageError(
             "no known error in the message",
-            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'; if it stays "
-            "unknown, send the whole traceback, the name of the wheel and the output of `farm detect` to the farm",
+            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: "
+            "…'; if it stays "
+            "unknown, send the whole traceback, the name of the wheel and the output of `farm "
+            "detect` to the farm",
         )
     return found
 
@@ -96,9 +116,12 @@ def lines_of(found: Explanation) -> list[str]:
 
 def run_repair(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
-    gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
+    # ten thousand members make no cycles, but would be searched for them again and again
+    gc.disable()
     if args.output.exists() and not args.output.is_dir():
-        raise UsageError(f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel")
+        raise UsageError(
+            f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel"
+        )
     options = _options(args)
     made = not args.output.exists()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -113,10 +136,15 @@ def run_repair(args: argparse.Namespace) -> int:
     lines = [f"added {item.path} from {item.source}" for item in result.vendored]
     lines += [f"corrected the hash of {path} in RECORD" for path in result.record_corrected[:_MOST]]
     if len(result.record_corrected) > _MOST:
-        lines.append(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
+        lines.append(
+            f"and of {len(result.record_corrected) - _MOST} more files (--json names them)"
+        )
     tags = parse_wheel_name(result.wheel.name).tags
     if not result.tags and (reason := unread(tags)):
-        advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
+        if any(of_tag(tag.rpartition("-")[2]) for tag in tags):
+            advice = "; delocate adds it"
+        else:
+            advice = ""
         lines.append(f"{reason}: none was added, and what they need is not known{advice}")
     lines += [f"not mended: {text}" for text in left]
     show.answer(args, {**result.to_json(), "not_mended": left}, [*lines, result.wheel])
@@ -127,9 +155,19 @@ def run_repair(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> RepairOptions:
     """Options of the command line, or of the plan."""
     if args.plan is None:
-        more = {"exclude": args.exclude, "version": args.new_version, "requires": args.require, "opens": args.opens}
+        more = {
+            "exclude": args.exclude,
+            "version": args.new_version,
+            "requires": args.require,
+            "opens": args.opens,
+        }
         return RepairOptions(lib_dirs=args.lib_dir, into=args.into, **more)
-    given = {"--exclude": args.exclude, "--opens": args.opens, "--version": args.new_version, "--require": args.require}
+    given = {
+        "--exclude": args.exclude,
+        "--opens": args.opens,
+        "--version": args.new_version,
+        "--require": args.require,
+    }
     if refused := [name for name, value in given.items() if value]:
         hint = "leave it out, or use --into in place of --plan"
         raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
@@ -171,7 +209,9 @@ def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
     """The policy: the variant's, a file's, or without either that of every wheel."""
     waivers = waivers_of(args)
     if args.policy and args.variant:
-        raise UsageError("--policy and --variant exclude each other: a variant has a policy of its own")
+        raise UsageError(
+            "--policy and --variant exclude each other: a variant has a policy of its own"
+        )
     if args.policy:
         found = load_policy(args.policy)
         return found.policy(), [*found.waivers, *waivers]

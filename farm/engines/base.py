@@ -1,4 +1,6 @@
-"""The contract between the farm and what runs its jobs. Engines move files and run commands; they know no wheels."""
+"""The contract between the farm and what runs its jobs. Engines move files and run commands; they
+know no wheels.
+"""
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
@@ -34,15 +36,19 @@ class Cause(Enum):
 class Traits:
     """Properties of an engine: others ask for these, never for its name."""
 
-    # Its runners have a farm of their own, which fetches sources and needed wheels and makes the toolchain image
-    # there.
+    # Its runners have a farm of their own, which fetches sources and needed wheels and makes the
+    # toolchain image there.
     gathers: bool = False
-    # a job runs in an image; else on the machine as it is, with the scripts that an image would hold.
+    # a job runs in an image; else on the machine as it is, with the scripts that an image would
+    # hold.
     in_container: bool = True
     # It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
     keeps_volumes: bool = False
-    unpacks: bool = False  # a job runs in the file system of an image that was unpacked where its runners find it
-    queues: bool = False  # its builds go through the farm's queue, since its machines are others' as well
+    # a job runs in the file system of an image that was unpacked where its runners find it
+    unpacks: bool = False
+    queues: bool = (
+        False  # its builds go through the farm's queue, since its machines are others' as well
+    )
     platforms: frozenset[str] = frozenset({DEFAULT})  # of the plans that it can build
     # Its machine is always this one: what is found here counts, such as compilers and disk.
     on_this_machine: bool = False
@@ -60,9 +66,10 @@ class Capacity:
 class Job:
     """One attempt: a command in an image, without network, between an input and an output folder.
 
-    `inputs`: folder in the container -> folder here, copied in before the start; `output` is the one that `collect`
-    copies out; `volumes`: folder in the container -> name of one that is kept between jobs; `labels` find the attempt
-    again after a restart; `platform` and `machine` are those of its programs; `gpus`: how many it needs.
+    `inputs`: folder in the container -> folder here, copied in before the start; `output` is the
+    one that `collect` copies out; `volumes`: folder in the container -> name of one that is kept
+    between jobs; `labels` find the attempt again after a restart; `platform` and `machine` are
+    those of its programs; `gpus`: how many it needs.
     """
 
     name: str
@@ -81,7 +88,9 @@ class Job:
 
 
 def attempt_name(job: Job) -> str:
-    """A name that follows from the job's labels, so that `submit` may be repeated; a new one where it has none."""
+    """A name that follows from the job's labels, so that `submit` may be repeated; a new one where
+    it has none.
+    """
     identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
     if not job.labels:
         identity += time.time_ns().to_bytes(8, "big")
@@ -90,7 +99,9 @@ def attempt_name(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of an attempt; `why`: the engine's own text; `exit_code` where it is done; `cause`: what ended it."""
+    """The state of an attempt; `why`: the engine's own text; `exit_code` where it is done; `cause`:
+    what ended it.
+    """
 
     state: State
     why: str | None = None
@@ -107,9 +118,10 @@ class Observation:
 class Engine(Protocol):
     """The interface of engines. All methods raise InfrastructureError when the engine itself fails.
 
-    The order: `submit`, `observe` until the job runs, `logs` to its end, `collect`, `release`; `cancel` at any time.
-    A controller may be killed between any two. So each may be repeated, and a job is submitted again only with the same
-    labels: an engine then replaces what is left of it or takes it up, and never runs it twice.
+    The order: `submit`, `observe` until the job runs, `logs` to its end, `collect`, `release`;
+    `cancel` at any time. A controller may be killed between any two. So each may be repeated, and a
+    job is submitted again only with the same labels: an engine then replaces what is left of it or
+    takes it up, and never runs it twice.
     """
 
     name: str
@@ -133,7 +145,9 @@ class Engine(Protocol):
         """Stop the job; returns when it is observed to have ended."""
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
-        """Copy the output folder of an ended job into `dest`, at most `max_bytes`; returns the files."""
+        """Copy the output folder of an ended job into `dest`, at most `max_bytes`; returns the
+        files.
+        """
 
     def release(self, handle: str) -> None:
         """Remove what the engine keeps of an ended job; a handle that it does not know is fine."""

@@ -1,7 +1,9 @@
-"""The `docker` engine: one container a job, on the Docker engine here or at a URL (ssh, TLS, npipe).
+"""The `docker` engine: one container a job, on the Docker engine here or at a URL (ssh, TLS,
+npipe).
 
-Containers get no network, no credentials, no bind mounts: inputs are copied in, outputs copied out. `connect` finds an
-engine: that of a URL, DOCKER_HOST's, that of docker's context, or this machine's.
+Containers get no network, no credentials, no bind mounts: inputs are copied in, outputs copied out.
+`connect` finds an engine: that of a URL, DOCKER_HOST's, that of docker's context, or this
+machine's.
 """
 
 import contextlib
@@ -41,50 +43,66 @@ LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
 
 
 API_TIMEOUT_S = 600
-FIRST_S = 30  # a first question is answered in milliseconds; later ones take as long as what they ask for
+FIRST_S = (
+    30  # a first question is answered in milliseconds; later ones take as long as what they ask for
+)
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 INSTALL_HINT = (
-    "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
+    "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd "
+    "&`) as root; "
     "then make sure that `docker info` answers for this user, or set DOCKER_HOST"
 )
 
-# docker-py reads some answers past requests, such as what an image's build prints: urllib3's errors come through then.
-ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError)
+# docker-py reads some answers past requests, such as what an image's build prints: urllib3's errors
+# come through then.
+ERRORS = (
+    docker.errors.DockerException,
+    requests.exceptions.RequestException,
+    urllib3.exceptions.HTTPError,
+)
 
 
 def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
-    """A client of the engine at `url`, else of the one that the command docker talks to; it waits `timeout_s`.
+    """A client of the engine at `url`, else of the one that the command docker talks to; it waits
+    `timeout_s`.
 
-    That is DOCKER_HOST's, else that of the current context (`docker context use`), which without one is this machine's.
-    NoRunnerError: no engine answers there, within `FIRST_S` to the first question.
+    That is DOCKER_HOST's, else that of the current context (`docker context use`), which without
+    one is this machine's. NoRunnerError: no engine answers there, within `FIRST_S` to the first
+    question.
     """
     address = where = url or ""
     try:
         address, where = _address(url)
         _try_socket(address, FIRST_S)
-        # docker-py speaks ssh through Paramiko unless told to run `ssh`, which knows ~/.ssh/config and the agent.
+        # docker-py speaks ssh through Paramiko unless told to run `ssh`, which knows ~/.ssh/config
+        # and the agent.
         by_ssh = address.startswith("ssh://")
         if by_ssh:
             _run_ssh()
-        environment = dict(os.environ)  # DOCKER_TLS_VERIFY and DOCKER_CERT_PATH count for every machine
+        environment = dict(
+            os.environ
+        )  # DOCKER_TLS_VERIFY and DOCKER_CERT_PATH count for every machine
         if url or address == DEFAULT_SOCKET:  # a context says more than its address
             environment["DOCKER_HOST"] = address
         client = docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh, environment=environment)
         try:
             client.ping()
         except BaseException:
-            client.close()  # its socket: a dispatcher that asks again and again would run out of them
+            # its socket: a dispatcher that asks again and again would run out of them
+            client.close()
             raise
         client.api.timeout = timeout_s
     except (*ERRORS, OSError) as error:
         # docker-py passes on the text alone.
         if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(
-                f"this user may not use the Docker engine at {where}: no permission for its socket", hint=SOCKET_HINT
+                f"this user may not use the Docker engine at {where}: no permission for its socket",
+                hint=SOCKET_HINT,
             ) from error
         if "timed out" in str(error).lower():  # the reason is a text where the client is made
             raise NoRunnerError(
-                f"no Docker engine answers at {where}: what listens there said nothing for {FIRST_S} s",
+                f"no Docker engine answers at {where}: what listens there said nothing for "
+                f"{FIRST_S} s",
                 hint="look at the engine's own log, restart it",
             ) from error
         hint = _elsewhere_hint(address) or INSTALL_HINT
@@ -93,34 +111,49 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
 
 
 def describe() -> tuple[str, str, str]:
-    """System, version and machine of the engine that `connect` finds; NoRunnerError: none answers."""
+    """System, version and machine of the engine that `connect` finds; NoRunnerError: none
+    answers.
+    """
     client = connect()
     try:
         info = client.info()
     except (*ERRORS, OSError) as error:
-        raise NoRunnerError(f"the Docker engine does not say what it is: {error}", hint=INSTALL_HINT) from error
+        raise NoRunnerError(
+            f"the Docker engine does not say what it is: {error}", hint=INSTALL_HINT
+        ) from error
     finally:
         client.close()
     return str(info.get("OSType")), str(info.get("ServerVersion")), str(info.get("Architecture"))
 
 
 def _elsewhere_hint(address: str) -> str | None:
-    """The hint for an engine on another machine that does not answer; None: it is one of this machine."""
+    """The hint for an engine on another machine that does not answer; None: it is one of this
+    machine.
+    """
     where = urlsplit(address)
     if where.scheme == "ssh":
-        port = f"-p {where.netloc.rpartition(':')[2]} " if ":" in where.netloc.rpartition("@")[2] else ""
+        if ":" in where.netloc.rpartition("@")[2]:
+            port = f"-p {where.netloc.rpartition(':')[2]} "
+        else:
+            port = ""
         user = f"{where.username}@" if where.username else ""
         return (
-            f"`ssh {port}{user}{where.hostname} docker info` must answer without a question: its host key in "
+            f"`ssh {port}{user}{where.hostname} docker info` must answer without a question: its "
+            "host key in "
             "known_hosts, your key there, docker installed, its user in the group docker"
         )
     if where.scheme in ("tcp", "http", "https"):
-        return "`docker info` must answer: look at the address and at what listens there; TLS needs DOCKER_TLS_VERIFY=1"
+        return (
+            "`docker info` must answer: look at the address and at what listens there; TLS "
+            "needs DOCKER_TLS_VERIFY=1"
+        )
     return None
 
 
 def _address(url: str | None) -> tuple[str, str]:
-    """Where an engine is, and how to call that place: with what chose it, where that was not the caller."""
+    """Where an engine is, and how to call that place: with what chose it, where that was not the
+    caller.
+    """
     if url:
         return url, url
     if host := os.environ.get("DOCKER_HOST"):
@@ -131,9 +164,11 @@ def _address(url: str | None) -> tuple[str, str]:
 
 
 def _run_ssh() -> None:
-    """docker-py 7.2 has no ssh at all where it cannot import Paramiko, though running `ssh` uses nothing of it.
+    """docker-py 7.2 has no ssh at all where it cannot import Paramiko, though running `ssh` uses
+    nothing of it.
 
-    Paramiko and what it needs are four packages and half the time that docker-py takes to import: an empty module does.
+    Paramiko and what it needs are four packages and half the time that docker-py takes to import:
+    an empty module does.
     """
     client: Any = docker.api.client
     if not hasattr(client, "SSHHTTPAdapter"):
@@ -144,7 +179,9 @@ def _run_ssh() -> None:
         if not hasattr(client, "SSHHTTPAdapter"):
             sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
     # docker-py writes port 22 into an address without one, and ~/.ssh/config would not count.
-    client.SSHHTTPAdapter = lambda url, *rest, **more: SSHHTTPAdapter(url.removesuffix(":22"), *rest, **more)
+    client.SSHHTTPAdapter = lambda url, *rest, **more: SSHHTTPAdapter(
+        url.removesuffix(":22"), *rest, **more
+    )
 
 
 def _of_context() -> str | None:
@@ -168,11 +205,16 @@ def _try_socket(url: str, timeout_s: int) -> None:
 
 
 STOP_GRACE_S = 5
-TIMED_OUT, KILLED = 124, 137
+TIMED_OUT = 124
+KILLED = 137
 CRASHED = 255  # Docker's exit code of a container that ran when the engine itself was killed
 TERMINATED = 143  # SIGTERM from outside: `docker stop`, or the shutdown of the machine
 IN_USE = 409
-GPU = ["gpu", "compute", "utility"]  # capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi
+GPU = [
+    "gpu",
+    "compute",
+    "utility",
+]  # capabilities of NVIDIA's Container Toolkit: CUDA, and nvidia-smi
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -184,7 +226,9 @@ def _engine_error(error: Exception) -> InfrastructureError:
     text = getattr(error, "explanation", None) or str(error)
     if isinstance(error, _CUT_OFF) and not isinstance(error, requests.exceptions.Timeout):
         text = f"it does not answer any more: {text}"
-    return InfrastructureError(f"the Docker engine: {text}", hint="look at the engine's own log, then run again")
+    return InfrastructureError(
+        f"the Docker engine: {text}", hint="look at the engine's own log, then run again"
+    )
 
 
 def guard(call: Callable[P, T]) -> Callable[P, T]:
@@ -212,7 +256,9 @@ def _seconds(state: dict[str, Any]) -> float:
 
 
 def _remove(container: Container) -> None:
-    """Removes a container, whatever runs in it, with its nameless volumes; someone else may be at that as well."""
+    """Removes a container, whatever runs in it, with its nameless volumes; someone else may be at
+    that as well.
+    """
     try:
         container.remove(force=True, v=True)
     except docker.errors.NotFound:
@@ -229,7 +275,9 @@ class DockerEngine:
     poll_s = 0.2
     traits = Traits(keeps_volumes=True)
 
-    def __init__(self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None) -> None:
+    def __init__(
+        self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None
+    ) -> None:
         self.client = client
         self._cpus = cpus
         self._memory = memory
@@ -237,8 +285,12 @@ class DockerEngine:
     @guard
     def capacity(self) -> Capacity:
         info = self.client.info()
-        cpus, memory = float(info["NCPU"]), int(info["MemTotal"])
-        return Capacity(cpus=min(self._cpus or cpus, cpus), memory=min(self._memory or memory, int(memory * 0.9)))
+        cpus = float(info["NCPU"])
+        memory = int(info["MemTotal"])
+        return Capacity(
+            cpus=min(self._cpus or cpus, cpus),
+            memory=min(self._memory or memory, int(memory * 0.9)),
+        )
 
     @guard
     def image_environment(self, image: str) -> dict[str, str]:
@@ -248,16 +300,24 @@ class DockerEngine:
 
     @guard
     def submit(self, job: Job) -> str:
-        # A controller that was killed before it wrote down the handle may have left a container of this very attempt.
+        # A controller that was killed before it wrote down the handle may have left a container of
+        # this very attempt.
         if job.labels:
             wanted = [f"{key}={value}" for key, value in job.labels.items()]
-            for old in self.client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True):
+            for old in self.client.containers.list(
+                all=True, filters={"label": wanted}, ignore_removed=True
+            ):
                 _remove(old)
         container = self.client.containers.create(
             job.image,
             # The limit also holds when no one is left to watch.
             ["timeout", "-k", "30", str(job.timeout_s), *job.command],
-            labels={"farm.job": job.name, "farm.output": job.output, "farm.limit": str(job.timeout_s), **job.labels},
+            labels={
+                "farm.job": job.name,
+                "farm.output": job.output,
+                "farm.limit": str(job.timeout_s),
+                **job.labels,
+            },
             environment=job.environment,
             network_mode="none",
             nano_cpus=int(job.limits.cpus * 1e9),
@@ -284,7 +344,8 @@ class DockerEngine:
             if job.gpus and "device driver" in str(error):
                 raise NoRunnerError(
                     f"the Docker engine gives no container a card: {error}",
-                    hint="install NVIDIA's Container Toolkit there until `docker run --gpus all IMAGE nvidia-smi` runs",
+                    hint="install NVIDIA's Container Toolkit there until `docker run --gpus all "
+                    "IMAGE nvidia-smi` runs",
                 ) from error
             raise
         return str(container.id)
@@ -313,9 +374,11 @@ class DockerEngine:
         cause = None
         if state.get("OOMKilled"):
             cause = Cause.OUT_OF_MEMORY
-        # `timeout -k` ends with 137 where it had to send SIGKILL, as does a container that was killed from outside.
-        # Only the time that it ran tells them apart.
-        elif code == TIMED_OUT or (code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])):
+        # `timeout -k` ends with 137 where it had to send SIGKILL, as does a container that was
+        # killed from outside. Only the time that it ran tells them apart.
+        elif code == TIMED_OUT or (
+            code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])
+        ):
             cause = Cause.TIME_LIMIT
         elif code in (KILLED, CRASHED, TERMINATED):
             cause = Cause.KILLED
@@ -325,14 +388,16 @@ class DockerEngine:
         container = guard(self._find)(handle)
         if container is None:
             return
-        sent, follow = since, True
+        sent = since
+        follow = True
         while True:
             skip = sent
             stream: Any = None
             try:
                 stream = container.logs(stream=True, follow=follow)
                 for piece in stream:
-                    # A stream begins with the first byte of the log: Docker's own `since` is a time.
+                    # A stream begins with the first byte of the log: Docker's own `since` is a
+                    # time.
                     fresh = piece[skip:]
                     skip -= len(piece) - len(fresh)
                     if fresh:
@@ -351,7 +416,8 @@ class DockerEngine:
                     stream._response.close()  # the stream's own close() fails once it has ended
             if not follow:
                 return
-            # The engine may end a stream before it has noted a last line without newline: once more, the rest.
+            # The engine may end a stream before it has noted a last line without newline: once
+            # more, the rest.
             follow = False
 
     @guard
@@ -366,7 +432,9 @@ class DockerEngine:
             if self.observe(handle).state in ("done", "lost"):
                 return
             time.sleep(0.5)
-        raise InfrastructureError(f"container {handle[:12]} does not stop", hint="docker rm -f, or restart the engine")
+        raise InfrastructureError(
+            f"container {handle[:12]} does not stop", hint="docker rm -f, or restart the engine"
+        )
 
     @guard
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
@@ -374,7 +442,8 @@ class DockerEngine:
         if container is None:
             raise InfrastructureError(f"container {handle[:12]} is gone, and its output with it")
         output = container.labels["farm.output"]
-        # docker-py's get_archive cannot close the stream, and until then dockerd holds the container's lock.
+        # docker-py's get_archive cannot close the stream, and until then dockerd holds the
+        # container's lock.
         api: Any = self.client.api
         url = api._url("/containers/{0}/archive", handle)
         answer = api._get(url, params={"path": output}, stream=True)
@@ -397,5 +466,7 @@ class DockerEngine:
         except docker.errors.NotFound:
             return
         except docker.errors.APIError as error:
-            if error.status_code != IN_USE:  # the same plan is built once more: that build removes it
+            if (
+                error.status_code != IN_USE
+            ):  # the same plan is built once more: that build removes it
                 raise

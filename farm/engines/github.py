@@ -1,7 +1,8 @@
 """The `github` engine: one run of a workflow a job, on self-hosted runners of GitHub Actions.
 
-The run carries an id of the farm's own in its name. By it a run is found again whose answer was lost, or whose
-controller died before it wrote the handle down. There is no live log: GitHub shows a job's log when the job has ended.
+The run carries an id of the farm's own in its name. By it a run is found again whose answer was
+lost, or whose controller died before it wrote the handle down. There is no live log: GitHub shows a
+job's log when the job has ended.
 """
 
 import contextlib
@@ -38,10 +39,13 @@ MAX_PAGES = 20
 TRIES = 5
 WRITE_EVERY_S = 1.0  # GitHub asks for a second between two writes
 SECONDARY_WAIT_S = 60.0  # "wait for at least one minute" where a secondary limit names no time
-MAX_WAIT_S = 900.0  # how long the farm waits for a limit by itself; beyond it says when to come back
+MAX_WAIT_S = (
+    900.0  # how long the farm waits for a limit by itself; beyond it says when to come back
+)
 TOKENS = ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 HOW_TO_AUTHORISE = (
-    "set FARM_GITHUB_TOKEN (or GITHUB_TOKEN, GH_TOKEN) to a fine-grained token for this repository alone, with "
+    "set FARM_GITHUB_TOKEN (or GITHUB_TOKEN, GH_TOKEN) to a fine-grained token for this "
+    "repository alone, with "
     "Actions: read and write and Administration: read (docs/runners.md)"
 )
 
@@ -125,11 +129,14 @@ class UncertainError(InfrastructureError):
 class GithubApi:
     """A client for one repository. `sleep` waits; tests give their own.
 
-    Everywhere UsageError: the token is absent, refused, or lacks a right, or GitHub refuses what was asked;
-    InfrastructureError: it does not answer, or limits for longer than the farm waits by itself.
+    Everywhere UsageError: the token is absent, refused, or lacks a right, or GitHub refuses what
+    was asked; InfrastructureError: it does not answer, or limits for longer than the farm waits by
+    itself.
     """
 
-    def __init__(self, url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         if not re.fullmatch(r"[!-~]{1,512}", token):
             raise UsageError("no usable token for GitHub", hint=HOW_TO_AUTHORISE)
         self._base = url.rstrip("/")
@@ -143,9 +150,13 @@ class GithubApi:
             "User-Agent": "torch-farm",
             "X-GitHub-Api-Version": API_VERSION,
         }
-        self._http = httpx.Client(verify=_tls(), timeout=httpx.Timeout(30, connect=10), headers=headers)
+        self._http = httpx.Client(
+            verify=_tls(), timeout=httpx.Timeout(30, connect=10), headers=headers
+        )
         self._known: dict[str, tuple[str, bytes, str | None]] = {}
-        self._turn = threading.Lock()  # "make requests serially": runs are followed by a thread each
+        self._turn = (
+            threading.Lock()
+        )  # "make requests serially": runs are followed by a thread each
         self._written = float("-inf")
         self._ahead = time.time() - time.monotonic()
 
@@ -153,10 +164,12 @@ class GithubApi:
         self._http.close()
 
     def now(self) -> datetime:
-        """The time at GitHub, by the Date of its last answer: the clock here may be wrong, or jump."""
+        """The time at GitHub, by the Date of its last answer: the clock here may be wrong, or
+        jump.
+        """
         return datetime.fromtimestamp(time.monotonic() + self._ahead, UTC)
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- what is read --
 
     def runners(self) -> list[Listed]:
         """The self-hosted runners of the repository, at most 2000."""
@@ -171,14 +184,20 @@ class GithubApi:
         """The runs of a workflow that were dispatched since a time, the newest first."""
         when = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         query = f"event=workflow_dispatch&created=%3E%3D{when}&per_page=100"
-        return self._list(f"{self._actions}/workflows/{workflow}/runs?{query}", "workflow_runs", Run)
+        return self._list(
+            f"{self._actions}/workflows/{workflow}/runs?{query}", "workflow_runs", Run
+        )
 
     def jobs(self, run_id: int) -> list[RunJob]:
         """The jobs of the latest attempt of a run."""
-        return self._list(f"{self._actions}/runs/{run_id}/jobs?filter=latest&per_page=100", "jobs", RunJob)
+        return self._list(
+            f"{self._actions}/runs/{run_id}/jobs?filter=latest&per_page=100", "jobs", RunJob
+        )
 
     def artifacts(self, run_id: int) -> list[Artifact]:
-        return self._list(f"{self._actions}/runs/{run_id}/artifacts?per_page=100", "artifacts", Artifact)
+        return self._list(
+            f"{self._actions}/runs/{run_id}/artifacts?per_page=100", "artifacts", Artifact
+        )
 
     def setting(self, path: str) -> dict[str, Any] | None:
         """A setting of the repository, such as `/actions/permissions`; None if there is none."""
@@ -198,21 +217,33 @@ class GithubApi:
         """The zip of an artifact, in pieces."""
         return self._download(f"{self._actions}/artifacts/{artifact_id}/zip")
 
-    # -- what is changed ----------------------------------------------------------------------------------------------
+    # -- what is changed --
 
     def dispatch(self, workflow: str, ref: str, inputs: Mapping[str, str]) -> int | None:
-        """Start a workflow, once; the id of its run, or None where GitHub gave none; UncertainError: it may exist."""
-        answer = self._write("POST", f"{self._actions}/workflows/{workflow}/dispatches", {"ref": ref, "inputs": inputs})
-        return _read(Dispatched, answer.content).workflow_run_id if answer.content else None
+        """Start a workflow, once; the id of its run, or None where GitHub gave none;
+        UncertainError: it may exist.
+        """
+        answer = self._write(
+            "POST",
+            f"{self._actions}/workflows/{workflow}/dispatches",
+            {"ref": ref, "inputs": inputs},
+        )
+        if answer.content:
+            return _read(Dispatched, answer.content).workflow_run_id
+        return None
 
     def cancel(self, run_id: int, *, force: bool = False) -> None:
         """Ask GitHub to cancel a run; one that has ended is fine."""
-        self._write("POST", f"{self._actions}/runs/{run_id}/{'force-cancel' if force else 'cancel'}", fine=(404, 409))
+        self._write(
+            "POST",
+            f"{self._actions}/runs/{run_id}/{'force-cancel' if force else 'cancel'}",
+            fine=(404, 409),
+        )
 
     def delete_artifact(self, artifact_id: int) -> None:
         self._write("DELETE", f"{self._actions}/artifacts/{artifact_id}", fine=(404, 410))
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- how --
 
     def _list(self, path: str, key: str, model: type[M]) -> list[M]:
         found: list[M] = []
@@ -230,7 +261,9 @@ class GithubApi:
         return found
 
     def _get(self, path: str, *, absent: bool = False) -> tuple[bytes, str | None] | None:
-        """The body, and the path of the next page. An unchanged answer (304) costs nothing of the rate limit."""
+        """The body, and the path of the next page. An unchanged answer (304) costs nothing of the
+        rate limit.
+        """
         with self._turn:
             known = self._known.get(path)
             answer = self._get_again(path, {"If-None-Match": known[0]} if known else {})
@@ -243,14 +276,18 @@ class GithubApi:
             if following is not None:
                 # The token goes along to the next page.
                 if not following.startswith(self._base + "/"):
-                    raise InfrastructureError("GitHub: the next page of a list is elsewhere than its API")
+                    raise InfrastructureError(
+                        "GitHub: the next page of a list is elsewhere than its API"
+                    )
                 following = following.removeprefix(self._base)
             if etag := answer.headers.get("etag"):
                 self._known[path] = etag, answer.content, following
             return answer.content, following
 
     def _get_again(self, path: str, headers: Mapping[str, str]) -> httpx.Response:
-        """A read: sent again after a limit, a lost connection or an error of the server, a bounded number of times."""
+        """A read: sent again after a limit, a lost connection or an error of the server, a bounded
+        number of times.
+        """
         last = ""
         for attempt in range(TRIES):
             try:
@@ -267,12 +304,21 @@ class GithubApi:
                     return answer
                 last = f"status {answer.status_code}"
             self._sleep(2.0**attempt)
-        raise InfrastructureError(f"GitHub does not answer {urlsplit(path).path}: {last}", hint="try again later")
+        raise InfrastructureError(
+            f"GitHub does not answer {urlsplit(path).path}: {last}", hint="try again later"
+        )
 
     def _write(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, fine: tuple[int, ...] = ()
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        fine: tuple[int, ...] = (),
     ) -> httpx.Response:
-        """Sent once. Only an answer that says that nothing was done (a rate limit) lets it be sent again."""
+        """Sent once. Only an answer that says that nothing was done (a rate limit) lets it be sent
+        again.
+        """
         for _ in range(TRIES):
             with self._turn:
                 if (early := self._written + WRITE_EVERY_S - time.monotonic()) > 0:
@@ -291,7 +337,9 @@ class GithubApi:
                     self._check(answer)
                 return answer
             self._wait(wait)
-        raise InfrastructureError("GitHub's rate limit does not lift", hint="fewer runs at a time; try again later")
+        raise InfrastructureError(
+            "GitHub's rate limit does not lift", hint="fewer runs at a time; try again later"
+        )
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
@@ -304,7 +352,9 @@ class GithubApi:
         return answer
 
     def _limited(self, answer: httpx.Response) -> float | None:
-        """Seconds to wait where the answer is a rate limit: Retry-After, else a used-up one's reset, else a minute."""
+        """Seconds to wait where the answer is a rate limit: Retry-After, else a used-up one's
+        reset, else a minute.
+        """
         if answer.status_code not in (403, 429):
             return None
         after = answer.headers.get("retry-after", "")
@@ -320,7 +370,8 @@ class GithubApi:
     def _wait(self, seconds: float) -> None:
         if seconds > MAX_WAIT_S:
             raise InfrastructureError(
-                f"GitHub's rate limit lifts in {seconds / 60:.0f} minutes", hint="run the same command again then"
+                f"GitHub's rate limit lifts in {seconds / 60:.0f} minutes",
+                hint="run the same command again then",
             )
         self._sleep(seconds)
 
@@ -334,10 +385,17 @@ class GithubApi:
         if status == 403:
             needs = answer.headers.get("x-accepted-github-permissions")
             text = f"the token may not do this in {self.repository}: {detail}"
-            raise UsageError(text + (f" (needs {plain(needs)})" if needs else ""), hint=HOW_TO_AUTHORISE)
+            raise UsageError(
+                text + (f" (needs {plain(needs)})" if needs else ""), hint=HOW_TO_AUTHORISE
+            )
         if status == 404:
-            text = f"GitHub has no {urlsplit(str(answer.request.url)).path}, or the token may not see it"
-            raise UsageError(text, hint=f"is github.repository in ci/runners.yaml right? {HOW_TO_AUTHORISE}")
+            text = (
+                f"GitHub has no {urlsplit(str(answer.request.url)).path}, or the token may not "
+                "see it"
+            )
+            raise UsageError(
+                text, hint=f"is github.repository in ci/runners.yaml right? {HOW_TO_AUTHORISE}"
+            )
         if status == 410 or status >= 500:
             raise InfrastructureError(f"GitHub answers {status}: {detail}", hint="try again later")
         raise UsageError(f"GitHub refuses (status {status}): {detail}")
@@ -347,12 +405,18 @@ class GithubApi:
         answer = self._get_again(path, {})
         self._check(answer)
         try:
-            with httpx.stream("GET", answer.headers.get("location", ""), verify=_tls(), timeout=30) as stored:
+            with httpx.stream(
+                "GET", answer.headers.get("location", ""), verify=_tls(), timeout=30
+            ) as stored:
                 if stored.status_code != 200:
-                    raise InfrastructureError(f"GitHub's storage answers {stored.status_code}", hint="try again")
+                    raise InfrastructureError(
+                        f"GitHub's storage answers {stored.status_code}", hint="try again"
+                    )
                 yield from stored.iter_bytes(1 << 16)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise InfrastructureError(f"a download from GitHub broke off: {_reason(error)}") from error
+            raise InfrastructureError(
+                f"a download from GitHub broke off: {_reason(error)}"
+            ) from error
 
 
 def _read(model: type[M], body: bytes) -> M:
@@ -371,7 +435,9 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _unexpected(error: Exception) -> InfrastructureError:
-    return InfrastructureError(f"GitHub's answer is not what its API documents: {plain(str(error), 300)}")
+    return InfrastructureError(
+        f"GitHub's answer is not what its API documents: {plain(str(error), 300)}"
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -395,25 +461,40 @@ def _tls() -> ssl.SSLContext:
 
 
 def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> GithubApi:
-    """A client of the repository, with the token of the first variable of TOKENS; UsageError: either is missing."""
+    """A client of the repository, with the token of the first variable of TOKENS; UsageError:
+    either is missing.
+    """
     if repository is None:
-        raise UsageError("ci/runners.yaml: github.repository is not set", hint="write owner/name there")
+        raise UsageError(
+            "ci/runners.yaml: github.repository is not set", hint="write owner/name there"
+        )
     token = next((environ[name] for name in TOKENS if environ.get(name)), "")
     return GithubApi(url, repository, token)
 
 
 WORKFLOW = "build-plan.yml"
 WORK = "Do the job"
-"""The step of the workflow that does the work; any other step that fails is the runner's fault, not the build's."""
+"""The step of the workflow that does the work; any other step that fails is the runner's fault, not
+the build's.
+"""
 OUTPUT = "farm-out"  # the artifact with the job's output folder
 MAX_PLAN = 30_000
-"""Characters: the inputs of a dispatch may have 65,535 in all (GitHub Docs, `workflow_dispatch`), a variable of the
-environment on Windows 32,767 (Microsoft Learn, "Environment Variables")."""
+"""Characters: the inputs of a dispatch may have 65,535 in all (GitHub Docs, `workflow_dispatch`), a
+variable of the environment on Windows 32,767 (Microsoft Learn, "Environment Variables").
+"""
 MAX_LOG = 256 << 20
-LOOK_FOR_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # waits between looks for a run whose dispatch was not answered
+LOOK_FOR_S = (
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    15.0,
+    30.0,
+)  # waits between looks for a run whose dispatch was not answered
 ADOPT = timedelta(days=7)  # a job may queue for one day and run for five
 QUEUE_LIMIT = timedelta(hours=24)
-CANCEL_LOOKS, FORCE_AFTER = 60, 20
+CANCEL_LOOKS = 60
+FORCE_AFTER = 20
 TIMED_OUT = 124
 INFRASTRUCTURE = (ExitCode.NO_RUNNER, ExitCode.INFRASTRUCTURE)
 """Exit codes of `farm` that are no fault of the build: no engine on the runner, infrastructure."""
@@ -421,7 +502,9 @@ _EXIT = re.compile(rb"Process completed with exit code (\d{1,3})\.")
 
 
 class GithubEngine:
-    """See `farm.engines.base.Engine`. A job is a build: the runner carries out its plan, /farm/job/plan.json."""
+    """See `farm.engines.base.Engine`. A job is a build: the runner carries out its plan,
+    /farm/job/plan.json.
+    """
 
     name = "github"
     # What its runners are, a build finds there: `farm build` takes the engine that can.
@@ -448,28 +531,34 @@ class GithubEngine:
         return self._capacity
 
     def submit(self, job: Job) -> str:
-        """Dispatch the job once; a run of the same labels and plan that has not ended is resumed instead.
+        """Dispatch the job once; a run of the same labels and plan that has not ended is resumed
+        instead.
 
-        NoRunnerError: no runner with the labels is online; UsageError: the token may not do it, or there is no
-        workflow; InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says
-        so.
+        NoRunnerError: no runner with the labels is online; UsageError: the token may not do it, or
+        there is no workflow; InfrastructureError: GitHub does not answer; where the run may have
+        begun all the same, the text says so.
         """
         if job.volumes:
             raise UsageError("GitHub Actions keeps no volumes of the farm")
         plan = _plan(job)
         labels = self._github.runs_on("build", plan.parsed_variant, plan.platform)
-        key = hashlib.sha256(json.dumps([job.name, plan.digest, job.labels], sort_keys=True).encode())
-        # The stem names the attempt: by it a run of a controller that died is found. The random end names one dispatch:
-        # by it a run is found whose answer was lost.
+        key = hashlib.sha256(
+            json.dumps([job.name, plan.digest, job.labels], sort_keys=True).encode()
+        )
+        # The stem names the attempt: by it a run of a controller that died is found. The random end
+        # names one dispatch: by it a run is found whose answer was lost.
         stem = f"farm-{key.hexdigest()[:16]}-"
         if job.labels:
             for run in self._api.dispatched_runs(WORKFLOW, self._api.now() - ADOPT):
-                if run.status != "completed" and any(word.startswith(stem) for word in run.display_title.split()):
+                if run.status != "completed" and any(
+                    word.startswith(stem) for word in run.display_title.split()
+                ):
                     return str(run.id)
         if not_now := self._no_runner(labels, self._api.runners()):
             raise NoRunnerError(
                 f"{plan.package} for {plan.variant}: {not_now}",
-                hint="farm runners check; GitHub would keep the job queued for 24 hours and then drop it",
+                hint="farm runners check; GitHub would keep the job queued for 24 hours and then "
+                "drop it",
             )
         submission = stem + secrets.token_hex(4)
         inputs = {"submission_id": submission, "labels": json.dumps(labels), **_inputs(plan, job)}
@@ -481,7 +570,8 @@ class GithubEngine:
             if (run_id := self._look_for(submission, before)) is None:
                 raise InfrastructureError(
                     f"{error}; no run {submission} has appeared since, but it still may",
-                    hint="run the same command again in a few minutes: it continues with the run if it is there",
+                    hint="run the same command again in a few minutes: it continues with the run "
+                    "if it is there",
                 ) from error
         if run_id is None and (run_id := self._look_for(submission, before)) is None:
             raise InfrastructureError(f"GitHub accepted {submission}, but its run has not appeared")
@@ -507,14 +597,17 @@ class GithubEngine:
 
     def _run(self, handle: str) -> Run | None:
         """The run of a handle; None where GitHub has none, or another engine made the handle."""
-        return self._api.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
+        if re.fullmatch(r"[0-9]{1,19}", handle):
+            return self._api.run(int(handle))
+        return None
 
     def observe(self, handle: str) -> Observation:
         run = self._run(handle)
         if run is None:
             return Observation("lost", why=f"{self._api.repository} has no run {handle}")
         if run.status == "completed":
-            # An end stays as it is, but "Re-run jobs" on GitHub makes a new attempt of the same run.
+            # An end stays as it is, but "Re-run jobs" on GitHub makes a new attempt of the same
+            # run.
             if (run.id, run.run_attempt) not in self._ends:
                 self._ends[run.id, run.run_attempt] = self._ended(run, self._api.jobs(run.id))
             return self._ends[run.id, run.run_attempt]
@@ -522,7 +615,9 @@ class GithubEngine:
         for job in jobs:
             if job.status == "in_progress":
                 step = next((step.name for step in job.steps if step.status == "in_progress"), None)
-                return Observation("running", why=plain(f"on {job.runner_name}" + (f": {step}" if step else "")))
+                return Observation(
+                    "running", why=plain(f"on {job.runner_name}" + (f": {step}" if step else ""))
+                )
         return Observation("queued", why=plain(self._why_waiting(run, jobs)))
 
     def _why_waiting(self, run: Run, jobs: list[RunJob]) -> str:
@@ -540,25 +635,44 @@ class GithubEngine:
         try:
             listed = self._api.runners()
         except UsageError as error:  # the token may dispatch, but not list runners
-            return f"queued at GitHub; why is not known, since the runners cannot be listed ({error}){since}"
-        not_now, carrying = self._no_runner(waiting.labels, listed), _carrying(listed, waiting.labels)
-        busy = ", ".join(runner.name for runner in carrying if runner.status == "online" and runner.busy)
-        return (not_now or (f"busy: {busy}" if busy else "GitHub has not given it to a runner yet")) + since
+            return (
+                "queued at GitHub; why is not known, since the runners cannot be listed "
+                f"({error}){since}"
+            )
+        not_now = self._no_runner(waiting.labels, listed)
+        carrying = _carrying(listed, waiting.labels)
+        busy = ", ".join(
+            runner.name for runner in carrying if runner.status == "online" and runner.busy
+        )
+        return (
+            not_now or (f"busy: {busy}" if busy else "GitHub has not given it to a runner yet")
+        ) + since
 
     def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
-        # The workflow's limit covers all steps. `farm build` keeps the plan's own, and ends with an exit code.
+        # The workflow's limit covers all steps. `farm build` keeps the plan's own, and ends with an
+        # exit code.
         if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
-            return Observation("done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
+            return Observation(
+                "done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT
+            )
         if run.conclusion == "cancelled":
             untouched = [job for job in jobs if not job.runner_name and job.completed_at]
-            if any(job.completed_at - job.created_at >= QUEUE_LIMIT for job in untouched if job.completed_at):
-                return Observation("lost", why="GitHub dropped it: no runner took it within 24 hours")
+            if any(
+                job.completed_at - job.created_at >= QUEUE_LIMIT
+                for job in untouched
+                if job.completed_at
+            ):
+                return Observation(
+                    "lost", why="GitHub dropped it: no runner took it within 24 hours"
+                )
             return Observation("cancelled", why="cancelled at GitHub")
         failed = next((job for job in jobs if job.conclusion == "failure"), None)
         if run.conclusion != "failure" or failed is None:
-            return Observation("lost", why=plain(f"GitHub ended it as {run.conclusion}: {run.html_url}"))
+            return Observation(
+                "lost", why=plain(f"GitHub ended it as {run.conclusion}: {run.html_url}")
+            )
         if not failed.runner_name:
             return Observation("lost", why="it failed before a runner had taken it")
         step = next((step for step in failed.steps if step.conclusion == "failure"), None)
@@ -566,10 +680,14 @@ class GithubEngine:
             at = next((step.name for step in failed.steps if step.status != "completed"), "the end")
             return Observation("lost", why=plain(f"{failed.runner_name} was lost at step {at!r}"))
         if step.name != WORK:
-            return Observation("lost", why=plain(f"step {step.name!r} failed on {failed.runner_name}"))
+            return Observation(
+                "lost", why=plain(f"step {step.name!r} failed on {failed.runner_name}")
+            )
         code = self._exit_code(failed)
         why = plain(f"exit code {code} on {failed.runner_name}")
-        return Observation("lost", why=why) if code in INFRASTRUCTURE else Observation("done", why=why, exit_code=code)
+        if code in INFRASTRUCTURE:
+            return Observation("lost", why=why)
+        return Observation("done", why=why, exit_code=code)
 
     def _exit_code(self, job: RunJob) -> int:
         """The exit code at the end of the job's log; 1 where there is no log."""
@@ -616,24 +734,35 @@ class GithubEngine:
             if run is None or run.status == "completed":
                 return
             if look in (0, FORCE_AFTER):
-                with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds
-                    # Force skips steps that run `always()`: only where a plain cancel has not helped.
+                with contextlib.suppress(
+                    UncertainError
+                ):  # whether it took effect is seen in the next rounds
+                    # Force skips steps that run `always()`: only where a plain cancel has not
+                    # helped.
                     self._api.cancel(run.id, force=look == FORCE_AFTER)
             self._sleep(self.poll_s)
-        raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")
+        raise InfrastructureError(
+            f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang"
+        )
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         run = self._run(handle)
-        found = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT] if run else []
+        if run:
+            found = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT]
+        else:
+            found = []
         if not found:
             raise InfrastructureError(f"run {handle} has left no artifact {OUTPUT}")
         newest = max(found, key=lambda artifact: artifact.id)
         if newest.expired:
-            raise InfrastructureError(f"the artifact of run {handle} has expired", hint="submit it again")
+            raise InfrastructureError(
+                f"the artifact of run {handle} has expired", hint="submit it again"
+            )
         dest.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder("artifact-", dest.parent) as folder:
             path = folder / "artifact.zip"
-            digest, size = hashlib.sha256(), 0
+            digest = hashlib.sha256()
+            size = 0
             with path.open("wb") as file:
                 for piece in self._api.artifact(newest.id):
                     size += len(piece)
@@ -644,12 +773,15 @@ class GithubEngine:
                         file.write(piece)
             if newest.digest and newest.digest != f"sha256:{digest.hexdigest()}":
                 raise InfrastructureError(
-                    f"the artifact of run {handle} does not match GitHub's size and digest", hint="run it again"
+                    f"the artifact of run {handle} does not match GitHub's size and digest",
+                    hint="run it again",
                 )
             return transfer.unpack_zip(path, dest, max_bytes)
 
     def release(self, handle: str) -> None:
-        """Delete the output at GitHub, where it counts against the storage of the account; the run stays to read."""
+        """Delete the output at GitHub, where it counts against the storage of the account; the run
+        stays to read.
+        """
         run = self._run(handle)
         for artifact in self._api.artifacts(run.id) if run else []:
             if artifact.name == OUTPUT:
@@ -661,13 +793,17 @@ class GithubEngine:
 
 def _carrying(runners: list[Listed], labels: Sequence[str]) -> list[Listed]:
     wanted = {label.lower() for label in labels}
-    return [runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}]
+    return [
+        runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}
+    ]
 
 
 def _plan(job: Job) -> Plan:
     folder = job.inputs.get("/farm/job")
     if folder is None:
-        raise UsageError("the github engine carries out plans, and this job has none: no /farm/job/plan.json")
+        raise UsageError(
+            "the github engine carries out plans, and this job has none: no /farm/job/plan.json"
+        )
     return Plan.read(folder / "plan.json")
 
 
@@ -687,27 +823,38 @@ APPROVAL = "/actions/permissions/fork-pr-contributor-approval"
 
 
 def missing_settings(api: GithubApi) -> list[str]:
-    """Settings that GitHub lacks, each with the place to set it; UsageError: the token may not read them."""
+    """Settings that GitHub lacks, each with the place to set it; UsageError: the token may not read
+    them.
+    """
     found = []
     repository = api.setting("") or {}
     public = repository.get("visibility", "public") == "public"
     if public and (api.setting(APPROVAL) or {}).get("approval_policy") != EVERYBODY:
         found.append(
-            "a pull request of a stranger can run on the self-hosted runners: Settings, Actions, General, "
+            "a pull request of a stranger can run on the self-hosted runners: Settings, Actions, "
+            "General, "
             "'Require approval for all external contributors'"
         )
     if not (api.setting("/actions/permissions") or {}).get("sha_pinning_required"):
         found.append(
-            "actions run that are not pinned: Settings, Actions, General, 'Require actions to be pinned to a "
+            "actions run that are not pinned: Settings, Actions, General, 'Require actions to be "
+            "pinned to a "
             "full-length commit SHA'"
         )
     environment = api.setting(f"/environments/{RELEASE}")
-    policy = environment.get("deployment_branch_policy") if environment else None
+    if environment:
+        policy = environment.get("deployment_branch_policy")
+    else:
+        policy = None
     if environment is None:
-        found.append(f"there is no environment {RELEASE}: Settings, Environments; with reviewers, and for main alone")
+        found.append(
+            f"there is no environment {RELEASE}: Settings, Environments; with reviewers, and for "
+            "main alone"
+        )
     elif policy is None:
         found.append(
-            f"every branch may publish: Settings, Environments, {RELEASE}, 'Deployment branches and tags': main alone"
+            f"every branch may publish: Settings, Environments, {RELEASE}, 'Deployment branches "
+            "and tags': main alone"
         )
     elif policy["custom_branch_policies"]:
         found += _wrong_branches(api, str(repository.get("default_branch", "main")))
@@ -721,5 +868,8 @@ def _wrong_branches(api: GithubApi, default: str) -> list[str]:
         return []
     listed = ", ".join(f"{kind} {printable(name)}" for kind, name in rules[:SHOWN]) or "nothing"
     more = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
-    where = f"Settings, Environments, {RELEASE}, 'Deployment branches and tags': the branch {default} alone"
+    where = (
+        f"Settings, Environments, {RELEASE}, 'Deployment branches and tags': the branch "
+        f"{default} alone"
+    )
     return [f"{listed}{more} may publish: {where}"]

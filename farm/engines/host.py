@@ -1,9 +1,10 @@
 """The `host` engine: one process tree a job, on this very machine, for machines without Docker.
 
-A job sees its folders under `<root>/farm`, which FARM_ROOT names; where `<root>` is a whole root filesystem (`tree`),
-the job runs in it, by chroot, under /farm. Only one job of a user runs at a time on a machine, whatever project it is
-of: its supervisor holds a lock (on Windows one of each project). Unlike a container it is not cut off from
-the network or from this machine's files: run only plans that you trust. Needs the standard library alone.
+A job sees its folders under `<root>/farm`, which FARM_ROOT names; where `<root>` is a whole root
+filesystem (`tree`), the job runs in it, by chroot, under /farm. Only one job of a user runs at a
+time on a machine, whatever project it is of: its supervisor holds a lock (on Windows one of each
+project). Unlike a container it is not cut off from the network or from this machine's files: run
+only plans that you trust. Needs the standard library alone.
 
 What Linux, macOS and Windows do differently is in `farm.base.processes`.
 """
@@ -59,11 +60,21 @@ def supervise(folder: Path) -> None:
     limit_cpus(job["cpus"])
     cause: Cause | None = None
     with (folder / "log").open("ab", buffering=0) as log:
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        environment, memory, handle = job["environment"], job["memory"], job["environment"][processes.MARK]
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": log,
+            "stderr": subprocess.STDOUT,
+        }
+        environment = job["environment"]
+        memory = job["memory"]
+        handle = job["environment"][processes.MARK]
         try:
             process = processes.start(
-                job["command"], environment=environment, folder=job["root"], chroot=job["chroot"], **streams
+                job["command"],
+                environment=environment,
+                folder=job["root"],
+                chroot=job["chroot"],
+                **streams,
             )
         except (OSError, subprocess.SubprocessError) as error:
             _write_end(folder, EXIT_CODES[Cause.NOT_STARTED], Cause.NOT_STARTED, str(error))
@@ -83,16 +94,23 @@ def supervise(folder: Path) -> None:
         if cause is None and process.poll() and processes.memory_of_job(handle) > memory:
             cause = Cause.OUT_OF_MEMORY
         # What takes all memory gets no time to end by itself.
-        code = processes.end(process, handle, GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0)
+        code = processes.end(
+            process, handle, GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0
+        )
     if cause is not None:
         code = EXIT_CODES[cause]
     # Popen gives -N for a command that signal N ended, a shell 128 + N.
     detail = {Cause.TIME_LIMIT: f"{job['timeout_s']} s", Cause.OUT_OF_MEMORY: f"{memory} bytes"}
-    _write_end(folder, 128 - code if code < 0 else code, cause, detail.get(cause) if cause else None)
+    _write_end(
+        folder, 128 - code if code < 0 else code, cause, detail.get(cause) if cause else None
+    )
 
 
 def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None) -> None:
-    _write(folder / "exit.json", {"code": code, "cause": cause.name if cause else None, "detail": detail})
+    _write(
+        folder / "exit.json",
+        {"code": code, "cause": cause.name if cause else None, "detail": detail},
+    )
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
@@ -122,12 +140,16 @@ JOB = "job.json"  # the submitted job; a folder without it is no job
 
 
 def _open_machine_lock() -> BinaryIO:
-    """The user's lock on this machine, in the folder for temporary files; InfrastructureError: it is not his alone."""
+    """The user's lock on this machine, in the folder for temporary files; InfrastructureError: it
+    is not his alone.
+    """
     if sys.platform == "win32":  # which has no such numbers, and no such lock
         raise NotImplementedError
     path = Path(tempfile.gettempdir()) / f"torch-farm-{os.getuid()}.lock"
     try:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "r+b", 0)
+        file = os.fdopen(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "r+b", 0
+        )
         status = os.fstat(file.fileno())
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.getuid():
             return file
@@ -153,8 +175,17 @@ class HostEngine:
     poll_s = POLL_S
     traits = Traits(in_container=False, keeps_volumes=True, platforms=_here(), on_this_machine=True)
 
-    def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
-        """`root` holds everything that the engine keeps; NoRunnerError: a `tree` cannot be entered here."""
+    def __init__(
+        self,
+        root: Path,
+        *,
+        tree: bool = False,
+        cpus: float | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """`root` holds everything that the engine keeps; NoRunnerError: a `tree` cannot be entered
+        here.
+        """
         processes.check(tree=tree)
         self.root = root.resolve()
         self.tree = tree
@@ -175,15 +206,22 @@ class HostEngine:
 
     def capacity(self) -> Capacity:
         cpus, memory = processes.machine()
-        # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
-        return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
+        # A machine that grows its memory as it is used tells too little: an explicit figure is
+        # believed.
+        return Capacity(
+            cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9)
+        )
 
     def submit(self, job: Job) -> str:
         try:
             self._jobs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InfrastructureError(f"{self._jobs} cannot be made: {error}", hint="may you write there?") from error
-        with (self._jobs / "lock").open("ab") as file:  # two controllers may submit at the same moment
+            raise InfrastructureError(
+                f"{self._jobs} cannot be made: {error}", hint="may you write there?"
+            ) from error
+        with (self._jobs / "lock").open(
+            "ab"
+        ) as file:  # two controllers may submit at the same moment
             lock(file.fileno(), wait=True)
             with self._machine(job) as held:
                 return self._submit(job, held)
@@ -202,10 +240,14 @@ class HostEngine:
     @contextlib.contextmanager
     def _machine(self, job: Job) -> Iterator[int | None]:
         """The descriptor of the machine's lock, for the supervisor to inherit and hold."""
-        if sys.platform == "win32" or self.tree:  # a bundle's job is where a cluster's scheduler put it
+        if (
+            sys.platform == "win32" or self.tree
+        ):  # a bundle's job is where a cluster's scheduler put it
             yield None
             return
-        if job.labels and (handle := self.find(job.labels)):  # of this very attempt, whose controller was killed
+        if job.labels and (
+            handle := self.find(job.labels)
+        ):  # of this very attempt, whose controller was killed
             self.cancel(handle)
             self.release(handle)
         with _open_machine_lock() as file:
@@ -213,12 +255,15 @@ class HostEngine:
                 try:
                     lock(file.fileno(), wait=False)
                     break
-                except BlockingIOError:  # for a moment also by `busy`, or by a job that has just ended
+                except (
+                    BlockingIOError
+                ):  # for a moment also by `busy`, or by a job that has just ended
                     if not left:
                         file.seek(0)
                         holder = file.read().decode("utf-8", "replace")
                         raise NoRunnerError(
-                            f"this machine already runs {holder}", hint="wait for it, or cancel it in its project"
+                            f"this machine already runs {holder}",
+                            hint="wait for it, or cancel it in its project",
                         ) from None
                     time.sleep(POLL_S)
             file.truncate(0)
@@ -233,11 +278,15 @@ class HostEngine:
                 self.cancel(handle)
                 self.release(handle)
             elif self.observe(handle).state not in FINAL:
-                raise NoRunnerError(f"this machine already runs {old['name']}", hint="wait for it, or cancel it")
+                raise NoRunnerError(
+                    f"this machine already runs {old['name']}", hint="wait for it, or cancel it"
+                )
         for target, folder in job.inputs.items():
             dest = self._inside(target)
             processes.remove(dest)
-            shutil.copytree(folder, dest, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                folder, dest, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         self._place(job.volumes)
         processes.remove(self._inside(job.output))
         handle = uuid.uuid4().hex[:12]
@@ -259,19 +308,22 @@ class HostEngine:
         }
         _write(folder / JOB, data)
         with (folder / "supervisor.log").open("wb") as log:
-            # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
+            # The supervisor detaches itself at once (`processes.leave`), so this returns while the
+            # job goes on.
             begun = subprocess.run(
                 [sys.executable, "-m", __name__, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.root,
-                # It imports the package from where this one lies: that of an offline bundle is installed nowhere.
+                # It imports the package from where this one lies: that of an offline bundle is
+                # installed nowhere.
                 env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
                 check=False,
                 pass_fds=() if held is None else (held,),
             )
-        # What ended before it detached itself, as by the Ctrl-C of this very terminal, will not appear any more.
+        # What ended before it detached itself, as by the Ctrl-C of this very terminal, will not
+        # appear any more.
         for _ in range(int(START_S / POLL_S) if begun.returncode == 0 else 0):
             if (folder / "pid").exists() or (folder / "exit.json").exists():
                 return handle
@@ -287,7 +339,9 @@ class HostEngine:
         return self._farm / path.relative_to(TOP)
 
     def _path(self, word: str) -> str:
-        return word if self.tree or not word.startswith(TOP + "/") else str(self._inside(word))
+        if self.tree or not word.startswith(TOP + "/"):
+            return word
+        return str(self._inside(word))
 
     def _environment(self, job: Job) -> dict[str, str]:
         home = self._farm / "home"
@@ -296,9 +350,12 @@ class HostEngine:
         return {**own, "FARM_ROOT": TOP if self.tree else str(self._farm), **job.environment}
 
     def _place(self, volumes: Mapping[str, str]) -> None:
-        """Puts the volumes where the job looks for them; what stood there goes back to where volumes are kept."""
+        """Puts the volumes where the job looks for them; what stood there goes back to where
+        volumes are kept.
+        """
         for target, name in volumes.items():
-            place, mark = self._inside(target), self._inside(target + ".volume")
+            place = self._inside(target)
+            mark = self._inside(target + ".volume")
             there = mark.read_text(encoding="utf-8") if mark.exists() else None
             if there == name and place.is_dir():
                 continue
@@ -308,8 +365,9 @@ class HostEngine:
             else:
                 processes.remove(place)
             place.parent.mkdir(parents=True, exist_ok=True)
-            # The mark before the folder. Killed between the two, a mark without a folder is fixed by the next job; a
-            # folder under the mark of another volume would be put away under the wrong name.
+            # The mark before the folder. Killed between the two, a mark without a folder is fixed
+            # by the next job; a folder under the mark of another volume would be put away under the
+            # wrong name.
             mark.write_text(name, encoding="utf-8")
             if (self._volumes / name).is_dir():
                 (self._volumes / name).rename(place)
@@ -319,15 +377,21 @@ class HostEngine:
     def _all(self) -> list[tuple[str, dict[str, Any]]]:
         handles = sorted(path.parent.name for path in self._jobs.glob(f"*/{JOB}"))
         found = [(handle, self._read(handle, JOB)) for handle in handles]
-        return [(handle, job) for handle, job in found if job is not None]  # another controller may release one now
+        return [
+            (handle, job) for handle, job in found if job is not None
+        ]  # another controller may release one now
 
     def find(self, labels: Mapping[str, str]) -> str | None:
         """The handle of the job with these labels."""
-        return next((handle for handle, job in self._all() if labels.items() <= job["labels"].items()), None)
+        return next(
+            (handle for handle, job in self._all() if labels.items() <= job["labels"].items()), None
+        )
 
     def _read(self, handle: str, name: str) -> dict[str, Any] | None:
         try:
-            data: dict[str, Any] = json.loads(retry_while_open((self._jobs / handle / name).read_text, "utf-8"))
+            data: dict[str, Any] = json.loads(
+                retry_while_open((self._jobs / handle / name).read_text, "utf-8")
+            )
         except FileNotFoundError:
             return None
         return data
@@ -340,17 +404,22 @@ class HostEngine:
         alive = False
         with contextlib.suppress(OSError):  # another user has its pid by now
             alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
-        ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
+        ended = self._read(
+            handle, "exit.json"
+        )  # after the look at the process: it is written before that ends
         if ended is not None:
             cause = Cause[ended["cause"]] if ended["cause"] else None
             state: State = "cancelled" if cause is Cause.CANCELLED else "done"
             return Observation(state, why=ended["detail"], exit_code=ended["code"], cause=cause)
-        # By the time since the machine was started, which no clock that jumps changes; it is less after a reboot.
+        # By the time since the machine was started, which no clock that jumps changes; it is less
+        # after a reboot.
         if pid is None and not 0 <= time.monotonic() - job.get("submitted", 0.0) <= 2 * START_S:
             return Observation("lost", why="its supervisor never started")
         if pid is None:
             return Observation("starting", why="its supervisor starts")
-        return Observation("running") if alive else Observation("lost", why="its supervisor was killed")
+        if alive:
+            return Observation("running")
+        return Observation("lost", why="its supervisor was killed")
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         path = self._jobs / handle / "log"
@@ -384,13 +453,17 @@ class HostEngine:
     def _end_session(self, handle: str) -> None:
         """Ends what a killed supervisor left."""
         if not processes.end_marked(handle, processes.KILL, END_S):
-            raise InfrastructureError(f"processes of job {handle} do not end", hint="look at them with ps")
+            raise InfrastructureError(
+                f"processes of job {handle} do not end", hint="look at them with ps"
+            )
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         job = self._read(handle, JOB)
         if job is None:
             raise InfrastructureError(f"job {handle} is gone, and its output with it")
-        source, left, written = self._inside(job["output"]), max_bytes, []
+        source = self._inside(job["output"])
+        left = max_bytes
+        written = []
         for path, status in _files(source):
             left -= status.st_size
             if left < 0:
@@ -409,7 +482,8 @@ class HostEngine:
         elif (self._jobs / handle).is_dir():
             self._end_session(handle)
         folder = self._jobs / handle
-        # First it is no job any more: half removed, it would be one that starts, and keep the machine from others.
+        # First it is no job any more: half removed, it would be one that starts, and keep the
+        # machine from others.
         with contextlib.suppress(FileNotFoundError):
             retry_while_open((folder / JOB).replace, folder / "released.json")
         processes.remove(folder)
@@ -423,11 +497,15 @@ class HostEngine:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The files below a folder that a job wrote, in the order of their names; links are never followed."""
+    """The files below a folder that a job wrote, in the order of their names; links are never
+    followed.
+    """
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         status = path.lstat()
         if not processes.is_plain(status):
-            raise RefusedOutputError(f"the job's output holds {path.name!r}, which is not a plain file")
+            raise RefusedOutputError(
+                f"the job's output holds {path.name!r}, which is not a plain file"
+            )
         if stat.S_ISDIR(status.st_mode):
             yield from _files(path)
         else:

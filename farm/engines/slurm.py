@@ -1,18 +1,20 @@
-"""The `slurm` engine: attempts are batch jobs on the nodes of a cluster, as an ordinary user and without Docker.
+"""The `slurm` engine: attempts are batch jobs on the nodes of a cluster, as an ordinary user and
+without Docker.
 
-Everything lies in a folder that the login node and the nodes share. The login node is this machine, or is reached by
-`ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs Python 3.6 and user namespaces, else
-bubblewrap, else apptainer: the job enters the toolchain's file system by the first of them that works, and runs there
-under the host engine's supervisor, which keeps its limits and notes its end.
+Everything lies in a folder that the login node and the nodes share. The login node is this machine,
+or is reached by `ssh`: it needs a POSIX shell, tar, xz and Slurm's own commands. A node needs
+Python 3.6 and user namespaces, else bubblewrap, else apptainer: the job enters the toolchain's file
+system by the first of them that works, and runs there under the host engine's supervisor, which
+keeps its limits and notes its end.
 
-    toolchains/<image>/root, image.json, project unpacked once
-    jobs/<handle>/                               job.sh and what the job cannot write
-    jobs/<handle>/farm, run, tmp                 what it sees as /farm (with the image's scripts), /run, /tmp
-    volumes/<name>                               build trees
+    toolchains/<image>/root, image.json, project unpacked once jobs/<handle>/
+    job.sh and what the job cannot write jobs/<handle>/farm, run, tmp                 what it sees
+    as /farm (with the image's scripts), /run, /tmp volumes/<name>
+    build trees
 
-Jobs that come together and ask for the same go out as one array: each of its tasks enters the folder of its job, where
-`task` has the array's name and the task's number. Slurm is asked by `squeue` in a format of our own: `--json` has
-another shape in each release.
+Jobs that come together and ask for the same go out as one array: each of its tasks enters the
+folder of its job, where `task` has the array's name and the task's number. Slurm is asked by
+`squeue` in a format of our own: `--json` has another shape in each release.
 """
 
 import json
@@ -44,12 +46,17 @@ from farm.plan.settings import Slurm, SlurmCard
 
 CHUNK = 1 << 20
 CANCEL_S = 120
-LOOKS, LOOK_PAUSE_S = 5, 6.0
-"""A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
+LOOKS = 5
+LOOK_PAUSE_S = 6.0
+"""A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job
+goes on.
+"""
 GATHER_S = 1.0  # how long a job waits for another that goes out with it
 MAX_ARRAY = 1000  # tasks of one array; Slurm's own default for MaxArraySize is 1001
 ALL_CPUS = 1 << 16
-"""Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
+"""Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same
+ones to two jobs.
+"""
 ABSENT = 44  # exit code of our scripts for what is not there
 GRACE_MINUTES = 5  # how much later than the supervisor Slurm ends a job
 MAX_TEXT = 4000
@@ -65,7 +72,9 @@ ENDS: dict[str, Observation] = {
     "LAUNCH_FAILED": Observation("lost", why="its node could not start it"),
     "CANCELLED": Observation("cancelled", why="cancelled in Slurm's queue"),
 }
-"""Meanings of Slurm's final states (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the supervisor says more."""
+"""Meanings of Slurm's final states (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the
+supervisor says more.
+"""
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 REFUSED = 125
 
@@ -77,7 +86,9 @@ row() {
     printf '%s\n' "$listed" | sed -n "s/^$index|//p"
 }
 """
-"""The line of a job in Slurm's queue, `number|STATE|nodes|reason`; nothing where it has none. All scripts have it."""
+"""The line of a job in Slurm's queue, `number|STATE|nodes|reason`; nothing where it has none. All
+scripts have it.
+"""
 LOOK = r"""
 cd "$1/jobs/$2" 2>/dev/null || exit 0
 listed=$(row . --states=all) || exit 9
@@ -117,7 +128,10 @@ cd "$1/jobs/$2" 2>/dev/null || exit 0
 touch cancelled; listed=$(row .) || exit 9
 [ -z "$listed" ] || scancel "${listed%%|*}"
 """
-COLLECT = 'cd "$1/jobs/$2/farm" 2>/dev/null || exit 44; [ ! -e "$3" ] && [ ! -L "$3" ] || exec tar -cf - -- "$3"'
+COLLECT = (
+    'cd "$1/jobs/$2/farm" 2>/dev/null || exit 44; [ ! -e "$3" ] && [ ! -L "$3" ] || exec tar '
+    '-cf - -- "$3"'
+)
 RELEASE = """
 cd "$1/jobs" 2>/dev/null || exit 0
 for left in 5 4 3 2 1; do
@@ -186,7 +200,9 @@ COMMAND = ["/usr/bin/python3", "-I", "/run/run.py"]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder in the shared one: its path there, the time of its last change, its bytes, the project that made it."""
+    """A folder in the shared one: its path there, the time of its last change, its bytes, the
+    project that made it.
+    """
 
     path: str
     changed: datetime
@@ -195,14 +211,19 @@ class Folder:
 
 
 class SlurmEngine:
-    """See `farm.engines.base.Engine`; `slurm:` of `ci/farm.yaml` says where it is and what a job gets."""
+    """See `farm.engines.base.Engine`; `slurm:` of `ci/farm.yaml` says where it is and what a job
+    gets.
+    """
 
     name = "slurm"
     traits = Traits(keeps_volumes=True, unpacks=True)
 
     def __init__(self, slurm: Slurm) -> None:
-        self.folder, self.ssh, self._slurm = slurm.folder, slurm.ssh, slurm
-        self._cpus, self._memory = slurm.cpus, int((slurm.memory_gb or 0) * 1e9)
+        self.folder = slurm.folder
+        self.ssh = slurm.ssh
+        self._slurm = slurm
+        self._cpus = slurm.cpus
+        self._memory = int((slurm.memory_gb or 0) * 1e9)
         self.poll_s = 0.5
         self._waiting: list[tuple[list[str], str, Future[None]]] = []
         self._sending = threading.Lock()
@@ -219,9 +240,13 @@ class SlurmEngine:
         """The output of a script on the login node."""
         given = stdin or subprocess.DEVNULL
         try:
-            done = subprocess.run(self._command(script, *arguments), stdin=given, capture_output=True, check=False)
+            done = subprocess.run(
+                self._command(script, *arguments), stdin=given, capture_output=True, check=False
+            )
         except OSError as error:
-            raise InfrastructureError(f"{error.filename} cannot be run: {error.strerror}") from error
+            raise InfrastructureError(
+                f"{error.filename} cannot be run: {error.strerror}"
+            ) from error
         if done.returncode == ABSENT:
             raise FileNotFoundError
         if done.returncode:
@@ -229,29 +254,45 @@ class SlurmEngine:
         return done.stdout
 
     def _failed(self, code: int, stderr: bytes) -> FarmError:
-        where = f"the login node {self.ssh}" if self.ssh else "Slurm on this machine"
+        if self.ssh:
+            where = f"the login node {self.ssh}"
+        else:
+            where = "Slurm on this machine"
         text = plain(stderr.decode("utf-8", "replace")[-MAX_TEXT:]).strip()
         if "sbatch: error:" in text:
             # The site refuses the request itself: another try gives the same answer.
             return NoRunnerError(
                 f"{where} takes no such job: {text}",
-                hint="partition, account, qos, constraint, gres, cpus, memory_gb: see `slurm:` in ci/farm.yaml",
+                hint="partition, account, qos, constraint, gres, cpus, memory_gb: see `slurm:` in "
+                "ci/farm.yaml",
             )
-        return InfrastructureError(f"{where} does not answer: {text or f'exit code {code}'}", hint="try squeue there")
+        return InfrastructureError(
+            f"{where} does not answer: {text or f'exit code {code}'}", hint="try squeue there"
+        )
 
     # --- toolchains
 
-    def add_toolchain(self, image: str, packed: Path, image_id: str, environment: dict[str, str], project: str) -> None:
-        """Unpack an image's file system (tar.xz) in the shared folder; `environment` is what the image sets."""
+    def add_toolchain(
+        self, image: str, packed: Path, image_id: str, environment: dict[str, str], project: str
+    ) -> None:
+        """Unpack an image's file system (tar.xz) in the shared folder; `environment` is what the
+        image sets.
+        """
         data = json.dumps({"id": image_id, "environment": environment})
         with packed.open("rb") as stream:
             self._run(INSTALL, self.folder, _file_name(image), data, project, stdin=stream)
 
     def image(self, image: str) -> dict[str, Any] | None:
-        """Id and environment of the image whose file system is in the shared folder under this name; None: none is."""
+        """Id and environment of the image whose file system is in the shared folder under this
+        name; None: none is.
+        """
         try:
             found: dict[str, Any] = json.loads(
-                self._run('cat "$1/toolchains/$2/image.json" 2>/dev/null || exit 44', self.folder, _file_name(image))
+                self._run(
+                    'cat "$1/toolchains/$2/image.json" 2>/dev/null || exit 44',
+                    self.folder,
+                    _file_name(image),
+                )
             )
         except FileNotFoundError:
             return None
@@ -263,15 +304,22 @@ class SlurmEngine:
         if self._cpus and self._memory:
             return Capacity(self._cpus, self._memory)
         script = "sinfo --noheader --exact --format='%c|%m' \"$@\""
-        options = [f"--partition={self._slurm.partition}"] if self._slurm.partition else []
+        if self._slurm.partition:
+            options = [f"--partition={self._slurm.partition}"]
+        else:
+            options = []
         found = [line.split("|") for line in self._run(script, *options).decode().split()]
         if not found:
             raise NoRunnerError("Slurm has no node for builds", hint="sinfo, on the login node")
-        cpus, memory = max(float(cpus) for cpus, _ in found), max(int(mb) for _, mb in found) << 20
-        return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
+        cpus = max(float(cpus) for cpus, _ in found)
+        memory = max(int(mb) for _, mb in found) << 20
+        return Capacity(
+            min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9))
+        )
 
     def submit(self, job: Job) -> str:
-        handle, image = attempt_name(job), _file_name(job.image)
+        handle = attempt_name(job)
+        image = _file_name(job.image)
         minutes = math.ceil(job.timeout_s / 60) + GRACE_MINUTES
         options = [
             f"--cpus-per-task={math.ceil(job.limits.cpus)}",
@@ -291,14 +339,17 @@ class SlurmEngine:
                 there = self._run(PUT, self.folder, handle, image, stdin=inputs)
         except FileNotFoundError as error:
             raise InfrastructureError(
-                f"no such image in the folder of the cluster: {job.image}", hint="farm submit puts it there"
+                f"no such image in the folder of the cluster: {job.image}",
+                hint="farm submit puts it there",
             ) from error
         if not there:
             self._send(handle, options)
         return handle
 
     def _send(self, handle: str, options: list[str]) -> None:
-        """Gives a job to Slurm, in one array with the others that wait for that and ask for the same."""
+        """Gives a job to Slurm, in one array with the others that wait for that and ask for the
+        same.
+        """
         sent: Future[None] = Future()
         self._waiting.append((options, handle, sent))
         seen = 0
@@ -313,7 +364,14 @@ class SlurmEngine:
                 handles = [each[1] for each in together]
                 error: BaseException | None = None
                 try:
-                    self._run(SEND, self.folder, f"farm-{uuid.uuid4().hex}", str(len(handles)), *handles, *options)
+                    self._run(
+                        SEND,
+                        self.folder,
+                        f"farm-{uuid.uuid4().hex}",
+                        str(len(handles)),
+                        *handles,
+                        *options,
+                    )
                 except BaseException as found:
                     error = found
                 for _, _, each in together:
@@ -322,7 +380,11 @@ class SlurmEngine:
 
     def _write(self, folder: Path, handle: str, job: Job, image: dict[str, str]) -> None:
         """The files of a job's folder: what starts it, and what its supervisor needs in run/."""
-        environment = {**processes.environment("/farm/home", tree=True), "FARM_ROOT": "/farm", **image}
+        environment = {
+            **processes.environment("/farm/home", tree=True),
+            "FARM_ROOT": "/farm",
+            **image,
+        }
         if job.gpus:
             environment["LD_LIBRARY_PATH"] = "/farm/driver"
         data = {
@@ -342,14 +404,22 @@ class SlurmEngine:
                 archive.write(ROOT / name, name)
         (folder / "enter.py").write_bytes((ROOT / "farm/base/enter.py").read_bytes())
         places = {_below_farm(target): "" for target in job.inputs}
-        places |= {_below_farm(target): _file_name(volume) for target, volume in job.volumes.items()}
+        places |= {
+            _below_farm(target): _file_name(volume) for target, volume in job.volumes.items()
+        }
         text = "".join(f"{place} {volume}\n" for place, volume in places.items())
         (folder / "places").write_text(text, encoding="utf-8")
         (folder / "output").write_text(_below_farm(job.output), encoding="utf-8")
         top = PurePosixPath(self.folder)
         binds = [(str(top / "jobs" / handle / name), name) for name in ("farm", "run", "tmp")]
-        binds += [(str(top / "volumes" / volume), f"farm/{place}") for place, volume in places.items() if volume]
-        script = _script(str(top / "toolchains" / _file_name(job.image) / "root"), binds, card=bool(job.gpus))
+        binds += [
+            (str(top / "volumes" / volume), f"farm/{place}")
+            for place, volume in places.items()
+            if volume
+        ]
+        script = _script(
+            str(top / "toolchains" / _file_name(job.image) / "root"), binds, card=bool(job.gpus)
+        )
         (folder / "job.sh").write_text(script, encoding="utf-8")
 
     # --- watch
@@ -367,7 +437,10 @@ class SlurmEngine:
         if not answer:
             return Observation("lost", why="there is no folder of the job"), b""
         listed, ended, refused, cancelled, log = answer.split(b"\n", 4)
-        texts = [plain(each.decode("utf-8", "replace")).strip() for each in (listed, ended, refused, cancelled)]
+        texts = [
+            plain(each.decode("utf-8", "replace")).strip()
+            for each in (listed, ended, refused, cancelled)
+        ]
         return observation(*texts), log
 
     def observe(self, handle: str) -> Observation:
@@ -378,7 +451,8 @@ class SlurmEngine:
         while True:
             observed, piece = self._look(handle, since, CHUNK)
             if piece:
-                since, pause = since + len(piece), 0.3
+                since = since + len(piece)
+                pause = 0.3
                 yield piece
             elif observed.state in FINAL:
                 return
@@ -397,22 +471,31 @@ class SlurmEngine:
             if self.observe(handle).state in FINAL:
                 return
             time.sleep(0.3)
-        raise InfrastructureError(f"job {handle} does not end within {CANCEL_S} s", hint="squeue, on the login node")
+        raise InfrastructureError(
+            f"job {handle} does not end within {CANCEL_S} s", hint="squeue, on the login node"
+        )
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         try:
-            output = self._run('cat "$1/jobs/$2/output" 2>/dev/null || exit 44', self.folder, handle).decode()
+            output = self._run(
+                'cat "$1/jobs/$2/output" 2>/dev/null || exit 44', self.folder, handle
+            ).decode()
         except FileNotFoundError as error:
             raise InfrastructureError(f"job {handle} is gone, and its output with it") from error
         command = self._command(COLLECT, self.folder, handle, output)
         with (
             tempfile.TemporaryFile() as errors,
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as process,
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            ) as process,
         ):
             assert process.stdout is not None
             try:
                 first = process.stdout.read(CHUNK)
-                files = transfer.unpack(_chunks(first, process.stdout), dest, max_bytes) if first else []
+                if first:
+                    files = transfer.unpack(_chunks(first, process.stdout), dest, max_bytes)
+                else:
+                    files = []
             except BaseException:
                 process.kill()
                 raise
@@ -430,9 +513,13 @@ class SlurmEngine:
 
     def folders(self) -> list[Folder]:
         """Contents of the shared folder: jobs, toolchains, volumes."""
-        rows = [line.split("|") for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines()]
+        rows = [
+            line.split("|")
+            for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines()
+        ]
         return [
-            Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, own) for path, time, kib, own in rows
+            Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, own)
+            for path, time, kib, own in rows
         ]
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -449,9 +536,9 @@ def sbatch_options(card: SlurmCard) -> list[str]:
 def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
     """State of a job by its line of squeue and its own files.
 
-    `listed`: `number|STATE|nodes|reason`, empty where Slurm has forgotten it, as after minutes; `ended`: the
-    supervisor's exit.json, written by the job, so not trusted; `refused`: why its node let it not enter the toolchain;
-    `cancelled`: not empty where this engine asked for the end.
+    `listed`: `number|STATE|nodes|reason`, empty where Slurm has forgotten it, as after minutes;
+    `ended`: the supervisor's exit.json, written by the job, so not trusted; `refused`: why its node
+    let it not enter the toolchain; `cancelled`: not empty where this engine asked for the end.
     """
     number, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
     if state in ENDS:
@@ -465,7 +552,8 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
     report = _report(ended)
     if report and not state and cancelled and report.exit_code:
         return Observation("cancelled", why="cancelled")
-    # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why, and says so at the end.
+    # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why, and
+    # says so at the end.
     if report and not (active and report.exit_code):
         return report
     if refused and not active:
@@ -482,28 +570,64 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
 
 
 def _report(text: str) -> Observation | None:
-    """Result that the supervisor wrote; None where it wrote nothing, or a job something else in its place."""
+    """Result that the supervisor wrote; None where it wrote nothing, or a job something else in its
+    place.
+    """
     try:
         data = json.loads(text)
-        code, cause = data["code"], Cause[data["cause"]] if data["cause"] else None
-        detail = None if data["detail"] is None else plain(str(data["detail"]))[:200]
+        code = data["code"]
+        cause = Cause[data["cause"]] if data["cause"] else None
+        if data["detail"] is None:
+            detail = None
+        else:
+            detail = plain(str(data["detail"]))[:200]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if type(code) is not int or not 0 <= code <= 255:
         return None
-    return Observation("cancelled" if cause is Cause.CANCELLED else "done", why=detail, exit_code=code, cause=cause)
+    return Observation(
+        "cancelled" if cause is Cause.CANCELLED else "done", why=detail, exit_code=code, cause=cause
+    )
 
 
 def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
-    """The batch job: it becomes the supervisor, in the toolchain's file system, by the first way that the node has."""
-    enter = ["python3", "enter.py", *(word for source, place in binds for word in ("--bind", source, place)), root]
-    bwrap = ["bwrap", "--die-with-parent", "--unshare-user", "--unshare-net", "--uid", "0", "--gid", "0"]
+    """The batch job: it becomes the supervisor, in the toolchain's file system, by the first way
+    that the node has.
+    """
+    enter = [
+        "python3",
+        "enter.py",
+        *(word for source, place in binds for word in ("--bind", source, place)),
+        root,
+    ]
+    bwrap = [
+        "bwrap",
+        "--die-with-parent",
+        "--unshare-user",
+        "--unshare-net",
+        "--uid",
+        "0",
+        "--gid",
+        "0",
+    ]
     bwrap += ["--ro-bind", root, "/", "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     bwrap += [word for source, place in binds for word in ("--bind", source, f"/{place}")]
-    apptainer = ["apptainer", "exec", "--contain", "--no-home", "--net", "--network", "none", "--pwd", "/"]
+    apptainer = [
+        "apptainer",
+        "exec",
+        "--contain",
+        "--no-home",
+        "--net",
+        "--network",
+        "none",
+        "--pwd",
+        "/",
+    ]
     apptainer += [word for source, place in binds for word in ("--bind", f"{source}:/{place}")]
     ways = {"enter": enter, "bwrap": bwrap, "apptainer": [*apptainer, root], "command": COMMAND}
-    return SCRIPT.format(driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()})
+    return SCRIPT.format(
+        driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()}
+    )
 
 
 def _chunks(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
@@ -515,7 +639,8 @@ def _chunks(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:
 def _below_farm(target: str) -> str:
     """The name of a job's folder below /farm."""
     path = PurePosixPath(target)
-    # One level: a job could put a link in place of a folder between, which is followed outside of it.
+    # One level: a job could put a link in place of a folder between, which is followed outside of
+    # it.
     if path.parent != PurePosixPath("/farm") or not re.fullmatch(r"[\w-][\w.-]*", path.name):
         raise InfrastructureError(f"a job's folder {target!r} is not directly below /farm")
     return path.name

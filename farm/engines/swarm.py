@@ -1,8 +1,9 @@
 """The `swarm` engine: one service a job, on the nodes of a Docker Swarm.
 
-A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
-cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
-the `Exchange`, written by `farm.run.standalone.agent` inside the container with signed URLs.
+A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes
+silently, cannot be cancelled and runs failed jobs again when the manager restarts. The job's log,
+report and output come back through the `Exchange`, written by `farm.run.standalone.agent` inside
+the container with signed URLs.
 """
 
 import contextlib
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 
 
 MAX_SIGNED_S = 7 * 24 * 3600
-"""The longest that a SigV4 URL lives: Amazon S3, "Sharing objects with presigned URLs". Temporary credentials that
-signed it end it earlier."""
+"""The longest that a SigV4 URL lives: Amazon S3, "Sharing objects with presigned URLs". Temporary
+credentials that signed it end it earlier.
+"""
 
 MAX_SMALL = 8 << 20  # bytes: a piece of a log has 4 MiB
 
@@ -51,18 +53,22 @@ class OversizeError(Exception):
 
 
 class Exchange:
-    """Objects in transit, in a bucket `s3://bucket/prefix?endpoint_url=…` of their own; UsageError: it is none."""
+    """Objects in transit, in a bucket `s3://bucket/prefix?endpoint_url=…` of their own; UsageError:
+    it is none.
+    """
 
     def __init__(self, url: str) -> None:
         store = open_store(url)
         if not isinstance(store, S3Store):
             raise UsageError(
                 f"the exchange {url!r} is not a bucket: jobs on other machines cannot write there",
-                hint="set swarm.exchange in ci/farm.yaml to s3://bucket/prefix?endpoint_url=https://…",
+                hint="set swarm.exchange in ci/farm.yaml to "
+                "s3://bucket/prefix?endpoint_url=https://…",
             )
         self._store = store
         self.chunks = store.chunks  # of a large object, piece by piece
-        # S3's own default for presigned URLs is an older scheme, which signs no header and lives in few servers.
+        # S3's own default for presigned URLs is an older scheme, which signs no header and lives in
+        # few servers.
         self._signer: S3Client = boto3.Session().client(
             "s3",
             endpoint_url=store.client.meta.endpoint_url,
@@ -86,10 +92,14 @@ class Exchange:
     def _signed(self, verb: str, key: str, seconds: int, **more: str) -> str:
         try:
             return self._signer.generate_presigned_url(
-                verb, Params={"Bucket": self._store.bucket, "Key": self._key(key), **more}, ExpiresIn=seconds
+                verb,
+                Params={"Bucket": self._store.bucket, "Key": self._key(key), **more},
+                ExpiresIn=seconds,
             )
         except (BotoCoreError, ClientError) as error:
-            raise UsageError(f"a URL for {key} cannot be signed: {error}", hint="are there credentials?") from error
+            raise UsageError(
+                f"a URL for {key} cannot be signed: {error}", hint="are there credentials?"
+            ) from error
 
     def _key(self, key: str) -> str:
         return self._store.prefix + key
@@ -99,7 +109,9 @@ class Exchange:
         self._store.create(key, data, content_type="application/octet-stream")
 
     def get(self, key: str, limit: int = MAX_SMALL) -> bytes | None:
-        """A small object whole, None where there is none; OversizeError: a job is not trusted to be brief."""
+        """A small object whole, None where there is none; OversizeError: a job is not trusted to be
+        brief.
+        """
         size = self.size(key)
         if size is None:
             return None
@@ -114,7 +126,9 @@ class Exchange:
         return None if found is None else found.size
 
     def drop(self, prefix: str) -> None:
-        """Removes every object below `prefix`; a failure is left to the bucket's own expiry rule."""
+        """Removes every object below `prefix`; a failure is left to the bucket's own expiry
+        rule.
+        """
         client = self._store.client
         with contextlib.suppress(InfrastructureError, BotoCoreError, ClientError):
             for key in list(self._store.list(prefix)):
@@ -138,7 +152,8 @@ class Node:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        about, resources = data["Description"], data["Description"].get("Resources", {})
+        about = data["Description"]
+        resources = data["Description"].get("Resources", {})
         up = data["Status"]["State"] == "ready"
         return cls(
             name=about.get("Hostname", data["ID"]),
@@ -168,18 +183,24 @@ class Task:
             desired=data["DesiredState"],
             node=data.get("NodeID"),
             error=str(status.get("Err", ""))[:MAX_ERR],
-            exit_code=int(code) if code is not None and status["State"] in ("complete", "failed") else None,
+            exit_code=int(code)
+            if code is not None and status["State"] in ("complete", "failed")
+            else None,
         )
 
 
 def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool) -> Observation:
-    """The state of an attempt, from its task (None: there is none yet) and the machines by their ids."""
+    """The state of an attempt, from its task (None: there is none yet) and the machines by their
+    ids.
+    """
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
     node = nodes.get(task.node or "")
     where = node.name if node else task.node or "no node"
     if task.state in WAITING:
-        return Observation("queued", why=task.error or "the manager of the swarm is looking for a node")
+        return Observation(
+            "queued", why=task.error or "the manager of the swarm is looking for a node"
+        )
     if task.state == "complete":
         return Observation("done", exit_code=0)
     # A failed task without an exit code never ran its command.
@@ -193,15 +214,21 @@ def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool
         if cancelled:
             return Observation("cancelled", why="stopped on request")
         return Observation("lost", why=f"{where}: stopped from outside {task.error}".rstrip())
-    if node is None or not node.up:  # it will not tell any more; should it end there after all, no one listens
+    if (
+        node is None or not node.up
+    ):  # it will not tell any more; should it end there after all, no one listens
         return Observation("lost", why=f"node {where} is down")
     if task.state in STARTING:
         return Observation("starting", why=f"{where}: {task.state} {task.error}".rstrip())
-    return Observation("running", why=f"{where}: it is being stopped" if task.desired == "shutdown" else None)
+    return Observation(
+        "running", why=f"{where}: it is being stopped" if task.desired == "shutdown" else None
+    )
 
 
 MAX_PIECES = 1000
-WAIT_S = 12 * 3600  # how much longer than its time limit a job's URLs live: image pulls and a wait in the queue
+WAIT_S = (
+    12 * 3600
+)  # how much longer than its time limit a job's URLs live: image pulls and a wait in the queue
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
@@ -211,18 +238,27 @@ _AGENT = "/farm-agent.pyz"
 
 
 class SwarmEngine:
-    """See `farm.engines.base.Engine`; NoRunnerError: `client` is no manager. `cpus`, `memory`: limits of one job."""
+    """See `farm.engines.base.Engine`; NoRunnerError: `client` is no manager. `cpus`, `memory`:
+    limits of one job.
+    """
 
     name = "swarm"
     poll_s = 1.0
     traits = Traits(queues=True)
 
     def __init__(
-        self, client: docker.DockerClient, exchange: Exchange, *, cpus: float | None = None, memory: int | None = None
+        self,
+        client: docker.DockerClient,
+        exchange: Exchange,
+        *,
+        cpus: float | None = None,
+        memory: int | None = None,
     ) -> None:
-        self.client, self.exchange = client, exchange
+        self.client = client
+        self.exchange = exchange
         self._api: Any = client.api  # half of it has no types
-        self._cpus, self._memory = cpus, memory
+        self._cpus = cpus
+        self._memory = memory
         if not client.info().get("Swarm", {}).get("ControlAvailable"):
             raise NoRunnerError(
                 "the Docker engine is not a manager of a swarm",
@@ -235,22 +271,29 @@ class SwarmEngine:
 
     def _ready(self) -> list[Node]:
         if not (ready := [node for node in self._nodes().values() if node.ready]):
-            raise NoRunnerError("no node of the swarm is ready", hint="docker node ls, on a manager")
+            raise NoRunnerError(
+                "no node of the swarm is ready", hint="docker node ls, on a manager"
+            )
         return ready
 
     def slots(self) -> int:
         """How many jobs fit on the nodes at a time, each with the limits of one job."""
         ready = self._ready()
         one = self._limits(ready)
-        return sum(min(int(node.cpus // one.cpus), int(node.memory // one.memory)) for node in ready)
+        return sum(
+            min(int(node.cpus // one.cpus), int(node.memory // one.memory)) for node in ready
+        )
 
     def capacity(self) -> Capacity:
         return self._limits(self._ready())
 
     def _limits(self, ready: list[Node]) -> Capacity:
         """The limits of one job, which fits on the largest of these nodes."""
-        cpus, memory = max(node.cpus for node in ready), max(node.memory for node in ready)
-        return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
+        cpus = max(node.cpus for node in ready)
+        memory = max(node.memory for node in ready)
+        return Capacity(
+            min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9))
+        )
 
     # --- start
 
@@ -275,10 +318,14 @@ class SwarmEngine:
                 mode=ServiceMode("replicated", replicas=1),
                 restart_policy=RestartPolicy("none"),
                 # The manager chooses among those that can run it and have room.
-                constraints=[f"node.platform.os == {job.platform}", f"node.platform.arch == {job.machine}"],
+                constraints=[
+                    f"node.platform.os == {job.platform}",
+                    f"node.platform.arch == {job.machine}",
+                ],
                 resources=_resources(job),
                 configs=configs,
-                cap_drop=CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
+                # no new privileges: the agent sees to it, a service cannot say it
+                cap_drop=CAP_DROP,
                 log_driver=LOG_DRIVER,
                 log_driver_options=LOG_OPTIONS,
                 init=True if job.platform == DEFAULT else None,
@@ -299,18 +346,23 @@ class SwarmEngine:
     def _configs(self, name: str, job: Job) -> list[ConfigReference]:
         files = {_AGENT: pack(AGENT), "/farm-manifest": self._manifest(name, job)}
         if self.exchange.encrypted:
-            files["/farm-ca"] = Path(certifi.where()).read_bytes()  # a slim image knows no authorities
+            files["/farm-ca"] = Path(
+                certifi.where()
+            ).read_bytes()  # a slim image knows no authorities
         references = []
         for target, data in files.items():
             label = f"{name}-{target.strip('/').partition('.')[0].removeprefix('farm-')}"
-            with contextlib.suppress(docker.errors.APIError):  # a killed controller left one, perhaps half a set
+            with contextlib.suppress(
+                docker.errors.APIError
+            ):  # a killed controller left one, perhaps half a set
                 self.client.configs.get(label).remove()
             made = self.client.configs.create(name=label, data=data, labels={"farm.exchange": name})
             references.append(ConfigReference(str(made.id), label, filename=target, mode=0o444))
         return references
 
     def _manifest(self, name: str, job: Job) -> bytes:
-        # Every URL is signed before the job starts, which holds no credentials: it can send so many pieces of log.
+        # Every URL is signed before the job starts, which holds no credentials: it can send so many
+        # pieces of log.
         lifetime = min(MAX_SIGNED_S, job.timeout_s + WAIT_S)
         pieces = max(50, min(MAX_PIECES, job.timeout_s // 4))
         manifest: dict[str, Any] = {
@@ -319,7 +371,10 @@ class SwarmEngine:
             "output": job.output,
             "timeout_s": job.timeout_s,
             "interval_s": max(1.0, job.timeout_s / (0.8 * pieces)),
-            "logs": [self.exchange.put_url(f"{name}/log/{number:04d}", lifetime) for number in range(pieces)],
+            "logs": [
+                self.exchange.put_url(f"{name}/log/{number:04d}", lifetime)
+                for number in range(pieces)
+            ],
             "output_url": self.exchange.put_url(f"{name}/output.tar", lifetime),
             "report_url": self.exchange.put_url(f"{name}/report.json", lifetime),
             "inputs_url": self.exchange.get_url(f"{name}/inputs.tar.gz", lifetime),
@@ -348,7 +403,9 @@ class SwarmEngine:
             tasks = self._api.tasks(filters={"service": handle})
         except docker.errors.NotFound:  # released since it was looked up, by another controller
             return None
-        return Task.of(max(tasks, key=lambda task: task["CreatedAt"])) if tasks else None
+        if tasks:
+            return Task.of(max(tasks, key=lambda task: task["CreatedAt"]))
+        return None
 
     @guard
     def observe(self, handle: str) -> Observation:
@@ -356,31 +413,57 @@ class SwarmEngine:
         if service is None:
             return Observation("lost", why="the swarm does not know the service")
         labels = service["Spec"]["Labels"]
-        # No replicas: `cancel` asked for the end. The swarm keeps that, whatever becomes of this controller.
+        # No replicas: `cancel` asked for the end. The swarm keeps that, whatever becomes of this
+        # controller.
         cancelled = service["Spec"]["Mode"].get("Replicated", {}).get("Replicas") == 0
         task = self._task(handle)
         if cancelled and task is None:
             return Observation("cancelled", why="stopped on request")
         observed = observation(task, self._nodes(), cancelled=cancelled)
-        return self._reported(labels["farm.exchange"], observed) if observed.state == "done" else observed
+        if observed.state == "done":
+            return self._reported(labels["farm.exchange"], observed)
+        return observed
 
     def _reported(self, name: str, observed: Observation) -> Observation:
-        """The agent's account of an end that the swarm reported; without it the job counts as lost."""
+        """The agent's account of an end that the swarm reported; without it the job counts as
+        lost.
+        """
         try:
             data = self.exchange.get(f"{name}/report.json", MAX_REPORT)
             if data is None:
-                text = f"ended without a report, exit code {observed.exit_code}: killed from outside, or no store"
+                text = (
+                    f"ended without a report, exit code {observed.exit_code}: killed from "
+                    "outside, or no store"
+                )
                 return Observation("lost", why=text)
             report = json.loads(data)
-            code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
+            code = int(report["exit_code"])
+            late = bool(report["timed_out"])
+            memory = bool(report["out_of_memory"])
             # The node, not the build, is at fault: lost, so that it is tried elsewhere.
             if report["stopped"]:
-                return Observation("lost", why="stopped from outside: its node went down, or it was stopped there")
+                return Observation(
+                    "lost", why="stopped from outside: its node went down, or it was stopped there"
+                )
             if not 0 <= code <= MAX_CODE:
-                return Observation("lost", why="its report is malformed: an exit code that there is not")
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OversizeError) as error:
+                return Observation(
+                    "lost", why="its report is malformed: an exit code that there is not"
+                )
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            OverflowError,
+            RecursionError,
+            OversizeError,
+        ) as error:
             return Observation("lost", why=f"its report is malformed: {type(error).__name__}")
-        cause = Cause.OUT_OF_MEMORY if memory else Cause.TIME_LIMIT if late else None
+        if memory:
+            cause = Cause.OUT_OF_MEMORY
+        elif late:
+            cause = Cause.TIME_LIMIT
+        else:
+            cause = None
         return Observation("done", exit_code=code, cause=cause)
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
@@ -388,12 +471,16 @@ class SwarmEngine:
         if service is None:
             return
         name = service["Spec"]["Labels"]["farm.exchange"]
-        number, skip, pause = 0, since, 0.2
+        number = 0
+        skip = since
+        pause = 0.2
         while True:
-            # Asked before the pieces are read: those that were sent up to the end are then read below.
+            # Asked before the pieces are read: those that were sent up to the end are then read
+            # below.
             ended = self.observe(handle).state in FINAL
             while (piece := self._piece(f"{name}/log/{number:04d}")) is not None:
-                number, pause = number + 1, 0.2
+                number = number + 1
+                pause = 0.2
                 if fresh := piece[skip:]:
                     yield fresh
                 skip = max(0, skip - len(piece))
@@ -415,8 +502,9 @@ class SwarmEngine:
         if self.observe(handle).state in FINAL:
             return
         services: Any = self.client.services
-        # Scaled to none, not removed: its labels and its task are still asked for, and say that the end was wanted.
-        # `farm cancel` and the run's controller do so at the same time, and the controller releases it then.
+        # Scaled to none, not removed: its labels and its task are still asked for, and say that the
+        # end was wanted. `farm cancel` and the run's controller do so at the same time, and the
+        # controller releases it then.
         try:
             services.get(handle).scale(0)
         except docker.errors.NotFound:
@@ -431,7 +519,8 @@ class SwarmEngine:
             time.sleep(0.3)
         raise InfrastructureError(
             f"service {handle[:12]} does not stop within {CANCEL_S} s",
-            hint="is its node up? `docker service ps` on a manager shows it; run `farm cancel` again",
+            hint="is its node up? `docker service ps` on a manager shows it; run `farm cancel` "
+            "again",
         )
 
     @guard
@@ -468,8 +557,11 @@ class SwarmEngine:
             if not left:
                 return
             for config in left:
-                # Or the manager gave no answer, as a busy one did: the next round sees whether it is gone.
-                with contextlib.suppress(docker.errors.APIError, requests.exceptions.ConnectionError):
+                # Or the manager gave no answer, as a busy one did: the next round sees whether it
+                # is gone.
+                with contextlib.suppress(
+                    docker.errors.APIError, requests.exceptions.ConnectionError
+                ):
                     config.remove()
             time.sleep(0.1)
 

@@ -1,4 +1,6 @@
-"""Files to and from jobs, as tar streams and zips. What comes back is untrusted: nothing is written outside."""
+"""Files to and from jobs, as tar streams and zips. What comes back is untrusted: nothing is written
+outside.
+"""
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
@@ -19,15 +21,21 @@ from farm.base.errors import BuildFailedError, InfrastructureError
 
 
 class RefusedOutputError(BuildFailedError):
-    """A job left output that the farm does not take: names that point outside, links, devices, too much of it."""
+    """A job left output that the farm does not take: names that point outside, links, devices, too
+    much of it.
+    """
 
 
 class LocalDiskError(InfrastructureError):
-    """This machine cannot store a job's output: no space, no file handles, a failing disk. The engine still has it."""
+    """This machine cannot store a job's output: no space, no file handles, a failing disk. The
+    engine still has it.
+    """
 
 
 def check_name(name: str) -> None:
-    """Refuse a file of a job's output whose name is more than a line of printable text: it is shown, and compared."""
+    """Refuse a file of a job's output whose name is more than a line of printable text: it is
+    shown, and compared.
+    """
     if not name.isprintable():
         raise RefusedOutputError(f"{name!r} of the job's output has a name that cannot be printed")
 
@@ -36,12 +44,20 @@ def too_large(name: str, size: int | None, limit: int) -> RefusedOutputError:
     """The error for output beyond the limit, with the file at which it was met."""
     what = "comes to more" if size is None else f"has {size / 1e9:.2f} GB"
     return RefusedOutputError(
-        f"the job's output is larger than allowed: {name!r} {what}, and its runner may leave {limit / 1e9:.2f} GB",
+        f"the job's output is larger than allowed: {name!r} {what}, and its runner may leave "
+        f"{limit / 1e9:.2f} GB",
         hint="disk_gb of the runner in ci/runners.yaml is the limit",
     )
 
 
-_BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+_BY_THE_NAME = (
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.EILSEQ,
+)
 """Errors that a file's name can cause; every other one is the disk's."""
 
 
@@ -49,7 +65,8 @@ _BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, e
 def storing(name: str, path: Path) -> Iterator[None]:
     """Tells apart whose fault it is that a file of a job's output cannot be written.
 
-    RefusedOutputError: its name's: it stands twice, is too long, is below another file. LocalDiskError: this machine's.
+    RefusedOutputError: its name's: it stands twice, is too long, is below another file.
+    LocalDiskError: this machine's.
     """
     try:
         yield
@@ -59,7 +76,8 @@ def storing(name: str, path: Path) -> Iterator[None]:
             raise RefusedOutputError(f"{name!r} of the job's output: {reason}") from error
         raise LocalDiskError(
             f"{path}: the job's output cannot be written: {reason}",
-            hint="free disk space on this machine; the output is kept, and the same command continues from there",
+            hint="free disk space on this machine; the output is kept, and the same command "
+            "continues from there",
         ) from error
 
 
@@ -77,9 +95,13 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def pack(
-    folders: Mapping[str, Path], stream: IO[bytes] | gzip.GzipFile, skip: tuple[str, ...] = ("__pycache__",)
+    folders: Mapping[str, Path],
+    stream: IO[bytes] | gzip.GzipFile,
+    skip: tuple[str, ...] = ("__pycache__",),
 ) -> None:
-    """Writes a tar of folders (path there -> folder here): owner root, times zero, order stable, links as they are."""
+    """Writes a tar of folders (path there -> folder here): owner root, times zero, order stable,
+    links as they are.
+    """
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():
             for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
@@ -89,23 +111,30 @@ def pack(
                 info = tarfile.TarInfo(str(PurePosixPath(target.lstrip("/"), relative.as_posix())))
                 info.uname = info.gname = "root"
                 if path.is_symlink():
-                    info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
+                    info.type = tarfile.SYMTYPE
+                    info.linkname = str(path.readlink())
+                    info.mode = 0o777
                     archive.addfile(info)
                 elif path.is_dir():
-                    info.type, info.mode = tarfile.DIRTYPE, 0o755
+                    info.type = tarfile.DIRTYPE
+                    info.mode = 0o755
                     archive.addfile(info)
                 elif path.is_file():
                     with path.open("rb") as source:
                         status = os.fstat(source.fileno())
-                        info.size, info.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
+                        info.size = status.st_size
+                        info.mode = 0o755 if status.st_mode & 0o100 else 0o644
                         archive.addfile(info, source)
 
 
 class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
-        # tarfile reads such a header whole before it gives the member away: later would be too late to refuse it.
+        # tarfile reads such a header whole before it gives the member away: later would be too late
+        # to refuse it.
         if self.type in _HEADERS and self.size > MAX_HEADER:
-            raise RefusedOutputError(f"the job's output is not a valid tar stream: a header of {self.size} bytes")
+            raise RefusedOutputError(
+                f"the job's output is not a valid tar stream: a header of {self.size} bytes"
+            )
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
@@ -133,7 +162,8 @@ class Stream(io.RawIOBase):
         if self._left < 0:
             raise too_large("its tar stream", None, self._limit)
         view[:count] = self._rest[:count]
-        # Chunks may be shorter than the mark of the end, so the last bytes of the one before count too.
+        # Chunks may be shorter than the mark of the end, so the last bytes of the one before count
+        # too.
         self.end = (self.end + self._rest[max(0, count - len(_END)) : count])[-len(_END) :]
         self._rest = self._rest[count:]
         return count
@@ -142,8 +172,9 @@ class Stream(io.RawIOBase):
 def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a tar stream below `dest`, without its top folder; returns them.
 
-    RefusedOutputError: it is larger than `max_bytes`, or holds a name that points outside, a link or a device;
-    LocalDiskError: it cannot be written here; InfrastructureError: it is no tar, or ends too early.
+    RefusedOutputError: it is larger than `max_bytes`, or holds a name that points outside, a link
+    or a device; LocalDiskError: it cannot be written here; InfrastructureError: it is no tar, or
+    ends too early.
     """
     # Headers and padding of the tar itself are no output: room for them.
     raw = Stream(chunks, max_bytes + (1 << 20))
@@ -151,15 +182,24 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
             written = _members(archive, dest, max_bytes)
-        # tarfile stops at the first block of zeros; what follows is read so that `raw.end` is the end of the stream.
+        # tarfile stops at the first block of zeros; what follows is read so that `raw.end` is the
+        # end of the stream.
         while stream.read(1 << 20):
             pass
-    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # how tarfile fails on nonsense
+    except (
+        tarfile.TarError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:  # how tarfile fails on nonsense
         raise InfrastructureError(f"the job's output is not a tar stream: {error}") from error
-    # A tar ends with two blocks of zeros. tarfile takes a stream that stops between two members for a whole one:
-    # without this look a connection that broke would pass as a build that left fewer files.
+    # A tar ends with two blocks of zeros. tarfile takes a stream that stops between two members for
+    # a whole one: without this look a connection that broke would pass as a build that left fewer
+    # files.
     if raw.end != _END:
-        raise InfrastructureError("the job's output ends too early", hint="run the same command again")
+        raise InfrastructureError(
+            "the job's output ends too early", hint="run the same command again"
+        )
     return written
 
 
@@ -172,7 +212,8 @@ def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]
         inside = parts and ".." not in member.name.split("/") and member.name[0] != "/"
         # A sparse file could be of any size on disk.
         writer.check(member.name, plain=bool(inside) and member.isreg() and not member.issparse())
-        # By its header, before a byte of it is read: a sparse file of a terabyte costs no disk there, and hours here.
+        # By its header, before a byte of it is read: a sparse file of a terabyte costs no disk
+        # there, and hours here.
         if member.size > writer.left:
             raise too_large(member.name, member.size, max_bytes)
         source = archive.extractfile(member)
@@ -182,7 +223,9 @@ def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]
 
 
 def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
-    """Write the regular files of a zip below `dest`, as `unpack` does. Sizes are counted, not believed."""
+    """Write the regular files of a zip below `dest`, as `unpack` does. Sizes are counted, not
+    believed.
+    """
     writer = _Writer(dest, max_bytes)
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -193,13 +236,22 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 parts = member.filename.split("/")
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
-                # Other methods are not GitHub's doing; what their decoders raise looks like a failing disk's.
+                # Other methods are not GitHub's doing; what their decoders raise looks like a
+                # failing disk's.
                 known = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
                 writer.check(member.filename, plain=not bad and known and kind in (0, stat.S_IFREG))
                 with opened.open(member) as source:
                     writer.write(member.filename, parts, source)
-    # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version of the format.
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version
+    # of the format.
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         raise InfrastructureError(f"the job's output is not a valid zip: {error}") from error
     except OSError as error:
         raise LocalDiskError(f"{archive}: cannot be read: {error.strerror or error}") from error
@@ -210,13 +262,17 @@ class _Writer:
     """Writes the files of a job's output below a folder, so many bytes of them at most."""
 
     def __init__(self, dest: Path, max_bytes: int) -> None:
-        self._dest, self._limit = dest, max_bytes
-        self.left, self.written = max_bytes, list[Path]()
+        self._dest = dest
+        self._limit = max_bytes
+        self.left = max_bytes
+        self.written = list[Path]()
 
     def check(self, name: str, *, plain: bool) -> None:
         """Refuses a member that is not a plain file below the output's folder, and one too many."""
         if not plain:
-            raise RefusedOutputError(f"the job's output holds {name!r}, which is not a plain file below its folder")
+            raise RefusedOutputError(
+                f"the job's output holds {name!r}, which is not a plain file below its folder"
+            )
         if len(self.written) >= MAX_MEMBERS:
             raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
         check_name(name)

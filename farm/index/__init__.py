@@ -1,1 +1,3 @@
-"""The hosted wheel index; knows nothing of builds. Start with `backends.open_store`, then `publish` and `reconcile`."""
+"""The hosted wheel index; knows nothing of builds. Start with `backends.open_store`, then `publish`
+and `reconcile`.
+"""

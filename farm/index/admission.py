@@ -1,12 +1,14 @@
 """Admission of wheels, by whatever command they come: after PyPI's own rules.
 
-The archive: a ZIP from its first byte to its last, in which every reader finds the same members; paths that stay inside
-the folder of an installation; no links; a bounded size; RECORD names each member with its hash and nothing else.
-The tags in WHEEL are those of the name. Metadata is checked by `packaging.metadata` (the core metadata specification),
-then by what PyPI adds to it (pypi/warehouse, warehouse/forklift). PyPI also refuses direct URLs in Requires-Dist, which
-lead installers past every index, and names that look like an existing project's; both can be allowed here, since a
-private index may have its reasons. Three of PyPI's rules do not hold here: the farm's versions have local labels,
-classifiers are free, and long descriptions are not rendered, for no page shows them.
+The archive: a ZIP from its first byte to its last, in which every reader finds the same members;
+paths that stay inside the folder of an installation; no links; a bounded size; RECORD names each
+member with its hash and nothing else. The tags in WHEEL are those of the name. Metadata is checked
+by `packaging.metadata` (the core metadata specification), then by what PyPI adds to it
+(pypi/warehouse, warehouse/forklift). PyPI also refuses direct URLs in Requires-Dist, which lead
+installers past every index, and names that look like an existing project's; both can be allowed
+here, since a private index may have its reasons. Three of PyPI's rules do not hold here: the farm's
+versions have local labels, classifiers are free, and long descriptions are not rendered, for no
+page shows them.
 """
 
 import hashlib
@@ -45,11 +47,15 @@ LIMITS = Limits(ratio=50)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ADDRESS = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _LOOKALIKES = str.maketrans({"0": "o", "1": "l", "i": "l", "-": None})
-"""PyPI's function `ultranormalize_name` (pypi/warehouse): 0 and o, 1, l and i look alike, separators do not count."""
+"""PyPI's function `ultranormalize_name` (pypi/warehouse): 0 and o, 1, l and i look alike,
+separators do not count.
+"""
 
 
 class Admission(NamedTuple):
-    """Exceptions from PyPI's rules: wheels that need a URL, and names like that of another project."""
+    """Exceptions from PyPI's rules: wheels that need a URL, and names like that of another
+    project.
+    """
 
     direct_urls: bool = False
     similar_names: bool = False
@@ -59,7 +65,9 @@ PYPI_RULES = Admission()
 
 
 class Checked(NamedTuple):
-    """A wheel that may be published: what would be claimed, the file, and the bytes of its METADATA."""
+    """A wheel that may be published: what would be claimed, the file, and the bytes of its
+    METADATA.
+    """
 
     record: Record
     path: Path
@@ -75,7 +83,9 @@ def describe(
     channel: str | None = None,
     policy: Admission = PYPI_RULES,
 ) -> Checked:
-    """Reads a wheel and says what would be claimed; PublishRefusedError if it is not what an index takes."""
+    """Reads a wheel and says what would be claimed; PublishRefusedError if it is not what an index
+    takes.
+    """
     if upload_time.tzinfo is None:
         raise ValueError("an upload time needs a time zone")
     try:
@@ -84,9 +94,14 @@ def describe(
         raise PublishRefusedError(str(error)) from error
     if project in RESERVED:
         hint = "give the project another name"
-        raise PublishRefusedError(f"{wheel.name}: {project!r} is a name of the index's own layout", hint=hint)
+        raise PublishRefusedError(
+            f"{wheel.name}: {project!r} is a name of the index's own layout", hint=hint
+        )
     if not wheel.is_file():
-        raise UsageError(f"cannot read {wheel}: {'not a file' if wheel.exists() else 'No such file or directory'}")
+        raise UsageError(
+            f"cannot read {wheel}: "
+            f"{'not a file' if wheel.exists() else 'No such file or directory'}"
+        )
     try:
         digest, size = sha256_and_size(wheel)
     except OSError as error:
@@ -119,19 +134,28 @@ def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"the provenance is not JSON: {error}") from error
     if len(text) > MAX_PROVENANCE:
         hint = "give digests of the reports, not the reports"
-        raise UsageError(f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}", hint=hint)
+        raise UsageError(
+            f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",
+            hint=hint,
+        )
     # As a reader of the record gets it: tuples have become lists.
     plain: dict[str, Any] = json.loads(text)
     return plain
 
 
 def check_archive(wheel: Path) -> bytes:
-    """The bytes of a wheel's METADATA, once it is known that every installer finds the same in it."""
+    """The bytes of a wheel's METADATA, once it is known that every installer finds the same in
+    it.
+    """
     try:
         with Archive(wheel, LIMITS) as archive:
-            link = next((each.name for each in archive.members.values() if stat.S_ISLNK(each.mode)), None)
+            link = next(
+                (each.name for each in archive.members.values() if stat.S_ISLNK(each.mode)), None
+            )
             if link is not None:
-                raise PublishRefusedError(f"{wheel.name}: {link!r:.200} is a link", hint=_hint(wheel))
+                raise PublishRefusedError(
+                    f"{wheel.name}: {link!r:.200} is a link", hint=_hint(wheel)
+                )
             info = read_dist_info(archive)
             _check_info(wheel.name, info)
             files = {}
@@ -141,39 +165,57 @@ def check_archive(wheel: Path) -> bytes:
                         files[entry.name] = digest, entry.size
             wrong = compare_record(read_record(archive, info.record)[1], info.record, files)
             if wrong:
-                raise PublishRefusedError(f"{wheel.name}: {wrong[0][0]!r:.200}: {wrong[0][1]}", hint=_hint(wheel))
+                raise PublishRefusedError(
+                    f"{wheel.name}: {wrong[0][0]!r:.200}: {wrong[0][1]}", hint=_hint(wheel)
+                )
             return archive.read(f"{info.folder}/METADATA", MAX_METADATA)
     except VerificationFailedError as error:
         what = str(error).removeprefix(f"{wheel.name}: ")
-        raise PublishRefusedError(f"{wheel.name}: {what}", hint=error.hint or _hint(wheel)) from error
+        raise PublishRefusedError(
+            f"{wheel.name}: {what}", hint=error.hint or _hint(wheel)
+        ) from error
 
 
 def _hint(wheel: Path) -> str:
-    return f"farm repair {wheel.name} writes RECORD and WHEEL anew; else build it with a tool that writes wheels"
+    return (
+        f"farm repair {wheel.name} writes RECORD and WHEEL anew; else build it with a tool "
+        "that writes wheels"
+    )
 
 
 def _check_info(filename: str, info: DistInfo) -> None:
-    """The `.dist-info` and the WHEEL in it must be those that installers expect for this file name."""
+    """The `.dist-info` and the WHEEL in it must be those that installers expect for this file
+    name.
+    """
     name, _, version = info.stem.rpartition("-")
     try:
         fits = (canonicalize_name(name), Version(version)) == parse_wheel_name(filename)
     except ValueError:
         fits = False
     if not fits:
-        raise PublishRefusedError(f"{filename} has {info.folder[:200]}, which is another wheel's: installers refuse it")
+        raise PublishRefusedError(
+            f"{filename} has {info.folder[:200]}, which is another wheel's: installers refuse it"
+        )
     layout = ", ".join(info.wheel_headers.get("wheel-version", ()))
     if layout.partition(".")[0] != "1":
-        raise PublishRefusedError(f"{filename}: WHEEL has Wheel-Version {layout!r:.40}, and installers know 1")
+        raise PublishRefusedError(
+            f"{filename}: WHEEL has Wheel-Version {layout!r:.40}, and installers know 1"
+        )
     if info.no_tags or info.tags != frozenset(map(str, wheel_identity(filename)[3])):
         named = ", ".join(sorted({*info.tags, *info.no_tags}))
         raise PublishRefusedError(
-            f"{filename}: WHEEL has the tags {named or 'of nothing'!s:.200}, which are not those of the file's name",
+            f"{filename}: WHEEL has the tags {named or 'of nothing'!s:.200}, which are not those "
+            "of the file's name",
             hint=f"farm repair {filename} writes WHEEL anew",
         )
 
 
-def check_metadata(filename: str, project: str, version: Version, metadata: bytes, policy: Admission) -> str | None:
-    """Requires-Python of the metadata, once it is known to be sound and to speak of this very project and version."""
+def check_metadata(
+    filename: str, project: str, version: Version, metadata: bytes, policy: Admission
+) -> str | None:
+    """Requires-Python of the metadata, once it is known to be sound and to speak of this very
+    project and version.
+    """
     raw, unparsed = parse_email(metadata)
     name = stated_name(metadata)
     try:
@@ -185,12 +227,14 @@ def check_metadata(filename: str, project: str, version: Version, metadata: byte
             f"{filename} says {project} {version}, its METADATA says "
             f"{name or 'no name':.80} {raw.get('version', 'no version')!s:.80}"
         )
-    if control := _CONTROL.search(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0]) or re.search(rb"\0", metadata):
+    if control := _CONTROL.search(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0]) or re.search(
+        rb"\0", metadata
+    ):
         raise _refused(filename, "text", f"the control character {control[0]!r}")
     if unparsed:
         raise _refused(filename, min(unparsed), "unknown, twice, or no text")
-    # setuptools before 77 writes License-File into metadata 2.1 and 2.2 (pypa/setuptools#4759). PyPI's clients leave it
-    # out of what they send (pypa/twine#1180), and installers ignore it.
+    # setuptools before 77 writes License-File into metadata 2.1 and 2.2 (pypa/setuptools#4759).
+    # PyPI's clients leave it out of what they send (pypa/twine#1180), and installers ignore it.
     if raw.get("metadata_version") in ("2.1", "2.2", "2.3"):
         raw.pop("license_files", None)
     try:
@@ -208,9 +252,12 @@ def check_metadata(filename: str, project: str, version: Version, metadata: byte
     if direct is not None and not policy.direct_urls:
         raise PublishRefusedError(
             f"{filename} needs a direct URL: Requires-Dist: {direct!s:.300}",
-            hint="name the project and a version and publish that wheel too, or allow it: --allow direct-urls",
+            hint="name the project and a version and publish that wheel too, or allow it: --allow "
+            "direct-urls",
         )
-    return None if found.requires_python is None else str(found.requires_python)
+    if found.requires_python is None:
+        return None
+    return str(found.requires_python)
 
 
 def _refused(filename: str, field: str, why: str) -> PublishRefusedError:
@@ -224,19 +271,27 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
     """Field and reason for what `packaging.metadata` takes and PyPI refuses."""
     if len(found.summary or "") > MAX_SUMMARY:
         yield "summary", f"over {MAX_SUMMARY} characters"
-    for field, text in (("author-email", found.author_email), ("maintainer-email", found.maintainer_email)):
+    for field, text in (
+        ("author-email", found.author_email),
+        ("maintainer-email", found.maintainer_email),
+    ):
         address = parseaddr(text or "")[1]
         if address and not _ADDRESS.fullmatch(address):
             yield field, f"{address!r} is not an address"
     links = {"home-page": found.home_page, "download-url": found.download_url}
     for field, link in links.items():
-        if link not in {None, "", "UNKNOWN"} and not _is_url(link):  # setuptools before 63 wrote UNKNOWN for nothing
+        if link not in {None, "", "UNKNOWN"} and not _is_url(
+            link
+        ):  # setuptools before 63 wrote UNKNOWN for nothing
             yield field, f"{link!r} is not an http(s) URL"
     for label, link in (found.project_urls or {}).items():
         if not 0 < len(label) <= MAX_LABEL or not _is_url(link):
             why = f"is not a label of at most {MAX_LABEL} characters and an http(s) URL"
             yield "project-url", f"{label!r}: {link!r} {why}"
-    for field, needs in (("provides-dist", found.provides_dist), ("obsoletes-dist", found.obsoletes_dist)):
+    for field, needs in (
+        ("provides-dist", found.provides_dist),
+        ("obsoletes-dist", found.obsoletes_dist),
+    ):
         for need in needs or ():
             try:
                 direct = read_requirement(need).url is not None
@@ -245,7 +300,9 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
             else:
                 if direct:
                     yield field, f"{need!r} is a direct URL"
-    if found.license_expression and any(each.startswith("License ::") for each in found.classifiers or ()):
+    if found.license_expression and any(
+        each.startswith("License ::") for each in found.classifiers or ()
+    ):
         yield "classifier", "a licence beside License-Expression, which PEP 639 excludes"
 
 
@@ -258,7 +315,9 @@ def _is_url(text: str | None) -> bool:
 
 
 def check_name(project: str, present: Iterable[str], policy: Admission) -> None:
-    """PublishRefusedError if a new project's name can be mistaken for that of one which is there."""
+    """PublishRefusedError if a new project's name can be mistaken for that of one which is
+    there.
+    """
     names = set(present)
     if project in names or policy.similar_names:
         return
@@ -271,6 +330,7 @@ def check_name(project: str, present: Iterable[str], policy: Admission) -> None:
     for name in sorted(names):
         if name.translate(_LOOKALIKES) == plain:
             raise PublishRefusedError(
-                f"{project} is a new project, and its name can be mistaken for {name}, which is in the index",
+                f"{project} is a new project, and its name can be mistaken for {name}, which is "
+                "in the index",
                 hint="choose another name, or allow it: --allow similar-names",
             )

@@ -1,12 +1,14 @@
-"""Opens a store by its URL: a bucket (`farm.index.s3`), or a directory of a POSIX or NTFS file system, which is here.
+"""Opens a store by its URL: a bucket (`farm.index.s3`), or a directory of a POSIX or NTFS file
+system, which is here.
 
-`create` writes a temporary file, syncs it and links it to its place: a hard link fails where something is.
-`replace` takes a lock, compares, and renames over the old file. A process may be killed between any two
-system calls: readers see the old object or the new one, and what was left under `.tmp` a later writer removes.
+`create` writes a temporary file, syncs it and links it to its place: a hard link fails where
+something is. `replace` takes a lock, compares, and renames over the old file. A process may be
+killed between any two system calls: readers see the old object or the new one, and what was left
+under `.tmp` a later writer removes.
 
-Windows differs in three ways, from Microsoft's documentation and seen under Wine 8: an open file cannot be
-renamed or removed, so files are closed first; a file that somebody reads cannot be replaced for that moment, so
-it is tried again; and folders cannot be synced.
+Windows differs in three ways, from Microsoft's documentation and seen under Wine 8: an open file
+cannot be renamed or removed, so files are closed first; a file that somebody reads cannot be
+replaced for that moment, so it is tried again; and folders cannot be synced.
 """
 
 import contextlib
@@ -27,11 +29,22 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import lock, retry_while_open
 from farm.base.outputs import sync_folder
 from farm.base.temporary import to_its_end
-from farm.index.stores import CHUNK, MAX_GET, Progress, Stat, Store, Stored, check_discardable, check_key, file_chunks
+from farm.index.stores import (
+    CHUNK,
+    MAX_GET,
+    Progress,
+    Stat,
+    Store,
+    Stored,
+    check_discardable,
+    check_key,
+    file_chunks,
+)
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
-"""Characters that botocore takes in a path, but for folders' names. Which names may be made is the server's to say:
-old buckets of AWS have capital letters and `_`, and other servers allow them."""
+"""Characters that botocore takes in a path, but for folders' names. Which names may be made is the
+server's to say: old buckets of AWS have capital letters and `_`, and other servers allow them.
+"""
 STALE_S = 3600
 """A temporary file that nobody wrote to for so long is a killed writer's."""
 
@@ -53,10 +66,12 @@ def open_store(url: str) -> Store:
     """Opens a store by its name; UsageError for anything else.
 
     Args:
-        url: A path or `file://` URL of a directory (made by the first write; others may read its files), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
-            encryption=aws:kms&kms_key=ARN]`. Credentials come from the usual AWS chain (environment, profile,
-            instance role), never from the URL. `pages=slash`: see `farm.index.layout.to_folder`. `encryption` and
-            `kms_key` are sent with each upload (ServerSideEncryption, SSEKMSKeyId), which some policies demand.
+        url: A path or `file://` URL of a directory (made by the first write; others may read its
+            files), or `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash&
+            encryption=aws:kms&kms_key=ARN]`. Credentials come from the usual AWS chain
+            (environment, profile, instance role), never from the URL. `pages=slash`: see
+            `farm.index.layout.to_folder`. `encryption` and `kms_key` are sent with each upload
+            (ServerSideEncryption, SSEKMSKeyId), which some policies demand.
     """
     if "://" not in url:
         return _directory(Path(url) if url else None, url)
@@ -68,28 +83,51 @@ def open_store(url: str) -> Store:
             hint="leave them out of the URL; credentials come from the usual AWS chain",
         )
     if parts.scheme == "file":
-        if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or parts.path in {"", "/"}:
-            raise UsageError(f"not a directory on this machine: {url!r}", hint="write file:///path/to/index")
+        if (
+            parts.netloc not in {"", "localhost"}
+            or parts.query
+            or parts.fragment
+            or parts.path in {"", "/"}
+        ):
+            raise UsageError(
+                f"not a directory on this machine: {url!r}", hint="write file:///path/to/index"
+            )
         return _directory(Path(url2pathname(parts.path)), url)
     if parts.scheme == "s3":
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         prefix = parts.path.strip("/")
-        unknown = sorted(set(options) - {"endpoint_url", "region", "pages", "encryption", "kms_key"})
+        unknown = sorted(
+            set(options) - {"endpoint_url", "region", "pages", "encryption", "kms_key"}
+        )
         endpoint = options.get("endpoint_url")
-        slash, encryption = options.get("pages", "index"), options.get("encryption")
-        sound = slash in {"index", "slash"} and encryption in {None, "AES256", "aws:kms", "aws:kms:dsse"}
+        slash = options.get("pages", "index")
+        encryption = options.get("encryption")
+        sound = slash in {"index", "slash"} and encryption in {
+            None,
+            "AES256",
+            "aws:kms",
+            "aws:kms:dsse",
+        }
         if not sound or unknown or parts.fragment or not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(
-                f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
+                f"not an S3 store: {url!r}"
+                + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
                 hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash&"
                 "encryption=AES256|aws:kms&kms_key=ARN]",
             )
         if endpoint is not None and (
-            parts_of(endpoint).scheme not in {"http", "https"} or not parts_of(endpoint).hostname or "@" in endpoint
+            parts_of(endpoint).scheme not in {"http", "https"}
+            or not parts_of(endpoint).hostname
+            or "@" in endpoint
         ):
-            raise UsageError("endpoint_url is not http://host or https://host", hint="no credentials in it")
+            raise UsageError(
+                "endpoint_url is not http://host or https://host", hint="no credentials in it"
+            )
         if options.get("kms_key") and not (encryption or "").startswith("aws:kms"):
-            raise UsageError("kms_key is for encryption=aws:kms", hint="add encryption=aws:kms to the store's URL")
+            raise UsageError(
+                "kms_key is for encryption=aws:kms",
+                hint="add encryption=aws:kms to the store's URL",
+            )
         if prefix:
             check_key(prefix)
         from farm.index.s3 import S3Store  # noqa: PLC0415  boto3 costs half a second; only S3 users pay
@@ -122,8 +160,8 @@ class DirectoryStore:
     The names `.tmp` and `.lock` in `root` are the store's own: no key starts with a dot.
 
     Args:
-        root: The folder; the first write makes it. Others may read what is stored, whatever the umask: a web server
-            runs under another user.
+        root: The folder; the first write makes it. Others may read what is stored, whatever the
+            umask: a web server runs under another user.
     """
 
     def __init__(self, root: Path) -> None:
@@ -142,7 +180,9 @@ class DirectoryStore:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
         if len(data) > MAX_GET:
-            raise InfrastructureError(f"{path} is larger than {MAX_GET} bytes: not a page or record")
+            raise InfrastructureError(
+                f"{path} is larger than {MAX_GET} bytes: not a page or record"
+            )
         return Stored(data, hashlib.sha256(data).hexdigest())
 
     def stat(self, key: str) -> Stat | None:
@@ -177,8 +217,8 @@ class DirectoryStore:
             with self._written(data, sha256, progress) as temporary:
                 self._make_folder(path.parent)
                 try:
-                    # Not rename: it would replace what another publisher has just put there, and the first one must
-                    # win.
+                    # Not rename: it would replace what another publisher has just put there, and
+                    # the first one must win.
                     os.link(temporary, path)
                 except FileExistsError:
                     return False
@@ -220,24 +260,28 @@ class DirectoryStore:
             retry_while_open(path.unlink, missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        """Where a key is: below `root` and nowhere else, so no part of the way may be a symbolic link.
+        """Where a key is: below `root` and nowhere else, so no part of the way may be a symbolic
+        link.
 
         `root` itself may be one: whoever configures the index chooses it.
         """
         path = self.root
         for part in check_key(key).split("/"):
             path /= part
-            # A link in a shared folder would lead a write elsewhere; one in the index of a job, a file of this user
-            # into the index that takes its wheels.
+            # A link in a shared folder would lead a write elsewhere; one in the index of a job, a
+            # file of this user into the index that takes its wheels.
             if path.is_symlink():
                 raise InfrastructureError(
                     f"{path} is a symbolic link; the farm follows none inside an index",
-                    hint="remove it and run the command again, or make the index's own folder the link",
+                    hint="remove it and run the command again, or make the index's own folder the "
+                    "link",
                 )
         return path
 
     @contextlib.contextmanager
-    def _written(self, data: bytes | Path, sha256: str | None, progress: Progress | None) -> Iterator[Path]:
+    def _written(
+        self, data: bytes | Path, sha256: str | None, progress: Progress | None
+    ) -> Iterator[Path]:
         """A complete, synced temporary file; gone afterwards, unless it was renamed."""
         folder = self.root / ".tmp"
         self._make_folder(folder)
@@ -249,7 +293,8 @@ class DirectoryStore:
             with temporary.open("xb") as file:
                 if sys.platform != "win32":
                     os.fchmod(file.fileno(), 0o644)
-                digest, done = hashlib.sha256(), 0
+                digest = hashlib.sha256()
+                done = 0
                 for chunk in (data,) if isinstance(data, bytes) else file_chunks(data):
                     digest.update(chunk)
                     file.write(chunk)
@@ -259,7 +304,8 @@ class DirectoryStore:
                 if sha256 is not None and digest.hexdigest() != sha256:
                     raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
                 file.flush()
-                # Before the link: after a power cut the name must not lead to a file without content.
+                # Before the link: after a power cut the name must not lead to a file without
+                # content.
                 os.fsync(file.fileno())
             yield temporary
         finally:
@@ -267,7 +313,9 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """The writers' lock. The kernel drops it with its holder, so a killed writer blocks nobody."""
+        """The writers' lock. The kernel drops it with its holder, so a killed writer blocks
+        nobody.
+        """
         with (self.root / ".lock").open("ab") as file:
             lock(file.fileno(), wait=True)
             yield
@@ -301,7 +349,9 @@ def _sweep(folder: Path) -> None:
 
 
 def _open(path: Path) -> BufferedReader:
-    if sys.platform == "win32" and path.is_dir():  # Windows says PermissionError, as of a file that is being replaced
+    if (
+        sys.platform == "win32" and path.is_dir()
+    ):  # Windows says PermissionError, as of a file that is being replaced
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     return path.open("rb")
 
@@ -316,11 +366,15 @@ def _failures(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # FAT says EPERM to a hard link, as if it were forbidden; so does a folder that is immutable.
-        lacking = error.errno in _LACKING or (error.errno == errno.EPERM and error.filename2 is not None)
+        # FAT says EPERM to a hard link, as if it were forbidden; so does a folder that is
+        # immutable.
+        lacking = error.errno in _LACKING or (
+            error.errno == errno.EPERM and error.filename2 is not None
+        )
         raise InfrastructureError(
             f"the index directory failed at {error.filename or path}: {error.strerror or error}",
-            hint="an index needs hard links and locks, which FAT and some network file systems lack; "
+            hint="an index needs hard links and locks, which FAT and some network file systems "
+            "lack; "
             "if this one has them, check permissions"
             if lacking
             else "check free space and permissions; the same command can be run again",

@@ -29,7 +29,8 @@ LAYOUT = {
     "tuf/{number}.root.json": "which keys may sign (`farm.index.signatures`)",
     "tuf/timestamp.json": "the newest signatures (`farm.index.signatures`)",
 }
-"""Keys, and what is there. Names in braces are somebody's choice; all others are the layout's own."""
+"""Keys, and what is there. Names in braces are somebody's choice; all others are the layout's own.
+"""
 
 RESERVED = frozenset(
     part
@@ -88,16 +89,22 @@ def simple_root(group: str) -> str:
 def json_page_of(key: str) -> tuple[str, str] | None:
     """Group and project of a JSON page's key; None for other keys."""
     parts = key.split("/")
-    if len(parts) != 5 or (parts[0], parts[2], parts[4]) != ("whl", "v1-json", "index.json") or parts[1] in RESERVED:
+    if (
+        len(parts) != 5
+        or (parts[0], parts[2], parts[4]) != ("whl", "v1-json", "index.json")
+        or parts[1] in RESERVED
+    ):
         return None
     return parts[1], parts[3]
 
 
 def to_folder(key: str) -> str:
-    """`whl/g/simple/torch/` for `whl/g/simple/torch/index.html`, for a bucket that is read without a web server.
+    """`whl/g/simple/torch/` for `whl/g/simple/torch/index.html`, for a bucket that is read without
+    a web server.
 
-    A client asks for `…/simple/torch/`. Web servers answer with `index.html`; a plain S3 endpoint looks for an object
-    with just that key, and has one when the store is opened with `?pages=slash`.
+    A client asks for `…/simple/torch/`. Web servers answer with `index.html`; a plain S3 endpoint
+    looks for an object with just that key, and has one when the store is opened with
+    `?pages=slash`.
     """
     found = _FOLDER_PAGE.fullmatch(key)
     return found[1] if found else key
@@ -112,10 +119,15 @@ def from_folder(key: str) -> str:
 
 @lru_cache(maxsize=2**16)
 def wheel_identity(filename: str) -> Identity:
-    """The parts of a wheel's file name; ValueError if it is none, or has characters that do not belong into one."""
+    """The parts of a wheel's file name; ValueError if it is none, or has characters that do not
+    belong into one.
+    """
     if not _WHEEL.fullmatch(filename):
         was = before_download(filename[:300])
-        before = f"; it was {was} before its download" if was != filename and _WHEEL.fullmatch(was) else ""
+        if was != filename and _WHEEL.fullmatch(was):
+            before = f"; it was {was} before its download"
+        else:
+            before = ""
         raise ValueError(f"not the file name of a wheel: {filename[:200]!r}{before}")
     try:
         return parse_wheel_filename(filename)
@@ -137,18 +149,27 @@ WheelName = Annotated[str, AfterValidator(_wheel_name)]
 
 
 def check_group(group: str) -> str:
-    """Gives the name of a group or channel back; UsageError if it is not `a-z0-9._-`, or the layout has it."""
+    """Gives the name of a group or channel back; UsageError if it is not `a-z0-9._-`, or the layout
+    has it.
+    """
     if group in RESERVED:
-        raise UsageError(f"{group!r} is a name of the index's own layout", hint="choose another: sm35-avx, for one")
+        raise UsageError(
+            f"{group!r} is a name of the index's own layout",
+            hint="choose another: sm35-avx, for one",
+        )
     if not _GROUP.fullmatch(group):
-        raise UsageError(f"not a group of wheels: {group[:80]!r}", hint="a group looks like sm35-avx")
+        raise UsageError(
+            f"not a group of wheels: {group[:80]!r}", hint="a group looks like sm35-avx"
+        )
     return group
 
 
 def without_rebuild(version: str) -> str:
-    """`2.0.1+cu118.sm35.avx` for `2.0.1+cu118.sm35.avx.1`: a number at the end of a local version counts rebuilds.
+    """`2.0.1+cu118.sm35.avx` for `2.0.1+cu118.sm35.avx.1`: a number at the end of a local version
+    counts rebuilds.
 
-    The number at the end of `2.8.0+cu128.sm120.armv8.2` is the CPU's: a local version knows no underscore.
+    The number at the end of `2.8.0+cu128.sm120.armv8.2` is the CPU's: a local version knows no
+    underscore.
     """
     if version.endswith(tuple(f".{cpu}".replace("_", ".") for cpu in catalog.cpu_levels())):
         return version

@@ -1,7 +1,8 @@
-"""The pages of an index: the JSON page of a project (PEP 691, 700), its HTML (PEP 503, 592, 629, 714), the catalogue.
+"""The pages of an index: the JSON page of a project (PEP 691, 700), its HTML (PEP 503, 592, 629,
+714), the catalogue.
 
-Pure functions: records and events in, pages out. An HTML page says which generation of the JSON page it shows, so that
-a slow writer cannot put an older one over a newer one.
+Pure functions: records and events in, pages out. An HTML page says which generation of the JSON
+page it shows, so that a slow writer cannot put an older one over a newer one.
 """
 
 import re
@@ -43,7 +44,8 @@ class File(Model):
     core_metadata: Hashes | None = Field(default=None, alias="core-metadata")
     yanked: bool | str = False
     channel: str | None = Field(default=None, alias="_channel")  # the channel that it was built for
-    # The sha256 of the wheel's record: what signs the page covers that, and so where the wheel comes from.
+    # The sha256 of the wheel's record: what signs the page covers that, and so where the wheel
+    # comes from.
     record: Sha256 | None = Field(default=None, alias="_record")
     # The number of the newest event about it that the page shows.
     event: int | None = Field(default=None, ge=1, alias="_event")
@@ -57,7 +59,9 @@ class Meta(Model):
 
 
 class ProjectPage(Model):
-    """The JSON page of one project in one group; `removed` keeps the names of wheels that were removed."""
+    """The JSON page of one project in one group; `removed` keeps the names of wheels that were
+    removed.
+    """
 
     meta: Meta
     name: str
@@ -84,14 +88,18 @@ class ProjectPage(Model):
 
 
 class Update(NamedTuple):
-    """A page after a change, and the wheels that could not be listed on it, each with the reason."""
+    """A page after a change, and the wheels that could not be listed on it, each with the
+    reason.
+    """
 
     page: ProjectPage
     refused: Mapping[str, str]
 
 
 def page_url(filename: str) -> str:
-    """The wheel as seen from a project's page, JSON or HTML: both are three folders deep below `whl/`."""
+    """The wheel as seen from a project's page, JSON or HTML: both are three folders deep below
+    `whl/`.
+    """
     # Relative, so that pages stay true in a copy, behind another name and in a folder.
     return f"../../../files/{quote(filename, safe='')}"
 
@@ -115,7 +123,9 @@ def entry(wheel: Wheel) -> File:
 
 
 def parse_page(data: bytes, key: str) -> ProjectPage:
-    """Reads a JSON page; ForeignObjectError if it is not one of ours: nothing may be written over it then."""
+    """Reads a JSON page; ForeignObjectError if it is not one of ours: nothing may be written over
+    it then.
+    """
     return parse(ProjectPage, data, key)
 
 
@@ -128,13 +138,17 @@ def updated(
     above: int = 0,
     force: bool = False,
 ) -> Update:
-    """The page with these wheels as their records and events say: the next generation, or the same page if it is so.
+    """The page with these wheels as their records and events say: the next generation, or the same
+    page if it is so.
 
-    `wheels`: some or all of the project's. `drop`: entries that go, since nothing says that there are such wheels.
-    `above`, which somebody was shown, is below the new generation. `force`: also what the page shows of later events
-    and of removals is taken back.
+    `wheels`: some or all of the project's. `drop`: entries that go, since nothing says that there
+    are such wheels. `above`, which somebody was shown, is below the new generation. `force`: also
+    what the page shows of later events and of removals is taken back.
     """
-    files = {} if page is None else {name: file for name, file in page.entries.items() if name not in drop}
+    if page is None:
+        files = {}
+    else:
+        files = {name: file for name, file in page.entries.items() if name not in drop}
     removed = {file.filename: file for file in (page.removed or () if page else ())}
     spelled = {wheel_identity(name): name for name in (*files, *removed)}
     refused: dict[str, str] = {}
@@ -148,9 +162,12 @@ def updated(
                 removed[name] = File(filename=name, hashes=new.hashes)
         elif name in removed and not force:
             refused[name] = f"{name} was removed; its name stays taken"
-        # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets would be chance.
+        # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets
+        # would be chance.
         elif (before := spelled.setdefault(wheel_identity(name), name)) != name:
-            refused[name] = f"{name} is to installers the same wheel as {before}, which is or was in this index"
+            refused[name] = (
+                f"{name} is to installers the same wheel as {before}, which is or was in this index"
+            )
         elif old is not None and (old.event or 0) > (new.event or 0) and not force:
             pass  # a faster writer has shown a newer event
         elif old != new:
@@ -158,14 +175,24 @@ def updated(
             files[name] = new
             removed.pop(name, None)
     made = _assembled(page, project, files, removed, above)
-    same = page is not None and not changed and above <= page.generation and made.files == page.files
-    return Update(page if page is not None and same and made.versions == page.versions else made, refused)
+    same = (
+        page is not None and not changed and above <= page.generation and made.files == page.files
+    )
+    return Update(
+        page if page is not None and same and made.versions == page.versions else made, refused
+    )
 
 
 def _assembled(
-    page: ProjectPage | None, project: str, files: Mapping[str, File], removed: Mapping[str, File], above: int
+    page: ProjectPage | None,
+    project: str,
+    files: Mapping[str, File],
+    removed: Mapping[str, File],
+    above: int,
 ) -> ProjectPage:
-    ordered = sorted(files.values(), key=lambda each: (parse_wheel_name(each.filename)[1], each.filename))
+    ordered = sorted(
+        files.values(), key=lambda each: (parse_wheel_name(each.filename)[1], each.filename)
+    )
     return ProjectPage(
         meta=Meta(generation=max(0 if page is None else page.generation, above) + 1),
         name=project,
@@ -195,7 +222,8 @@ class ProjectNames(Model):
 
 
 class Catalogue(Model):
-    """The catalogue, for programs; small, however many wheels there are, and read by every publisher first.
+    """The catalogue, for programs; small, however many wheels there are, and read by every
+    publisher first.
 
     Only a project that is new to a group changes it.
     """
@@ -203,12 +231,16 @@ class Catalogue(Model):
     schema_version: Literal[3] = Field(default=3, alias="schema")
     groups: dict[str, tuple[str, ...]] = {}  # the projects of each group
     meta: ListMeta = ListMeta()
-    projects: tuple[ProjectName, ...] = ()  # all names, once, for clients that read PEP 691; follows from the groups
+    projects: tuple[
+        ProjectName, ...
+    ] = ()  # all names, once, for clients that read PEP 691; follows from the groups
     # The store whose conditional writes the first publish tried: the sha256 of its URL.
     tried: Sha256 | None = Field(default=None, alias="_tried")
 
     def render(self) -> bytes:
-        return Model.render(self.model_copy(update={"projects": ProjectNames.of(self.names).projects}))
+        return Model.render(
+            self.model_copy(update={"projects": ProjectNames.of(self.names).projects})
+        )
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -226,15 +258,20 @@ class Catalogue(Model):
         """The catalogue with these projects of a group; itself if it has them."""
         known = self.groups.get(group, ())
         both = tuple(sorted({*known, *names}))
-        return self if both == known else self.model_copy(update={"groups": {**self.groups, group: both}})
+        if both == known:
+            return self
+        return self.model_copy(update={"groups": {**self.groups, group: both}})
 
 
 def catalogue_schema() -> dict[str, Any]:
-    """The JSON schema of `catalog.json`, for programs that read it. A change that breaks them raises `schema`."""
+    """The JSON schema of `catalog.json`, for programs that read it. A change that breaks them
+    raises `schema`.
+    """
     return {
         **Catalogue.model_json_schema(by_alias=True),
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "The projects of each group; versions and files: whl/<group>/v1-json/<project>/index.json",
+        "title": "The projects of each group; versions and files: "
+        "whl/<group>/v1-json/<project>/index.json",
         "required": ["schema", "groups"],
     }
 
@@ -276,8 +313,12 @@ def project_html(page: ProjectPage) -> bytes:
 
 
 def generation_of(html: bytes, key: str) -> int:
-    """Which generation of the JSON page a project's HTML page shows; ForeignObjectError if it is not one of ours."""
-    found = re.search(rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE)
+    """Which generation of the JSON page a project's HTML page shows; ForeignObjectError if it is
+    not one of ours.
+    """
+    found = re.search(
+        rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE
+    )
     if found is None:
         raise foreign(key, "no generation")
     return int(found[1])
@@ -285,7 +326,10 @@ def generation_of(html: bytes, key: str) -> int:
 
 def list_html(title: str, names: Iterable[str], folder: str = "") -> bytes:
     """A list: of a group's projects (PEP 503), or of groups, whose own lists lie in `folder`."""
-    anchors = [f'<a href="{quote(name, safe="")}/{folder}">{escape(name)}</a><br>' for name in sorted(names)]
+    anchors = [
+        f'<a href="{quote(name, safe="")}/{folder}">{escape(name)}</a><br>'
+        for name in sorted(names)
+    ]
     return document(title, [], anchors)
 
 
@@ -306,13 +350,16 @@ def anchor(file: File, href: str | None) -> str:
     if file.requires_python is not None:
         attributes["data-requires-python"] = file.requires_python
     if file.core_metadata is not None:
-        # Not PEP 658's old name as well, which PEP 714 leaves open: pip 22.3 to 23.1 (Debian 12 has 23.0) read it, and
-        # refuse METADATA that spells the project in another way than the requirement (Jinja2 for jinja2).
+        # Not PEP 658's old name as well, which PEP 714 leaves open: pip 22.3 to 23.1 (Debian 12 has
+        # 23.0) read it, and refuse METADATA that spells the project in another way than the
+        # requirement (Jinja2 for jinja2).
         attributes["data-core-metadata"] = f"sha256={file.core_metadata.sha256}"
     if file.yanked is not False:
         attributes["data-yanked"] = "" if file.yanked is True else file.yanked
     # a line break must stay inside its line: pages are read back by lines
-    text = " ".join(f'{name}="{CONTROL.sub(" ", escape(value))}"' for name, value in attributes.items())
+    text = " ".join(
+        f'{name}="{CONTROL.sub(" ", escape(value))}"' for name, value in attributes.items()
+    )
     return f"<a {text}>{escape(file.filename)}</a><br>"
 
 
@@ -339,7 +386,8 @@ def document(title: str, head: list[str], body: list[str]) -> bytes:
 def _body(html: bytes, key: str) -> list[str]:
     try:
         lines = html.decode().split("\n")
-        start, end = lines.index("<body>"), lines.index("</body>")
+        start = lines.index("<body>")
+        end = lines.index("</body>")
     except ValueError as error:  # UnicodeDecodeError is one too
         raise foreign(key, "no body") from error
     if not (start + 1 < end and lines[start + 1].startswith("<h1>")):

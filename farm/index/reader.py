@@ -1,7 +1,8 @@
-"""An index as its users see it: over http(s), or from where it is stored. Reads only, bounded, without credentials.
+"""An index as its users see it: over http(s), or from where it is stored. Reads only, bounded,
+without credentials.
 
-Also what it says about a wheel: why it is withdrawn, and what was tested of it (`catalog.wheels.json`, which
-`farm site build` writes for programs such as `farm detect`).
+Also what it says about a wheel: why it is withdrawn, and what was tested of it
+(`catalog.wheels.json`, which `farm site build` writes for programs such as `farm detect`).
 """
 
 import contextlib
@@ -25,7 +26,9 @@ TIMEOUT_S = 60
 
 
 class Reader(Protocol):
-    """Objects of an index by their keys. A failure is an InfrastructureError, never an absent object."""
+    """Objects of an index by their keys. A failure is an InfrastructureError, never an absent
+    object.
+    """
 
     def get(self, key: str) -> bytes | None:
         """A page or another small object; None where there is none."""
@@ -38,7 +41,9 @@ class Reader(Protocol):
 
 
 def open_reader(url: str) -> Reader:
-    """Opens an index by the URL of its root: http(s)://, or whatever `farm.index.backends.open_store` takes."""
+    """Opens an index by the URL of its root: http(s)://, or whatever
+    `farm.index.backends.open_store` takes.
+    """
     if parts_of(url).scheme in {"http", "https"}:
         return _Http(url)
     return _Stored(open_store(url))
@@ -53,7 +58,9 @@ class _Stored:
         return None if found is None else found.data
 
     def digest(self, key: str) -> str | None:
-        return None if self.store.stat(key) is None else _digest(self.store.chunks(key))
+        if self.store.stat(key) is None:
+            return None
+        return _digest(self.store.chunks(key))
 
     def keys(self) -> list[str] | None:
         return list(self.store.list(""))
@@ -63,9 +70,14 @@ class _Http:
     def __init__(self, url: str) -> None:
         parts = parts_of(url)
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise UsageError("not the URL of an index's root", hint="https://host/path, without user name, ? and #")
+            raise UsageError(
+                "not the URL of an index's root",
+                hint="https://host/path, without user name, ? and #",
+            )
         # Blanks and letters beyond ASCII are sent encoded; what is encoded already stays so.
-        self.root = parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl().rstrip("/")
+        self.root = (
+            parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl().rstrip("/")
+        )
 
     def get(self, key: str) -> bytes | None:
         chunks = self._chunks(key)
@@ -86,10 +98,16 @@ class _Http:
         return None
 
     def _chunks(self, key: str) -> Iterator[bytes] | None:
-        """The object's bytes; None for 404. Where pages lie at keys that end in a slash, they are found there."""
+        """The object's bytes; None for 404. Where pages lie at keys that end in a slash, they are
+        found there.
+        """
         check_key(key)
-        # A web server answers the folder with its index.html; a bucket with `pages=slash` has the page at that key.
-        places = [key, key.removesuffix("index.html")] if key.endswith("/index.html") else [key]
+        # A web server answers the folder with its index.html; a bucket with `pages=slash` has the
+        # page at that key.
+        if key.endswith("/index.html"):
+            places = [key, key.removesuffix("index.html")]
+        else:
+            places = [key]
         for place in places:
             if (answer := _ask(f"{self.root}/{quote(place)}")) is not None:
                 return _content(answer)
@@ -111,7 +129,8 @@ def _ask(url: str) -> HTTPResponse | None:
 
 def _content(answer: HTTPResponse) -> Iterator[bytes]:
     """The bytes of an answer; an InfrastructureError where they are cut off."""
-    length, done = answer.headers.get("Content-Length", ""), 0
+    length = answer.headers.get("Content-Length", "")
+    done = 0
     with answer, _failures(answer.url):
         while chunk := answer.read(CHUNK):
             done += len(chunk)
@@ -127,15 +146,22 @@ def _failures(url: str) -> Iterator[None]:
     except urllib.error.HTTPError as error:
         error.close()
         # What urllib says of redirects without end has several lines.
-        reason = "redirects without end" if 300 <= error.code < 400 else error.reason
+        if 300 <= error.code < 400:
+            reason = "redirects without end"
+        else:
+            reason = error.reason
         hint = "it is read without credentials, and what is absent must be answered with 404"
         raise InfrastructureError(
-            f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint if error.code in {401, 403} else "run it again"
+            f"{url}: HTTP {error.code} {reason:.80}".rstrip(),
+            hint=hint if error.code in {401, 403} else "run it again",
         ) from error
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
         why = str(getattr(error, "reason", error))
         untrusted = "CERTIFICATE_VERIFY_FAILED" in why
-        hint = "a private authority's certificate is named by SSL_CERT_FILE" if untrusted else "run it again"
+        if untrusted:
+            hint = "a private authority's certificate is named by SSL_CERT_FILE"
+        else:
+            hint = "run it again"
         raise InfrastructureError(f"{url}: {why}", hint=hint) from error
 
 
@@ -163,7 +189,9 @@ class Test(BaseModel):
 
 
 class Standing(BaseModel):
-    """The site's word on a published wheel (`published, CPU part tested; GPU part not run`), and its smoke tests."""
+    """The site's word on a published wheel (`published, CPU part tested; GPU part not run`), and
+    its smoke tests.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -178,14 +206,20 @@ class _Document(BaseModel):
 
 def render(wheels: Mapping[str, Standing]) -> bytes:
     """`catalog.wheels.json` of wheels by their file names."""
-    return _Document(wheels=dict(sorted(wheels.items()))).model_dump_json(by_alias=True, indent=1).encode()
+    return (
+        _Document(wheels=dict(sorted(wheels.items())))
+        .model_dump_json(by_alias=True, indent=1)
+        .encode()
+    )
 
 
 def standing(reader: Reader, filename: str) -> Standing | None:
     """The last built site's statement about a wheel; None where it has none."""
     try:
         data = reader.get(KEY)
-        return None if data is None else _Document.model_validate_json(data).wheels.get(filename)
+        if data is None:
+            return None
+        return _Document.model_validate_json(data).wheels.get(filename)
     # What was tested is worth a word, but nobody's pip line depends on it.
     except (FarmError, ValidationError):
         return None
@@ -195,4 +229,6 @@ def withdrawn(file: File) -> str | None:
     """Why installers do not get a wheel: it was yanked. None: they do."""
     if file.yanked is False:
         return None
-    return short(f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked")
+    return short(
+        f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked"
+    )

@@ -1,8 +1,10 @@
-"""Writes every page from the records and events, which never change: the way back from anything; and checks them all.
+"""Writes every page from the records and events, which never change: the way back from anything;
+and checks them all.
 
-Costs a request for each record and event; publishing never needs it. Publishers may run meanwhile: pages change by
-compare and swap here too, and a page only ever gains what records and events say. `check` runs the same over a store
-that only notes what would be written: whatever would change is a problem. Besides, every wheel is hashed once.
+Costs a request for each record and event; publishing never needs it. Publishers may run meanwhile:
+pages change by compare and swap here too, and a page only ever gains what records and events say.
+`check` runs the same over a store that only notes what would be written: whatever would change is a
+problem. Besides, every wheel is hashed once.
 """
 
 import hashlib
@@ -15,10 +17,28 @@ from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
-from farm.index.layout import CATALOGUE, GROUPS, event_key, html_key, json_page_of, metadata_key, record_key, wheel_key
+from farm.index.layout import (
+    CATALOGUE,
+    GROUPS,
+    event_key,
+    html_key,
+    json_page_of,
+    metadata_key,
+    record_key,
+    wheel_key,
+)
 from farm.index.pages import Catalogue, ProjectPage, parse_catalogue, parse_page
 from farm.index.publish import Pages, check_store, delete_files, parse_names
-from farm.index.records import ForeignObjectError, State, Wheel, fold, parse_record, read_all, read_events, read_state
+from farm.index.records import (
+    ForeignObjectError,
+    State,
+    Wheel,
+    fold,
+    parse_record,
+    read_all,
+    read_events,
+    read_state,
+)
 from farm.index.signatures import expiring
 from farm.index.stores import Store, Stored
 
@@ -33,17 +53,19 @@ class Reconciled(NamedTuple):
 def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     """Makes every page what records and events say; one that is none of ours is written over.
 
-    `take_back`: also take off pages what no record or event says (any more): a yank, a removal, a wheel. Without it
-    such pages are a PublishRefusedError, and nothing is changed.
+    `take_back`: also take off pages what no record or event says (any more): a yank, a removal, a
+    wheel. Without it such pages are a PublishRefusedError, and nothing is changed.
     """
-    # One listing for all: what comes later is a publisher's, and each page is looked at again before it is written.
+    # One listing for all: what comes later is a publisher's, and each page is looked at again
+    # before it is written.
     present = frozenset(store.list(""))
     rebuild = Rebuild(store, read_all(store, present), present)
     lost = sorted(rebuild.taken_back())
     if lost and not take_back:
         raise PublishRefusedError(
             f"pages show what no record or event says any more: {'; '.join(lost)}",
-            hint="restore records/ and events/ from a backup, or take it off the pages: reconcile --take-back",
+            hint="restore records/ and events/ from a backup, or take it off the pages: reconcile "
+            "--take-back",
         )
     check_store(store)
     return rebuild.all()
@@ -53,10 +75,14 @@ class Rebuild:
     """All pages anew; `missing`: wheels without their files, which are on no page."""
 
     def __init__(self, store: Store, wheels: dict[str, Wheel], present: frozenset[str]) -> None:
-        self.store, self.present, self.wheels = store, present, wheels
+        self.store = store
+        self.present = present
+        self.wheels = wheels
         self.pages = Pages(store, exact=True)
         self.missing = {
-            name for name, each in wheels.items() if each.state.removed is None and len(self._files(name)) < 2
+            name
+            for name, each in wheels.items()
+            if each.state.removed is None and len(self._files(name)) < 2
         }
         self.places = sorted(place for key in present if (place := json_page_of(key)) is not None)
 
@@ -68,12 +94,16 @@ class Rebuild:
         for group, project in self.places:
             page = self.pages.page(group, project)
             for file in page.ever if page else ():
-                wheel, gone = self.wheels.get(file.filename), page and file in (page.removed or ())
+                wheel = self.wheels.get(file.filename)
+                gone = page and file in (page.removed or ())
                 if wheel is None and self.store.get(record_key(file.filename)) is None:
                     yield f"{file.filename}, which has no record"
                 if wheel is None or (not gone and (file.event or 0) <= wheel.state.number):
                     continue
-                state = wheel.state if wheel.state.removed is not None else read_state(self.store, file.filename)
+                if wheel.state.removed is not None:
+                    state = wheel.state
+                else:
+                    state = read_state(self.store, file.filename)
                 if gone and state.removed is None:
                     yield f"the removal of {file.filename}"
                 elif (file.event or 0) > state.number:
@@ -89,7 +119,8 @@ class Rebuild:
         for group, project in self.places:
             page = self.pages.page(group, project)
             if page is not None and page.name == project:
-                # Of which no record is left: its page stays, empty, so that installers get no 404 as an answer.
+                # Of which no record is left: its page stays, empty, so that installers get no 404
+                # as an answer.
                 listed[group].setdefault(project, [])
         known = {group: sorted(projects) for group, projects in sorted(listed.items()) if projects}
         for group in known:
@@ -107,11 +138,17 @@ class Rebuild:
     def _rest(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
         """The wheels of a page that were published since ours were read."""
         for name in page.entries:
-            if name not in self.missing and (name in self.wheels or record_key(name) in self.present):
+            if name not in self.missing and (
+                name in self.wheels or record_key(name) in self.present
+            ):
                 continue  # it is ours, or has a record that cannot be read
             found = self.store.get(record_key(name))
-            if found is not None and all(self.store.stat(key) for key in (wheel_key(name), metadata_key(name))):
-                yield Wheel(parse_record(found.data, record_key(name)), read_state(self.store, name))
+            if found is not None and all(
+                self.store.stat(key) for key in (wheel_key(name), metadata_key(name))
+            ):
+                yield Wheel(
+                    parse_record(found.data, record_key(name)), read_state(self.store, name)
+                )
 
     def _catalogue(self, known: Mapping[str, Iterable[str]]) -> None:
         """The catalogue of what was written, and of what a publisher added meanwhile."""
@@ -121,7 +158,11 @@ class Rebuild:
             made = before.model_copy(update={"groups": {}})
             for group in sorted({*before.groups, *known}):
                 own = set(known.get(group, ()))
-                since = {one for one in before.groups.get(group, ()) if one not in own and self.pages.page(group, one)}
+                since = {
+                    one
+                    for one in before.groups.get(group, ())
+                    if one not in own and self.pages.page(group, one)
+                }
                 made = made.having(group, own | since) if own | since else made
             return made.render()
 
@@ -132,8 +173,8 @@ class Rebuild:
 class Problem:
     """A promise not kept, and the object that makes it.
 
-    `broken`: a client can trip over it. Else a publish did not finish: running it again completes it, and until then
-    clients see the state before.
+    `broken`: a client can trip over it. Else a publish did not finish: running it again completes
+    it, and until then clients see the state before.
     """
 
     key: str
@@ -144,11 +185,15 @@ class Problem:
 def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
     """Every problem of the index; an empty list means that all promises are kept.
 
-    Pages are read one after another: a publish that runs meanwhile may show up as a problem. Signatures are not
-    verified here (`farm.index.signatures`), but those that expire soon are named; `now` is the clock's for None.
+    Pages are read one after another: a publish that runs meanwhile may show up as a problem.
+    Signatures are not verified here (`farm.index.signatures`), but those that expire soon are
+    named; `now` is the clock's for None.
     """
     ends = expiring(store, now or datetime.now(UTC))
-    return [*_Walk(store).problems(), *(Problem(key, what, broken=late) for key, what, late in ends)]
+    return [
+        *_Walk(store).problems(),
+        *(Problem(key, what, broken=late) for key, what, late in ends),
+    ]
 
 
 class Trial:
@@ -163,7 +208,9 @@ class Trial:
         return getattr(self.store, name)
 
     def get(self, key: str) -> Stored | None:
-        return Stored(self.noted[key], "") if key in self.noted else self.store.get(key)
+        if key in self.noted:
+            return Stored(self.noted[key], "")
+        return self.store.get(key)
 
     def create(self, key: str, data: bytes | Path, **_: object) -> bool:
         return self.get(key) is None and self.replace(key, data)
@@ -185,7 +232,8 @@ class _Walk:
         self.states: dict[str, State] = {}
         self.wheels: dict[str, Wheel] = {}
         self.pages: dict[tuple[str, str], ProjectPage] = {}
-        self.catalogue, self.groups = Catalogue(), set[str]()
+        self.catalogue = Catalogue()
+        self.groups = set[str]()
 
     def problems(self) -> Iterator[Problem]:
         # Records and events first: what pages must show follows from them.
@@ -247,7 +295,10 @@ class _Walk:
         self.pages[place] = page
         for file in page.files:
             metadata = file.core_metadata.sha256 if file.core_metadata else ""
-            promised = {wheel_key(file.filename): file.hashes.sha256, metadata_key(file.filename): metadata}
+            promised = {
+                wheel_key(file.filename): file.hashes.sha256,
+                metadata_key(file.filename): metadata,
+            }
             for each, digest in promised.items():
                 if each in self.present and self._digest(each) not in {digest, None}:
                     yield Problem(key, f"{each} has other bytes than promised", broken=True)
@@ -270,9 +321,12 @@ class _Walk:
         group = parts[1] if len(parts) > 2 else ""
         place = json_page_of(key) or (group, parts[-2] if group else "")
         if key == CATALOGUE:
-            shown, wanted = parse_catalogue(before).groups, parse_catalogue(after).groups
+            shown = parse_catalogue(before).groups
+            wanted = parse_catalogue(after).groups
             for each in sorted({*shown, *wanted}):
-                yield from _names(key, {*shown.get(each, ())}, {*wanted.get(each, ())}, where=f" in {each}")
+                yield from _names(
+                    key, {*shown.get(each, ())}, {*wanted.get(each, ())}, where=f" in {each}"
+                )
         elif before is None:
             # The catalogue and the list of groups come last: what they promise was there.
             if len(parts) == 5:
@@ -287,14 +341,19 @@ class _Walk:
             if page is None or before != pages.project_html(page):
                 last = page.generation if page else pages.generation_of(after, key)
                 generation = pages.generation_of(before, key)
-                late, what = generation < last, f"shows generation {generation} of {last}"
-                yield Problem(key, what if late else "shows other files than its JSON page", broken=not late)
+                late = generation < last
+                what = f"shows generation {generation} of {last}"
+                yield Problem(
+                    key, what if late else "shows other files than its JSON page", broken=not late
+                )
         else:
             yield from _names(key, parse_names(before, key), parse_names(after, key))
 
     def _of_page(self, key: str, before: ProjectPage, after: ProjectPage) -> Iterator[Problem]:
         for name in sorted({*before.entries, *after.entries}):
-            old, new, wheel = before.entries.get(name), after.entries.get(name), self.wheels.get(name)
+            old = before.entries.get(name)
+            new = after.entries.get(name)
+            wheel = self.wheels.get(name)
             number = wheel.state.number if wheel else 0
             if old is None and new is not None:
                 yield Problem(key, f"does not list {name} yet", broken=False)
@@ -307,7 +366,11 @@ class _Walk:
             elif old != new:
                 yield Problem(key, f"{name} is not as its record and events say", broken=True)
         if before.entries == after.entries and before != after:
-            yield Problem(key, "lists other versions or removed wheels than its files, records and events", broken=True)
+            yield Problem(
+                key,
+                "lists other versions or removed wheels than its files, records and events",
+                broken=True,
+            )
 
 
 def _names(key: str, shown: set[str], names: set[str], where: str = "") -> Iterator[Problem]:

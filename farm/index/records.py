@@ -1,8 +1,9 @@
-"""Records and events, from which all pages follow: records claim names, events say what happened later.
+"""Records and events, from which all pages follow: records claim names, events say what happened
+later.
 
-A record is created once and says for ever which bytes a name stands for. `events/<wheel>/<n>.json` are counted from 1;
-the state of a wheel is the fold of its events. Pages say which event they show, so that a slow writer never puts an
-older state over a newer one.
+A record is created once and says for ever which bytes a name stands for. `events/<wheel>/<n>.json`
+are counted from 1; the state of a wheel is the fold of its events. Pages say which event they show,
+so that a slow writer never puts an older state over a newer one.
 """
 
 import hashlib
@@ -12,7 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.yamlfile import first_fault
@@ -37,7 +45,9 @@ class ForeignObjectError(InfrastructureError):
 
 
 class Model(BaseModel):
-    """A model of stored data, checked when read; unknown keys are refused, since writing would lose them."""
+    """A model of stored data, checked when read; unknown keys are refused, since writing would lose
+    them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -48,7 +58,8 @@ class Model(BaseModel):
 class Record(Model):
     """The claim on a name.
 
-    `groups`: where the wheel is listed. `provenance`: where it comes from; small: digests of its plan and reports.
+    `groups`: where the wheel is listed. `provenance`: where it comes from; small: digests of its
+    plan and reports.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -70,7 +81,9 @@ class Record(Model):
 
 
 def _printable(text: str) -> str:
-    if not text.isprintable():  # pip shows the reason of a yank as it is: no escape sequences, no other direction
+    if (
+        not text.isprintable()
+    ):  # pip shows the reason of a yank as it is: no escape sequences, no other direction
         raise ValueError("not one line of printable text")
     return text
 
@@ -123,7 +136,8 @@ def compact(document: object) -> bytes:
 def foreign(key: str, why: str) -> ForeignObjectError:
     return ForeignObjectError(
         f"{key} in the index is not of this farm ({why})",
-        hint="nothing was written over it; if an older farm made it: farm index reconcile; else find out who did",
+        hint="nothing was written over it; if an older farm made it: farm index reconcile; else "
+        "find out who did",
     )
 
 
@@ -132,7 +146,9 @@ def parse(model: type[_Model], data: bytes, key: str) -> _Model:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        raise foreign(key, f"{error.error_count()} errors, the first: {first_fault(error)}") from error
+        raise foreign(
+            key, f"{error.error_count()} errors, the first: {first_fault(error)}"
+        ) from error
 
 
 def parse_record(data: bytes, key: str) -> Record:
@@ -150,14 +166,20 @@ def read_record(store: Store, filename: str) -> Record:
         raise UsageError(str(error)) from error
     found = store.get(record_key(filename))
     if found is None:
-        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
+        raise UsageError(
+            f"{filename} is not in the index",
+            hint="`farm index check` and catalog.json list what is",
+        )
     return parse_record(found.data, record_key(filename))
 
 
 def read_events(store: Store, target: str) -> list[Event]:
-    """All events about a wheel, the oldest first; ForeignObjectError if one is not ours, or not about the target."""
+    """All events about a wheel, the oldest first; ForeignObjectError if one is not ours, or not
+    about the target.
+    """
     found: list[Event] = []
-    # Numbers have no gaps, since each is created only if it is free: the first that is missing ends the list.
+    # Numbers have no gaps, since each is created only if it is free: the first that is missing ends
+    # the list.
     while (stored := store.get(event_key(target, len(found) + 1))) is not None:
         found.append(_event(stored, target, len(found) + 1))
     return found
@@ -172,12 +194,16 @@ def read_wheel(store: Store, filename: str) -> Wheel:
 
 
 def read_all(store: Store, present: Iterable[str]) -> dict[str, Wheel]:
-    """Every wheel of which `present` has the record; ForeignObjectError if a record or event is not ours."""
+    """Every wheel of which `present` has the record; ForeignObjectError if a record or event is not
+    ours.
+    """
     keys = sorted(key for key in present if key.startswith("records/"))
     targets = {key.split("/")[1] for key in present if key.startswith("events/")}
     with ThreadPoolExecutor(READERS) as pool:
         records = list(pool.map(lambda key: _listed_record(store, key), keys))
-        states = dict(zip(targets, pool.map(lambda target: read_state(store, target), targets), strict=True))
+        states = dict(
+            zip(targets, pool.map(lambda target: read_state(store, target), targets), strict=True)
+        )
     return {each.filename: Wheel(each, states.get(each.filename, State())) for each in records}
 
 
@@ -192,7 +218,9 @@ def _event(stored: Stored, target: str, number: int) -> Event:
     key = event_key(target, number)
     event = parse(Event, stored.data, key)
     if (event.target, event.number) != (target, number):
-        raise ForeignObjectError(f"{key} in the index is event {event.number} of {event.target:.200}")
+        raise ForeignObjectError(
+            f"{key} in the index is event {event.number} of {event.target:.200}"
+        )
     return event
 
 
@@ -213,21 +241,30 @@ def fold(events: Sequence[Event]) -> State:
     return state
 
 
-def add_event(store: Store, target: str, kind: Kind, reason: str, *, group: str | None = None) -> State:
+def add_event(
+    store: Store, target: str, kind: Kind, reason: str, *, group: str | None = None
+) -> State:
     """The state with the new event; without one if that is the state already."""
     events = read_events(store, target)
     while len(events) < MAX_EVENTS:
-        number, at = len(events) + 1, datetime.now(UTC).isoformat()
+        number = len(events) + 1
+        at = datetime.now(UTC).isoformat()
         try:
-            event = Event(number=number, kind=kind, target=target, reason=reason, time=at, group=group)
+            event = Event(
+                number=number, kind=kind, target=target, reason=reason, time=at, group=group
+            )
         except ValidationError as error:
-            raise UsageError("the reason must be one line of at most 500 printable characters") from error
-        now, after = fold(events), fold([*events, event])
+            raise UsageError(
+                "the reason must be one line of at most 500 printable characters"
+            ) from error
+        now = fold(events)
+        after = fold([*events, event])
         # The event would change nothing but the count; nothing comes after `remove`.
         if after == now._replace(number=number) or now.removed is not None:
             return now
         key = event_key(target, number)
-        # The number is a claim: of two writers one gets it, the other reads that event and decides anew.
+        # The number is a claim: of two writers one gets it, the other reads that event and decides
+        # anew.
         if store.create(key, event.render(), content_type="application/json"):
             return after
         events.append(_event(there(store, key), target, number))
@@ -235,8 +272,12 @@ def add_event(store: Store, target: str, kind: Kind, reason: str, *, group: str 
 
 
 def there(store: Store, key: str) -> Stored:
-    """The object at a key that could not be created: someone else's, or ours with the answer lost."""
+    """The object at a key that could not be created: someone else's, or ours with the answer
+    lost.
+    """
     stored = store.get(key)
     if stored is None:
-        raise InfrastructureError(f"{store.url(key)} was refused as existing and is absent: the store is inconsistent")
+        raise InfrastructureError(
+            f"{store.url(key)} was refused as existing and is absent: the store is inconsistent"
+        )
     return stored

@@ -1,12 +1,12 @@
 """A store in a bucket of AWS S3 or of a server that speaks its protocol.
 
-Conditions are S3's own: `If-None-Match: *` and `If-Match` on PutObject. A server may ignore them, so the first
-publish tries them out (`farm.index.publish.check_store`).
+Conditions are S3's own: `If-None-Match: *` and `If-Match` on PutObject. A server may ignore them,
+so the first publish tries them out (`farm.index.publish.check_store`).
 
-botocore would hide its retries, and a retried conditional write gets 412 for its own success; so requests with
-conditions are retried here, bounded, with full jitter, and after a retry the object is read back and compared. The
-checksums that botocore adds by itself travel over https as a trailer that Ceph and others refuse, so only those are
-sent that S3 always had.
+botocore would hide its retries, and a retried conditional write gets 412 for its own success; so
+requests with conditions are retried here, bounded, with full jitter, and after a retry the object
+is read back and compared. The checksums that botocore adds by itself travel over https as a trailer
+that Ceph and others refuse, so only those are sent that S3 always had.
 """
 
 import base64
@@ -36,7 +36,15 @@ from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.base.hashes import sha256_and_size
 from farm.base.temporary import temporary_folder
 from farm.index.layout import from_folder, to_folder
-from farm.index.stores import MAX_GET, Progress, Stat, Stored, check_discardable, check_key, file_chunks
+from farm.index.stores import (
+    MAX_GET,
+    Progress,
+    Stat,
+    Stored,
+    check_discardable,
+    check_key,
+    file_chunks,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -59,17 +67,38 @@ _CONFIG = Config(
 # for transfers in parts, which have no conditions
 _PATIENT = Config(retries={"total_max_attempts": TRIES, "mode": "standard"})
 _AWS = re.compile(r"\.(amazonaws\.com(\.cn)?|api\.aws)$")
-# S3's error codes (API reference, "Error responses") that are worth another try, whatever the status.
-_RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
-_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; or aws sso login"
-_REGION = "the bucket is in another region: end the store's URL with region={}; endpoint_url is that region's"
+# S3's error codes (API reference, "Error responses") that are worth another try, whatever the
+# status.
+_RETRY_CODES = {
+    "BadDigest",
+    "IncompleteBody",
+    "RequestTimeout",
+    "SlowDown",
+    "XAmzContentSHA256Mismatch",
+}
+_CREDENTIALS = (
+    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; or aws "
+    "sso login"
+)
+_REGION = (
+    "the bucket is in another region: end the store's URL with region={}; endpoint_url is "
+    "that region's"
+)
 _MISTAKES = {
     "NoSuchBucket": "there is no such bucket: create it first (docs/index-stores.md), or correct the name",
     **dict.fromkeys(
-        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"), _CREDENTIALS
+        (
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+            "ExpiredToken",
+            "InvalidToken",
+            "AuthFailure",
+        ),
+        _CREDENTIALS,
     ),
     **dict.fromkeys(
-        ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"), _REGION
+        ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
+        _REGION,
     ),
 }
 """Codes of mistakes in the configuration, and what to do."""
@@ -81,19 +110,28 @@ _NO_CREDENTIALS = (
     aws.TokenRetrievalError,
 )
 _ADDRESS = (
-    "is endpoint_url the address of the store's API (https:// in place of http://?), not of a console or web server?"
+    "is endpoint_url the address of the store's API (https:// in place of http://?), not of a "
+    "console or web server?"
 )
-_POLICY = "do the bucket's policy and quota, or a proxy before the store, allow this (s3:{})? (docs/index-stores.md)"
+_POLICY = (
+    "do the bucket's policy and quota, or a proxy before the store, allow this (s3:{})? "
+    "(docs/index-stores.md)"
+)
 _TODO = {
     **dict.fromkeys((404, 405, 501), _ADDRESS),
     **dict.fromkeys((401, 403), _POLICY),
     413: "a proxy before the store bounds what is sent: client_max_body_size 0; (nginx), for one",
 }
 """Hints for other answers, by status."""
-# What a policy calls the operations that have another name there; reads of what is absent need a right of their own.
+# What a policy calls the operations that have another name there; reads of what is absent need a
+# right of their own.
 _RIGHTS = {"ListObjectsV2": "ListBucket"}
-_RIGHTS |= dict.fromkeys(("GetObject", "HeadObject"), "GetObject, and s3:ListBucket for what is absent")
-_RIGHTS |= dict.fromkeys(("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "PutObject")
+_RIGHTS |= dict.fromkeys(
+    ("GetObject", "HeadObject"), "GetObject, and s3:ListBucket for what is absent"
+)
+_RIGHTS |= dict.fromkeys(
+    ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "PutObject"
+)
 
 _T = TypeVar("_T")
 
@@ -101,8 +139,9 @@ _T = TypeVar("_T")
 class S3Store:
     """Objects below `prefix` in `bucket`, which must exist.
 
-    `endpoint_url`: the server; None for AWS. `region`: None for the environment's, or us-east-1. `slash`: pages are at
-    keys that end in a slash (`farm.index.layout.to_folder`). `encryption`: headers that each upload carries.
+    `endpoint_url`: the server; None for AWS. `region`: None for the environment's, or us-east-1.
+    `slash`: pages are at keys that end in a slash (`farm.index.layout.to_folder`). `encryption`:
+    headers that each upload carries.
     """
 
     def __init__(
@@ -130,7 +169,8 @@ class S3Store:
             self.patient: S3Client = session.client("s3", **where, config=_CONFIG.merge(_PATIENT))
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"no client for s3://{bucket}: {error}") from error
-        # AWS redirects between its regions, which botocore follows. AWS_ENDPOINT_URL may name another store, too.
+        # AWS redirects between its regions, which botocore follows. AWS_ENDPOINT_URL may name
+        # another store, too.
         if not _AWS.search(urlsplit(self.client.meta.endpoint_url).hostname or ""):
             self.client.meta.events.register("before-parse.s3", self._check_spoken)
 
@@ -143,17 +183,23 @@ class S3Store:
             with contextlib.closing(answer["Body"]) as body:
                 # Before reading: the object may be anything that somebody put into the bucket.
                 if answer["ContentLength"] > MAX_GET:
-                    raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page or record")
+                    raise InfrastructureError(
+                        f"{self.url(key)} is over {MAX_GET} bytes: no page or record"
+                    )
                 return Stored(body.read(), answer["ETag"])
 
         return self._if_there(key, once)
 
     def stat(self, key: str) -> Stat | None:
         answer = self._head(key)
-        return None if answer is None else Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
+        if answer is None:
+            return None
+        return Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
 
     def _head(self, key: str) -> Mapping[str, Any] | None:
-        return self._if_there(key, lambda: self.client.head_object(Bucket=self.bucket, Key=self.full(key)))
+        return self._if_there(
+            key, lambda: self.client.head_object(Bucket=self.bucket, Key=self.full(key))
+        )
 
     def _if_there(self, key: str, ask: Callable[[], _T]) -> _T | None:
         def once() -> _T | None:
@@ -170,7 +216,9 @@ class S3Store:
         # A file: a transfer that is cut off goes on where it ended.
         with temporary_folder("farm-get-") as folder:
             with self.failures(key):
-                self.patient.download_file(self.bucket, self.full(key), str(folder / "object"), Config=_PARTS)
+                self.patient.download_file(
+                    self.bucket, self.full(key), str(folder / "object"), Config=_PARTS
+                )
             yield from file_chunks(folder / "object")
 
     def create(
@@ -182,18 +230,28 @@ class S3Store:
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        # Created objects never change, so caches may keep them for good; pages (`replace`) are asked for each time.
-        headers = {**self.encryption, "ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
+        # Created objects never change, so caches may keep them for good; pages (`replace`) are
+        # asked for each time.
+        headers = {
+            **self.encryption,
+            "ContentType": content_type,
+            "CacheControl": "max-age=31536000, immutable",
+        }
         digest, size = _measured(data)
         if sha256 not in {None, digest}:
             raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
         if isinstance(data, Path) and size > MAX_PUT:
-            return self._put_parts(key, data, Stat(size, digest), headers, progress or (lambda _done: None))
-        created = self._put(key, data, Stat(size, digest), {**headers, "IfNoneMatch": "*"}, progress)
+            return self._put_parts(
+                key, data, Stat(size, digest), headers, progress or (lambda _done: None)
+            )
+        created = self._put(
+            key, data, Stat(size, digest), {**headers, "IfNoneMatch": "*"}, progress
+        )
         if not created and self.stat(key) is None:
             raise InfrastructureError(
                 f"{self.url(key)} was refused as existing (412) and is not there",
-                hint="a proxy before the store may have answered; the same command can be run again",
+                hint="a proxy before the store may have answered; the same command can be run "
+                "again",
             )
         return created
 
@@ -224,7 +282,9 @@ class S3Store:
 
     def clock(self) -> datetime | None:
         """The `Date` of an answer."""
-        ask = partial(self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix, MaxKeys=1)
+        ask = partial(
+            self.client.list_objects_v2, Bucket=self.bucket, Prefix=self.prefix, MaxKeys=1
+        )
         date = self.again("", ask)["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return parsedate_to_datetime(date or "").astimezone(UTC)
@@ -241,17 +301,25 @@ class S3Store:
         return self.prefix + (to_folder(key) if self.slash else key)
 
     def discard(self, key: str) -> None:
-        self.again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self.full(check_discardable(key))))
+        self.again(
+            key,
+            lambda: self.client.delete_object(
+                Bucket=self.bucket, Key=self.full(check_discardable(key))
+            ),
+        )
 
-    def _put_parts(self, key: str, path: Path, what: Stat, headers: dict[str, Any], progress: Progress) -> bool:
+    def _put_parts(
+        self, key: str, path: Path, what: Stat, headers: dict[str, Any], progress: Progress
+    ) -> bool:
         """Stores a large file in parts.
 
-        Without a condition, which not every server keeps at the end of such an upload: the record of the wheel makes
-        sure that the key stands for these bytes alone.
+        Without a condition, which not every server keeps at the end of such an upload: the record
+        of the wheel makes sure that the key stands for these bytes alone.
         """
         if self.stat(key) is not None:
             return False
-        lock, done = threading.Lock(), 0
+        lock = threading.Lock()
+        done = 0
 
         def moved(count: int) -> None:
             nonlocal done
@@ -262,17 +330,27 @@ class S3Store:
         extra = {**headers, "Metadata": {SHA256: what.sha256}}
         with self.failures(key):
             try:
-                self.patient.upload_file(str(path), self.bucket, self.full(key), extra, moved, _PARTS)
+                self.patient.upload_file(
+                    str(path), self.bucket, self.full(key), extra, moved, _PARTS
+                )
             except S3UploadFailedError as error:  # it hides which of S3's errors it was
                 raise error.__context__ or error from error
         if self.stat(key) != what:
-            raise InfrastructureError(f"{self.url(key)} was stored in parts and does not hold what was sent")
+            raise InfrastructureError(
+                f"{self.url(key)} was stored in parts and does not hold what was sent"
+            )
         return True
 
     def _put(
-        self, key: str, data: bytes | Path, what: Stat, headers: dict[str, Any], progress: Progress | None = None
+        self,
+        key: str,
+        data: bytes | Path,
+        what: Stat,
+        headers: dict[str, Any],
+        progress: Progress | None = None,
     ) -> bool:
-        digest, tries = what.sha256 or "", 0
+        digest = what.sha256 or ""
+        tries = 0
 
         def once() -> bool:
             nonlocal tries
@@ -292,7 +370,8 @@ class S3Store:
             except ClientError as error:
                 # If-Match on nothing may give 404.
                 if _status(error) == 412 or ("IfMatch" in headers and _absent(error)):
-                    # The first 412 is another's object. After a retry it may be our own, whose answer was lost.
+                    # The first 412 is another's object. After a retry it may be our own, whose
+                    # answer was lost.
                     return tries > 1 and self.stat(key) == what
                 raise
             if progress is not None:
@@ -312,13 +391,17 @@ class S3Store:
                 reraise=True,
             )(once)
 
-    def _check_spoken(self, response_dict: dict[str, Any], operation_model: Any, **_: object) -> None:
+    def _check_spoken(
+        self, response_dict: dict[str, Any], operation_model: Any, **_: object
+    ) -> None:
         """Refuses answers that no S3 server gives: a web server or a login page, which is none.
 
-        botocore would ask for the region of a bucket that is redirected, be redirected, ask again without end; and it
-        reads a web page as a listing without objects.
+        botocore would ask for the region of a bucket that is redirected, be redirected, ask again
+        without end; and it reads a web page as a listing without objects.
         """
-        status, headers, operation = response_dict["status_code"], response_dict["headers"], operation_model.name
+        status = response_dict["status_code"]
+        headers = response_dict["headers"]
+        operation = operation_model.name
         body = response_dict["body"]  # of an object: a stream
         wrong = status in {301, 302, 303, 307, 308} and "x-amz-bucket-region" not in headers
         if status == 200 and operation in {"GetObject", "HeadObject"}:
@@ -341,7 +424,9 @@ class S3Store:
         try:
             yield
         except _NO_CREDENTIALS as error:
-            raise UsageError(f"no credentials for {where}: {type(error).__name__}", hint=_CREDENTIALS) from error
+            raise UsageError(
+                f"no credentials for {where}: {type(error).__name__}", hint=_CREDENTIALS
+            ) from error
         except ClientError as error:
             raise _explained(where, error) from error
         except aws.SSLError as error:
@@ -355,20 +440,25 @@ class S3Store:
 
 
 def _explained(where: str, error: ClientError) -> FarmError:
-    code, status = error.response.get("Error", {}).get("Code", ""), _status(error)
+    code = error.response.get("Error", {}).get("Code", "")
+    status = _status(error)
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if code in {"", str(status)}:  # something else than a store gave it
         code = http.client.responses.get(status, "")
     what = f"{where}: the store answered {status} {code:.60}"
     if code in _MISTAKES:
-        region = headers.get("x-amz-bucket-region") or str(error.response["Error"].get("Region", "NAME"))
+        region = headers.get("x-amz-bucket-region") or str(
+            error.response["Error"].get("Region", "NAME")
+        )
         return UsageError(what, hint=_MISTAKES[code].format(f"{region:.60}"))
     if code == "RequestTimeTooSkewed":
         theirs = headers.get("date", "not said")
         hint = f"this machine's clock is wrong (the store's: {theirs}): timedatectl set-ntp true"
         return InfrastructureError(what, hint=hint)
     right = _RIGHTS.get(error.operation_name, error.operation_name)
-    return InfrastructureError(what, hint=_TODO.get(status, "the same command can be run again").format(right))
+    return InfrastructureError(
+        what, hint=_TODO.get(status, "the same command can be run again").format(right)
+    )
 
 
 def _measured(data: bytes | Path) -> tuple[str, int]:
@@ -390,9 +480,16 @@ def _absent(error: ClientError) -> bool:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """May the same call work a moment later? 409 is S3's "another conditional write is under way"."""
+    """May the same call work a moment later? 409 is S3's "another conditional write is under
+    way".
+    """
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code")
         return _status(error) in {408, 409, 429} or _status(error) >= 500 or code in _RETRY_CODES
-    lost = aws.ConnectionError | aws.HTTPClientError | aws.IncompleteReadError | aws.ResponseStreamingError
+    lost = (
+        aws.ConnectionError
+        | aws.HTTPClientError
+        | aws.IncompleteReadError
+        | aws.ResponseStreamingError
+    )
     return isinstance(error, lost)

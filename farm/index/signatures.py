@@ -1,18 +1,21 @@
-"""Signs an index as it is, and verifies one: a repository of The Update Framework (TUF) beside it, below `tuf/`.
+"""Signs an index as it is, and verifies one: a repository of The Update Framework (TUF) beside it,
+below `tuf/`.
 
-A step of its own, at the end of a batch or by a schedule: publishing knows nothing of signatures and needs no key. The
-root key is kept offline and signs `tuf/<n>.root.json` alone, counted from 1: which keys may sign the index (TUF's roles
-targets, snapshot and timestamp alike). Each root is signed by the root key of the one before too, so that a user who
-has an old one is led to the newest.
+A step of its own, at the end of a batch or by a schedule: publishing knows nothing of signatures
+and needs no key. The root key is kept offline and signs `tuf/<n>.root.json` alone, counted from 1:
+which keys may sign the index (TUF's roles targets, snapshot and timestamp alike). Each root is
+signed by the root key of the one before too, so that a user who has an old one is led to the
+newest.
 
-Targets are all pages, with their hashes, and all wheels, with those that the pages say; what a page does not say is in
-a record whose hash is on the page. Signatures expire, so that nobody can show an old state for ever. Versions are
-milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
+Targets are all pages, with their hashes, and all wheels, with those that the pages say; what a page
+does not say is in a record whose hash is on the page. Signatures expire, so that nobody can show an
+old state for ever. Versions are milliseconds since 1970, or one more than the last: they grow even
+after a backup was restored.
 
-Users verify with nothing but a trusted root and the index's URL. TUF's client follows the root keys and refuses what is
-expired or older than what it saw before (a roll-back): it keeps that in a folder. Then every page is compared with the
-signed digests, and pages that nobody signed are named: all of them where the store can be listed; over http, those of
-every name that the index knows.
+Users verify with nothing but a trusted root and the index's URL. TUF's client follows the root keys
+and refuses what is expired or older than what it saw before (a roll-back): it keeps that in a
+folder. Then every page is compared with the signed digests, and pages that nobody signed are named:
+all of them where the store can be listed; over http, those of every name that the index knows.
 """
 
 import hashlib
@@ -39,7 +42,12 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Tar
 from tuf.api.serialization import DeserializationError
 from tuf.ngclient import FetcherInterface, Updater
 
-from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.errors import (
+    InfrastructureError,
+    PublishRefusedError,
+    UsageError,
+    VerificationFailedError,
+)
 from farm.base.temporary import temporary_folder
 from farm.index.layout import (
     CATALOGUE,
@@ -60,23 +68,34 @@ from farm.index.reader import Reader
 from farm.index.records import READERS, ForeignObjectError, foreign
 from farm.index.stores import SCRATCH, Store, Stored
 
-DAYS, ROOT_DAYS = 30, 365
+DAYS = 30
+ROOT_DAYS = 365
 """How long a signature counts, and a root."""
-BEHIND, AHEAD = timedelta(hours=1), timedelta(days=1)
-"""How far a clock may be behind and ahead of the store's, or of the newest signature where the store has none."""
-SIGNATURE_WARNING, ROOT_WARNING = timedelta(days=10), timedelta(days=60)
-"""How long before their end they are reported: a weekly schedule failed once then; the root's key is offline."""
+BEHIND = timedelta(hours=1)
+AHEAD = timedelta(days=1)
+"""How far a clock may be behind and ahead of the store's, or of the newest signature where the
+store has none.
+"""
+SIGNATURE_WARNING = timedelta(days=10)
+ROOT_WARNING = timedelta(days=60)
+"""How long before their end they are reported: a weekly schedule failed once then; the root's key
+is offline.
+"""
 TIMESTAMP = "tuf/timestamp.json"
 _BASE = "index:"
 _HINT = "openssl genpkey -algorithm ed25519 -out FILE; openssl pkey -in FILE -pubout -out FILE.pub"
 
 
 def load_signer(where: str | Path) -> CryptoSigner:
-    """The private key in a PEM file, or in a variable as `env:NAME`; UsageError, without its text, if there is none."""
+    """The private key in a PEM file, or in a variable as `env:NAME`; UsageError, without its text,
+    if there is none.
+    """
     try:
         return CryptoSigner(load_pem_private_key(_pem(where), password=None))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{where} holds no private key in PEM without a password", hint=_HINT) from error
+        raise UsageError(
+            f"{where} holds no private key in PEM without a password", hint=_HINT
+        ) from error
 
 
 def load_public(path: Path) -> SSlibKey:
@@ -92,8 +111,13 @@ def _pem(where: str | Path) -> bytes:
     if name != str(where):
         if os.environ.get(name):
             return os.environ[name].encode()
-        hint = "set it to the text of the private key, or sign where it is set: publishing needs no key"
-        raise UsageError(f"the signing key is to be in the variable {name}, and it is not set", hint=hint)
+        hint = (
+            "set it to the text of the private key, or sign where it is set: publishing needs "
+            "no key"
+        )
+        raise UsageError(
+            f"the signing key is to be in the variable {name}, and it is not set", hint=hint
+        )
     try:
         return Path(where).read_bytes()
     except OSError as error:
@@ -115,30 +139,47 @@ def newest_root(store: Store) -> Metadata[Root] | None:
 
 
 def set_keys(
-    store: Store, signer: CryptoSigner, online: Sequence[SSlibKey], successor: CryptoSigner | None = None
+    store: Store,
+    signer: CryptoSigner,
+    online: Sequence[SSlibKey],
+    successor: CryptoSigner | None = None,
 ) -> tuple[int, bytes]:
-    """Writes the first root, or the next: these keys may sign, and no others, for a year. Gives its number and bytes.
+    """Writes the first root, or the next: these keys may sign, and no others, for a year. Gives its
+    number and bytes.
 
     `signer` is the root key, `successor` that from now on; no `online` keys: those of now.
     """
     check_store(store)
-    before, owner = newest_root(store), successor or signer
+    before = newest_root(store)
+    owner = successor or signer
     if before and signer.public_key.keyid not in before.signed.roles[Root.type].keyids:
         keyid = signer.public_key.keyid[:16]
-        raise UsageError(f"key {keyid} is not the root key of this index", hint="name the root key: --root-key FILE")
-    keys: list[Key] = list(online) or ([before.signed.keys[each] for each in _online(before)] if before else [])
+        raise UsageError(
+            f"key {keyid} is not the root key of this index",
+            hint="name the root key: --root-key FILE",
+        )
+    keys: list[Key] = list(online) or (
+        [before.signed.keys[each] for each in _online(before)] if before else []
+    )
     if not keys:
-        raise UsageError("no key could sign this index", hint="name one: farm index keys ONLINE.pub --root-key FILE")
-    number, now = before.signed.version + 1 if before else 1, datetime.now(UTC).replace(microsecond=0)
+        raise UsageError(
+            "no key could sign this index",
+            hint="name one: farm index keys ONLINE.pub --root-key FILE",
+        )
+    number = before.signed.version + 1 if before else 1
+    now = datetime.now(UTC).replace(microsecond=0)
     root = Root(version=number, expires=now + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
     root.add_key(owner.public_key, Root.type)
     for role in (Targets.type, Snapshot.type, Timestamp.type):
         for key in keys:
             root.add_key(key, role)
     data = _signed(root, signer, owner)
-    # The number is the name, and a name is created once: of two changes at the same time one is refused.
+    # The number is the name, and a name is created once: of two changes at the same time one is
+    # refused.
     if not store.create(root_key(number), data, content_type="application/json"):
-        raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
+        raise PublishRefusedError(
+            "another change of the keys came first", hint="look at the keys, then run this again"
+        )
     return number, data
 
 
@@ -147,7 +188,9 @@ def is_page(key: str) -> bool:
     return not key.startswith((*DATA, SCRATCH, SMOKE))
 
 
-def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> tuple[int, int, datetime]:
+def sign(
+    store: Store, signer: CryptoSigner, *, trust_clock: bool = False
+) -> tuple[int, int, datetime]:
     """Signs all pages and wheels as they are: how many of each, and until when that counts.
 
     `trust_clock`: although this machine's clock and the newest signature disagree.
@@ -155,13 +198,17 @@ def sign(store: Store, signer: CryptoSigner, *, trust_clock: bool = False) -> tu
     check_store(store)
     root = newest_root(store)
     if root is None:
-        raise UsageError("this index has no root yet", hint="farm index keys ONLINE.pub --root-key FILE")
+        raise UsageError(
+            "this index has no root yet", hint="farm index keys ONLINE.pub --root-key FILE"
+        )
     if signer.public_key.keyid not in _online(root):
         raise PublishRefusedError(
             f"key {signer.public_key.keyid[:16]} may not sign this index",
-            hint="use a key that may, or name all that may: farm index keys ONLINE.pub … --root-key FILE",
+            hint="use a key that may, or name all that may: farm index keys ONLINE.pub … "
+            "--root-key FILE",
         )
-    old, now = store.get(TIMESTAMP), datetime.now(UTC).replace(microsecond=0)  # TUF's times have whole seconds
+    old = store.get(TIMESTAMP)
+    now = datetime.now(UTC).replace(microsecond=0)  # TUF's times have whole seconds
     before: Timestamp | None = _role(old, TIMESTAMP).signed if old else None
     if before is not None and not trust_clock:
         _check_clock(store, time_of(before), now)
@@ -181,10 +228,13 @@ def time_of(signed: Timestamp | Targets) -> datetime:
 
 def expiring(store: Store, now: datetime) -> Iterator[tuple[str, str, bool]]:
     """Signatures that end soon: key, what to do, and whether they have ended."""
-    root, stored = newest_root(store), store.get(TIMESTAMP)
+    root = newest_root(store)
+    stored = store.get(TIMESTAMP)
     ends: list[tuple[str, Metadata[Any], timedelta, str]] = []
     if root is not None:
-        ends.append((root_key(root.signed.version), root, ROOT_WARNING, "farm index keys --root-key FILE"))
+        ends.append(
+            (root_key(root.signed.version), root, ROOT_WARNING, "farm index keys --root-key FILE")
+        )
     if stored is not None:
         ends.append((TIMESTAMP, _role(stored, TIMESTAMP), SIGNATURE_WARNING, "farm index sign"))
     for key, role, warning, remedy in ends:
@@ -209,14 +259,18 @@ def _role(stored: Stored, key: str) -> Metadata[Any]:
 
 
 def _check_clock(store: Store, signed: datetime, now: datetime) -> None:
-    """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can show for years."""
+    """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can
+    show for years.
+    """
     theirs = store.clock()
     if now >= signed - BEHIND and (theirs or signed) - BEHIND <= now <= (theirs or signed) + AHEAD:
         return
     raise PublishRefusedError(
-        f"this machine's clock says {now.isoformat()}, the newest signature is of {signed.isoformat()}"
+        f"this machine's clock says {now.isoformat()}, the newest signature is of "
+        f"{signed.isoformat()}"
         + (f", and the store's clock says {theirs.isoformat()}" if theirs else ""),
-        hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was not signed for a day: "
+        hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was "
+        "not signed for a day: "
         "farm index sign --trust-clock",
     )
 
@@ -241,20 +295,31 @@ def _targets(store: Store) -> dict[str, TargetFile]:
 
 
 def _write(
-    store: Store, signer: CryptoSigner, targets: dict[str, TargetFile], version: int, now: datetime, old: Stored | None
+    store: Store,
+    signer: CryptoSigner,
+    targets: dict[str, TargetFile],
+    version: int,
+    now: datetime,
+    old: Stored | None,
 ) -> bool:
-    """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the last is there."""
+    """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the
+    last is there.
+    """
     # One version for all three: they are written together, so none can be newer than another.
     common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
     roles: dict[str, Targets | Snapshot] = {
         f"tuf/{version}.targets.json": Targets(**common, targets=targets),
-        f"tuf/{version}.snapshot.json": Snapshot(**common, meta={"targets.json": MetaFile(version)}),
+        f"tuf/{version}.snapshot.json": Snapshot(
+            **common, meta={"targets.json": MetaFile(version)}
+        ),
     }
     for key, role in roles.items():
         if not store.create(key, _signed(role, signer), content_type="application/json"):
             return False
     timestamp = _signed(Timestamp(**common, snapshot_meta=MetaFile(version)), signer)
-    return store.replace(TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json")
+    return store.replace(
+        TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json"
+    )
 
 
 def _signed(role: Root | Targets | Snapshot | Timestamp, *signers: CryptoSigner) -> bytes:
@@ -284,20 +349,29 @@ class Verified(NamedTuple):
     problems: tuple[str, ...]
 
 
-def verify_index(reader: Reader, root: bytes, *, state: Path | None = None, wheels: bool = False) -> Verified:
-    """Follows the keys from `root`, which the user trusts, then compares every page with its signed digest.
+def verify_index(
+    reader: Reader, root: bytes, *, state: Path | None = None, wheels: bool = False
+) -> Verified:
+    """Follows the keys from `root`, which the user trusts, then compares every page with its signed
+    digest.
 
-    `state` is a folder that keeps what was seen, so that nothing older is believed later; None: nothing is kept.
-    `wheels`: hash the wheels as well, their `.metadata` and their records.
+    `state` is a folder that keeps what was seen, so that nothing older is believed later; None:
+    nothing is kept. `wheels`: hash the wheels as well, their `.metadata` and their records.
 
     Raises:
-        VerificationFailedError: No signatures lead back to this root: there is nothing to verify by.
+        VerificationFailedError: No signatures lead back to this root: there is nothing to verify
+            by.
     """
     with temporary_folder("farm-verify-") if state is None else nullcontext(state) as folder:
         targets = _newest(reader, root, folder)
-    signed, problems = time_of(targets), list[str]()
-    pages = {key: target.hashes["sha256"] for key, target in targets.targets.items() if is_page(key)}
-    others = {key: target.hashes["sha256"] for key, target in targets.targets.items() if not is_page(key)}
+    signed = time_of(targets)
+    problems = list[str]()
+    pages = {
+        key: target.hashes["sha256"] for key, target in targets.targets.items() if is_page(key)
+    }
+    others = {
+        key: target.hashes["sha256"] for key, target in targets.targets.items() if not is_page(key)
+    }
     data: dict[str, bytes] = {}
     with ThreadPoolExecutor(READERS) as pool:
         for key, found in zip(pages, pool.map(reader.get, pages), strict=True):
@@ -305,7 +379,8 @@ def verify_index(reader: Reader, root: bytes, *, state: Path | None = None, whee
                 problems.append(f"{key}: is signed, and is not there")
             elif hashlib.sha256(found).hexdigest() != pages[key]:
                 problems.append(
-                    f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its owner changed it and has "
+                    f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its "
+                    "owner changed it and has "
                     "not signed since, or signed by someone else"
                 )
             else:
@@ -330,7 +405,9 @@ def _newest(reader: Reader, root: bytes, folder: Path) -> Targets:
         Updater(str(folder), f"{_BASE}tuf/", fetcher=_Fetcher(reader), bootstrap=root).refresh()
         return Metadata[Targets].from_file(str(folder / "targets.json")).signed
     except OSError as error:
-        raise UsageError(f"cannot keep records in {folder}: {error}", hint="XDG_STATE_HOME names another") from error
+        raise UsageError(
+            f"cannot keep records in {folder}: {error}", hint="XDG_STATE_HOME names another"
+        ) from error
     except (RepositoryError, DownloadError, ValueError) as error:
         if isinstance(error, DownloadError) and not isinstance(error, DownloadHTTPError):
             raise InfrastructureError(str(error), hint="run it again") from error
@@ -373,17 +450,33 @@ class _Fetcher(FetcherInterface):
 
 
 def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
-    """Keys at which there may be pages: all that there are, or those of every known name in every known group."""
+    """Keys at which there may be pages: all that there are, or those of every known name in every
+    known group.
+    """
     keys = reader.keys()
     if keys is not None:
         return {key for key in keys if is_page(key)}
     known = parse_catalogue(data.get(CATALOGUE))
-    pages = {place(group, name) for group in known.groups for name in known.names for place in (html_key, json_key)}
+    pages = {
+        place(group, name)
+        for group in known.groups
+        for name in known.names
+        for place in (html_key, json_key)
+    }
     return {HOME, GROUPS, CATALOGUE} | pages
 
 
 def _beside(data: dict[str, bytes]) -> dict[str, str]:
     """The `.metadata` and records of the wheels on signed pages, with their hashes."""
-    files = [file for key, page in data.items() if json_page_of(key) for file in parse_page(page, key).files]
-    metadata = {metadata_key(each.filename): each.core_metadata.sha256 for each in files if each.core_metadata}
+    files = [
+        file
+        for key, page in data.items()
+        if json_page_of(key)
+        for file in parse_page(page, key).files
+    ]
+    metadata = {
+        metadata_key(each.filename): each.core_metadata.sha256
+        for each in files
+        if each.core_metadata
+    }
     return metadata | {record_key(each.filename): each.record for each in files if each.record}

@@ -1,7 +1,8 @@
 """The interface of stores, and the way in which several writers change one object.
 
-Two promises carry everything else: `create` stores only where nothing is, and `replace` stores only where
-nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except keys below a few prefixes.
+Two promises carry everything else: `create` stores only where nothing is, and `replace` stores only
+where nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except
+keys below a few prefixes.
 """
 
 import re
@@ -16,17 +17,23 @@ from farm.base.errors import InfrastructureError, UsageError
 
 SCRATCH = "probe/"
 DISCARDABLE = re.compile(
-    rf"({SCRATCH}|whl/files/|whl/variant/(files|records)/).+|tuf/[0-9]+\.(targets|snapshot)\.json", re.ASCII
+    rf"({SCRATCH}|whl/files/|whl/variant/(files|records)/).+|tuf/[0-9]+\.(targets|snapshot)\.json",
+    re.ASCII,
 )
-"""Only these keys may be discarded: what was tried out, the files of a wheel that was removed, and signatures that
-newer ones replaced. Records, events and root keys stay for ever."""
+"""Only these keys may be discarded: what was tried out, the files of a wheel that was removed, and
+signatures that newer ones replaced. Records, events and root keys stay for ever.
+"""
 
 MAX_GET = 64 * 1024 * 1024
-"""The largest object, in bytes, that `Store.get` reads into memory: records and pages, never wheels."""
+"""The largest object, in bytes, that `Store.get` reads into memory: records and pages, never
+wheels.
+"""
 
 CHUNK = 1024 * 1024
 TRIES = 60
-"""32 writers of one page needed 9 tries at most on three servers; this bounds what is surely broken."""
+"""32 writers of one page needed 9 tries at most on three servers; this bounds what is surely
+broken.
+"""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*", re.ASCII)
 
@@ -51,8 +58,9 @@ class Stat(NamedTuple):
 class Store(Protocol):
     """A flat space of keys such as `whl/files/x.whl`.
 
-    Every method raises InfrastructureError when the store fails, and UsageError for a key that `check_key`
-    refuses or a place that is configured wrongly. A failure is never reported as an absent object.
+    Every method raises InfrastructureError when the store fails, and UsageError for a key that
+    `check_key` refuses or a place that is configured wrongly. A failure is never reported as an
+    absent object.
     """
 
     def get(self, key: str) -> Stored | None:
@@ -73,7 +81,8 @@ class Store(Protocol):
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        """Stores what will never change; False when there was an object already: nothing changed then.
+        """Stores what will never change; False when there was an object already: nothing changed
+        then.
 
         Args:
             key: Where.
@@ -84,10 +93,14 @@ class Store(Protocol):
         """
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
-        """Stores where nothing changed since `get` gave `etag` (None: nothing was there); False if somebody did."""
+        """Stores where nothing changed since `get` gave `etag` (None: nothing was there); False if
+        somebody did.
+        """
 
     def list(self, prefix: str) -> Iterator[str]:
-        """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
+        """All keys that start with `prefix` (any string, not only a folder), in no promised
+        order.
+        """
 
     def clock(self) -> datetime | None:
         """The store's own time; None where it has no other clock than this machine's."""
@@ -102,7 +115,8 @@ class Store(Protocol):
 def check_key(key: str) -> str:
     """Gives the key back if it is safe on file systems and in URLs, else UsageError.
 
-    Not an empty part, one that starts with a dot or is over 255 bytes; not over 900 in all (S3's limit is 1024).
+    Not an empty part, one that starts with a dot or is over 255 bytes; not over 900 in all (S3's
+    limit is 1024).
     """
     parts = key.split("/")
     if len(key) > 900 or not all(len(part) <= 255 and _SEGMENT.fullmatch(part) for part in parts):
@@ -124,7 +138,9 @@ def file_chunks(path: Path) -> Iterator[bytes]:
 
 
 class Prediction(NamedTuple):
-    """A guess of the current object, which saves reading it; `None`: nothing is there. A wrong one costs a request."""
+    """A guess of the current object, which saves reading it; `None`: nothing is there. A wrong one
+    costs a request.
+    """
 
     stored: Stored | None
 
@@ -150,23 +166,29 @@ def swap(
 ) -> Swapped:
     """Compare and swap: reads, changes, writes if nobody else wrote, again if somebody did.
 
-    `change` makes the new content (None: leave it) of the old (None: absent), again after a lost race. `prediction`
-    spares the first read if it is right.
+    `change` makes the new content (None: leave it) of the old (None: absent), again after a lost
+    race. `prediction` spares the first read if it is right.
     """
 
     def attempt() -> Swapped:
         nonlocal prediction
-        predicted, prediction = prediction, None
+        predicted = prediction
+        prediction = None
         old = store.get(key) if predicted is None else predicted.stored
         new = change(None if old is None else old.data)
         if new is None or (old is not None and new == old.data):
             assert old is not None, "nothing can be left as it is where nothing is"
             return Swapped(old, old.data, written=False)
-        if not store.replace(key, new, None if old is None else old.etag, content_type=content_type):
-            # A wrong prediction is no lost race: read what is there and write at once, without a wait.
+        if not store.replace(
+            key, new, None if old is None else old.etag, content_type=content_type
+        ):
+            # A wrong prediction is no lost race: read what is there and write at once, without a
+            # wait.
             if predicted is not None:
                 return attempt()
-            raise _LostRaceError(f"{store.url(key)}: {TRIES} times another writer wrote first", hint="run it again")
+            raise _LostRaceError(
+                f"{store.url(key)}: {TRIES} times another writer wrote first", hint="run it again"
+            )
         return Swapped(old, new, written=True)
 
     return Retrying(

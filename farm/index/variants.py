@@ -1,9 +1,10 @@
-"""`whl/variant/`: one root in which the installer finds the wheel for the machine (drafts of PEP 825 and 850).
+"""`whl/variant/`: one root in which the installer finds the wheel for the machine (drafts of PEP
+825 and 850).
 
-An extra for uv with `UV_PREVIEW_FEATURES=wheel-variants`, GPUs from sm_50 on. Its wheels are labelled copies of
-published ones, in a tree of their own (`whl/variant/files`, `records`, `simple`), of which no other module here knows:
-a page is written whole from the records of the copies and the events about their wheels. What changes wheels calls
-`follow`.
+An extra for uv with `UV_PREVIEW_FEATURES=wheel-variants`, GPUs from sm_50 on. Its wheels are
+labelled copies of published ones, in a tree of their own (`whl/variant/files`, `records`,
+`simple`), of which no other module here knows: a page is written whole from the records of the
+copies and the events about their wheels. What changes wheels calls `follow`.
 """
 
 import hashlib
@@ -75,14 +76,17 @@ def _facts() -> _Facts:
 
 
 def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]:
-    """Label and properties of a wheel: `sm61_v3` for sm61 and avx2; UsageError if the drafts or uv have none."""
+    """Label and properties of a wheel: `sm61_v3` for sm61 and avx2; UsageError if the drafts or uv
+    have none.
+    """
     known = _facts()
     level = known.levels.get(cpu)
     real = [f"{sm}_real" for sm in sms if sm >= known.sm_min]
     if level is None or (sms and not real) or gpu == "mps":
         raise UsageError(
             f"wheel variants have no words for {gpu} and {cpu}",
-            hint=f"GPUs from sm_{known.sm_min} on, CPUs {', '.join(known.levels)}; else there is the root {gpu}-{cpu}",
+            hint=f"GPUs from sm_{known.sm_min} on, CPUs {', '.join(known.levels)}; else there is "
+            f"the root {gpu}-{cpu}",
         )
     found: Properties = {"x86_64": {"level": [level]}}
     if real:
@@ -91,7 +95,9 @@ def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]
 
 
 def variant_json(labels: Mapping[str, Properties]) -> dict[str, Any]:
-    """The content of `variant.json` for one label, and of `…-variants.json` for all of a version."""
+    """The content of `variant.json` for one label, and of `…-variants.json` for all of a
+    version.
+    """
     known = _facts()
     return {
         "$schema": known.schema_url,
@@ -102,7 +108,9 @@ def variant_json(labels: Mapping[str, Properties]) -> dict[str, Any]:
 
 
 def published(store: Store, wheel: Path) -> Record:
-    """The record of a wheel that is to have a copy: it is in the index, not removed, and has this file's bytes."""
+    """The record of a wheel that is to have a copy: it is in the index, not removed, and has this
+    file's bytes.
+    """
     found = read_wheel(store, wheel.name)
     if found.state.removed is not None:
         raise UsageError(f"{wheel.name} was removed: {found.state.removed}")
@@ -112,19 +120,25 @@ def published(store: Store, wheel: Path) -> Record:
         hint = "give the path of the published wheel's file"
         raise UsageError(f"cannot read {wheel}: {error.strerror}", hint=hint) from error
     if digest != found.record.sha256:
-        raise PublishRefusedError(f"{wheel.name} is not the wheel that the index has under this name")
+        raise PublishRefusedError(
+            f"{wheel.name} is not the wheel that the index has under this name"
+        )
     return found.record
 
 
 def build_of(source: Record) -> str:
-    """The build number of a copy: that of the rebuild, whose local version is not in the copy's name."""
+    """The build number of a copy: that of the rebuild, whose local version is not in the copy's
+    name.
+    """
     return source.version.removeprefix(without_rebuild(source.version)).removeprefix(".")
 
 
 def publish_variant(
     store: Store, wheel: Path, source: Record, label: str, labelled: Properties, metadata: bytes
 ) -> list[str]:
-    """Publishes a labelled copy of a published wheel, or completes what an earlier call began; gives the pages."""
+    """Publishes a labelled copy of a published wheel, or completes what an earlier call began;
+    gives the pages.
+    """
     check_store(store)
     digest, size = sha256_and_size(wheel)
     metadata_sha256 = hashlib.sha256(metadata).hexdigest()
@@ -140,7 +154,9 @@ def publish_variant(
     key = f"{ROOT}records/{wheel.name}.json"
     fresh = store.create(key, copy.render(), content_type="application/json")
     if not fresh and parse(Copy, there(store, key).data, key) != copy:
-        raise NameTakenError(f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes")
+        raise NameTakenError(
+            f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes"
+        )
     place = f"{ROOT}files/{wheel.name}"
     store_file(store, place, wheel, size, digest, fresh=fresh)
     store_file(store, f"{place}.metadata", metadata, len(metadata), metadata_sha256, fresh=fresh)
@@ -148,24 +164,33 @@ def publish_variant(
 
 
 def follow(store: Store, *projects: str) -> list[str]:
-    """Brings the tree to what the events about the copied wheels say: all of it, or these projects; gives the pages."""
-    listed, written = store.get(LIST), list[str]()
+    """Brings the tree to what the events about the copied wheels say: all of it, or these projects;
+    gives the pages.
+    """
+    listed = store.get(LIST)
+    written = list[str]()
     if listed is None and not projects:
         return []
     names = projects or sorted(pages.parse_list(listed.data, LIST) if listed else ())
     for project in names:
-        for key in _expected(store, project):  # what the labels stand for first, since the page leads to it
+        for key in _expected(
+            store, project
+        ):  # what the labels stand for first, since the page leads to it
 
             def change(_old: bytes | None, key: str = key, project: str = project) -> bytes:
                 # Read after the page: whoever writes later has seen more.
                 return _expected(store, project)[key]
 
-            if swap(store, key, change, HTML if key.endswith(".html") else "application/json").written:
+            if swap(
+                store, key, change, HTML if key.endswith(".html") else "application/json"
+            ).written:
                 written.append(key)
 
     def add(old: bytes | None) -> bytes | None:
         shown = pages.parse_list(old, LIST) if old else set()
-        return None if old and shown >= set(projects) else pages.list_html("variant", shown | set(projects))
+        if old and shown >= set(projects):
+            return None
+        return pages.list_html("variant", shown | set(projects))
 
     if swap(store, LIST, add, HTML).written:
         written.append(LIST)
@@ -190,13 +215,18 @@ def _labels_name(project: str, version: str) -> str:
 def _expected(store: Store, project: str) -> dict[str, bytes]:
     """The pages of a project, by key."""
     labels: dict[str, dict[str, Properties]] = defaultdict(dict)
-    anchors, offered = [], set()
+    anchors = []
+    offered = set()
     for copy in _copies(store, project):
         labels[copy.version][copy.label] = copy.properties
         state = read_state(store, copy.source)
         if state.removed is None:
             offered.add(copy.version)
-            anchors.append(pages.anchor(_file(copy, state.yanked), f"../../files/{quote(copy.filename, safe='')}"))
+            anchors.append(
+                pages.anchor(
+                    _file(copy, state.yanked), f"../../files/{quote(copy.filename, safe='')}"
+                )
+            )
     names = [_labels_name(project, version) for version in sorted(offered)]
     anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in names]
     found = {
@@ -205,7 +235,10 @@ def _expected(store: Store, project: str) -> dict[str, bytes]:
         ).encode()
         for version, all_ in labels.items()
     }
-    return {**found, f"{ROOT}simple/{project}/index.html": pages.document(f"Links for {project}", [], anchors)}
+    return {
+        **found,
+        f"{ROOT}simple/{project}/index.html": pages.document(f"Links for {project}", [], anchors),
+    }
 
 
 def _file(copy: Copy, yanked: bool | str) -> File:

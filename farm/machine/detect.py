@@ -1,7 +1,7 @@
 """The wheel for a machine: readings in, a recommendation with its reasons out.
 
-The order of questions: macOS? a GPU, and which SM? which CPU features? which Python? Last, which published wheel
-installs here: the pip line is resolved against the index before it is shown.
+The order of questions: macOS? a GPU, and which SM? which CPU features? which Python? Last, which
+published wheel installs here: the pip line is resolved against the index before it is shown.
 """
 
 import re
@@ -43,7 +43,9 @@ def levels() -> Levels:
 
 
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:
-    """The levels of `farm/catalog/cpus.yaml` that the CPU has and that are built on this system, best first."""
+    """The levels of `farm/catalog/cpus.yaml` that the CPU has and that are built on this system,
+    best first.
+    """
     platform = PLATFORMS.get(system)
     if platform is None or cpu.machine not in platform.built_on:
         return []
@@ -53,7 +55,9 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
 
 
 class Judged(NamedTuple):
-    """One GPU with its SM, and where that comes from; None: no wheel is for it, and `warnings` say why."""
+    """One GPU with its SM, and where that comes from; None: no wheel is for it, and `warnings` say
+    why.
+    """
 
     name: str
     sm: str | None
@@ -72,14 +76,18 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
     if not found:
         near = cards.nearest_names(gpu.name)
         hint = f"; nearest names: {', '.join(near)}" if near else ""
-        text = f"{gpu.name} is not in the catalogue and the driver does not tell its compute capability{hint}"
+        text = (
+            f"{gpu.name} is not in the catalogue and the driver does not tell its compute "
+            f"capability{hint}"
+        )
         return Judged(gpu.name, None, "unknown", (text,))
     notes = [f"{gpu.name}: {card.unconfirmed}; not confirmed" for card in found if card.unconfirmed]
     sms = sorted({card.sm for card in found}, key=sm_number)
     if len(sms) > 1:
         buildable = [sm for sm in sms if sm in catalog.architectures().architectures] or sms
         notes.append(
-            f"{gpu.name} was sold with {' and '.join(map(dotted, sms))}, and the driver does not tell which this is: "
+            f"{gpu.name} was sold with {' and '.join(map(dotted, sms))}, and the driver does not "
+            "tell which this is: "
             f"taken for {dotted(buildable[0])}"
         )
         sms = buildable
@@ -87,36 +95,51 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
 
 
 def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | None) -> Judged:
-    known, old = catalog.architectures().architectures, cards.gpus().too_old
-    branch, last = driver_branch(driver), last_driver(sm)
+    known = catalog.architectures().architectures
+    old = cards.gpus().too_old
+    branch = driver_branch(driver)
+    last = last_driver(sm)
     if sm in old:
         note = f"{name} is {dotted(sm)} ({old[sm].name}), too old for every variant: {old[sm].why}"
         return Judged(name, None, source, (*notes, note))
     if branch and last and branch > last:
-        notes.append(f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): install {last}")
+        notes.append(
+            f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): "
+            f"install {last}"
+        )
     first = known[sm].first_driver if sm in known else None
     if branch and first and branch < first:
         notes.append(
-            f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or no wheel sees the card"
+            f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or "
+            "no wheel sees the card"
         )
     if sm in known:
         return Judged(name, sm, source, tuple(notes))
     lower = [*compatible(sm), None][0]
-    code = f"; it runs {dotted(lower)} code" if lower else " and no variant's code runs on"
-    return Judged(name, lower, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for{code}"))
+    if lower:
+        code = f"; it runs {dotted(lower)} code"
+    else:
+        code = " and no variant's code runs on"
+    return Judged(
+        name, lower, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for{code}")
+    )
 
 
 def compatible(sm: str) -> list[str]:
     """Other SMs whose code runs on this one, nearest first."""
     card = sm_number(sm)
     known = (other for other in catalog.architectures().architectures if other != sm)
-    return sorted((other for other in known if sass_runs(sm_number(other), card)), key=sm_number, reverse=True)
+    return sorted(
+        (other for other in known if sass_runs(sm_number(other), card)), key=sm_number, reverse=True
+    )
 
 
 def sets_with(sms: list[str]) -> list[str]:
     """The named sets that hold all the SMs, smallest first."""
     sets = catalog.architectures().sets
-    return sorted((name for name in sets if set(sms) <= set(sets[name])), key=lambda name: len(sets[name]))
+    return sorted(
+        (name for name in sets if set(sms) <= set(sets[name])), key=lambda name: len(sets[name])
+    )
 
 
 def dotted(sm: str) -> str:
@@ -125,8 +148,11 @@ def dotted(sm: str) -> str:
 
 
 def last_driver(sm: str) -> int | None:
-    known, old = catalog.architectures().architectures, cards.gpus().too_old
-    return old[sm].last_driver if sm in old else known[sm].last_driver if sm in known else None
+    known = catalog.architectures().architectures
+    old = cards.gpus().too_old
+    if sm in old:
+        return old[sm].last_driver
+    return known[sm].last_driver if sm in known else None
 
 
 def driver_branch(driver: str | None) -> int | None:
@@ -136,13 +162,17 @@ def driver_branch(driver: str | None) -> int | None:
 
 
 def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | None:
-    """Why a driver cannot run wheels of a CUDA version; None if it can, or if one of them is not known."""
+    """Why a driver cannot run wheels of a CUDA version; None if it can, or if one of them is not
+    known.
+    """
     major = catalog.cuda_majors().get(cuda.split(".")[0]) if cuda else None
     floor = major.driver(system) if major else None
     if floor is None or driver is None or not NUMBERS.fullmatch(driver):
         return None
     too_old = catalog.number(driver) < catalog.number(floor)
-    return f"driver {driver} is too old for CUDA {cuda}, which needs {floor} or newer" if too_old else None
+    if too_old:
+        return f"driver {driver} is too old for CUDA {cuda}, which needs {floor} or newer"
+    return None
 
 
 def machine_warnings(readings: Readings) -> Iterator[str]:
@@ -150,39 +180,52 @@ def machine_warnings(readings: Readings) -> Iterator[str]:
     platform = readings.os.platform
     if any("version mismatch" in item.why for item in readings.missing):
         yield (
-            "the NVIDIA driver and its libraries are of different versions, as after an update: restart the machine, "
+            "the NVIDIA driver and its libraries are of different versions, as after an update: "
+            "restart the machine, "
             "then run farm detect again"
         )
     elif readings.unclaimed_gpus and readings.inside == "container":
         yield (
-            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but this container has no "
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but this "
+            "container has no "
             "driver libraries: start it with --gpus all (NVIDIA Container Toolkit)"
         )
     elif readings.unclaimed_gpus:
         yield (
-            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no NVIDIA driver tells of "
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no "
+            "NVIDIA driver tells of "
             "them: install the driver, then run farm detect again"
         )
     if readings.inside == "wsl" and not readings.gpus:
         yield (
-            "this is WSL, which uses the driver of Windows: for an NVIDIA card install the driver there, not here, "
+            "this is WSL, which uses the driver of Windows: for an NVIDIA card install the driver "
+            "there, not here, "
             "then run wsl --update"
         )
     if platform and platform.in_images and readings.os.libc is None:
-        yield "the C library is not glibc (Alpine?): the wheels are manylinux wheels and do not install here"
+        yield (
+            "the C library is not glibc (Alpine?): the wheels are manylinux wheels and do not "
+            "install here"
+        )
     if readings.translated:
         yield "this Python is an x86_64 one under Rosetta 2: install into an arm64 Python"
     if platform and not platform.cuda:
         version = readings.os.version
-        if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(levels().macos_min):
-            yield f"macOS {readings.os.version} is too old for PyTorch on Metal: it needs {levels().macos_min} or newer"
+        if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(
+            levels().macos_min
+        ):
+            yield (
+                f"macOS {readings.os.version} is too old for PyTorch on Metal: it needs "
+                f"{levels().macos_min} or newer"
+            )
 
 
 class Recommendation(Model):
     """A recommendation. `variant` is None if nothing is for the machine; the warnings then say why.
 
-    `submit` builds it, from `channel`; `python` is the path of the one to install into. `pip` installs a published
-    wheel, of which the site says `state` and `tests`. `alternatives` run here too, best first. None: there is none.
+    `submit` builds it, from `channel`; `python` is the path of the one to install into. `pip`
+    installs a published wheel, of which the site says `state` and `tests`. `alternatives` run here
+    too, best first. None: there is none.
     """
 
     variant: str | None
@@ -198,20 +241,27 @@ class Recommendation(Model):
 
 
 def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
-    """The best variant for the machine; `own` are its builds, best first: without one the hardware alone decides."""
+    """The best variant for the machine; `own` are its builds, best first: without one the hardware
+    alone decides.
+    """
     warnings = list(machine_warnings(readings))
-    gpus, cpus = _gpus(readings, warnings), list(_cpus(readings, warnings))
+    gpus = _gpus(readings, warnings)
+    cpus = list(_cpus(readings, warnings))
     if not cpus:
         return Recommendation(variant=None, warnings=(_why_nothing(readings), *warnings))
     found = {python.name: python.path for python in readings.pythons}
     pythons = _pythons(readings)
-    runs = [Variant(gpu.word, cpu.word, python) for gpu in gpus for python in pythons for cpu in cpus]
+    runs = [
+        Variant(gpu.word, cpu.word, python) for gpu in gpus for python in pythons for cpu in cpus
+    ]
     if gpus[0].word not in ("cpu", "mps"):
         runs += [Variant("cpu", cpu.word, python) for python in pythons for cpu in cpus]
     variant = own[0].variant if own else runs[0]
     where = found.get(variant.python)
     # The Python that runs the farm need not be on the PATH.
-    python = f"Python {variant.python_version} is " + (f"at {where}" if where else "the one that runs this")
+    python = f"Python {variant.python_version} is " + (
+        f"at {where}" if where else "the one that runs this"
+    )
     reasons = [fit.why for fit in gpus if fit.word == variant.gpu][:1]
     reasons += [*([fit.why for fit in cpus if fit.word == variant.cpu][:1]), python]
     if own:
@@ -230,7 +280,9 @@ def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
 
 
 def _channels(own: Sequence[Own], best: str) -> Iterator[str]:
-    """The channel of the first build, and the other builds; `best` is what the hardware alone would get."""
+    """The channel of the first build, and the other builds; `best` is what the hardware alone would
+    get.
+    """
     first, *more = own
     if not first.proved and first.variant.group != best:
         yield f"no channel that fits offers {best} for a Python found here"
@@ -243,10 +295,17 @@ def _channels(own: Sequence[Own], best: str) -> Iterator[str]:
 
 def machine_of(readings: Readings) -> Machine:
     """The machine that a build is for; the card with the most memory first."""
-    judged = [(gpu.memory_mb or 0, one.sm) for gpu in readings.gpus if (one := judge_gpu(gpu, readings.driver)).sm]
+    judged = [
+        (gpu.memory_mb or 0, one.sm)
+        for gpu in readings.gpus
+        if (one := judge_gpu(gpu, readings.driver)).sm
+    ]
     sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
     known = cpu_levels(readings.cpu, readings.os.system)
-    driver = readings.driver if NUMBERS.fullmatch(readings.driver or "") else None
+    if NUMBERS.fullmatch(readings.driver or ""):
+        driver = readings.driver
+    else:
+        driver = None
     return Machine(tuple(sms), tuple(known), readings.os.system, tuple(_pythons(readings)), driver)
 
 
@@ -264,7 +323,9 @@ class _Fit(NamedTuple):
 
 
 def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
-    """GPU words that run here, best first; what is wrong with cards and driver is added to `warnings`."""
+    """GPU words that run here, best first; what is wrong with cards and driver is added to
+    `warnings`.
+    """
     if readings.os.platform and not readings.os.platform.cuda:
         return [_Fit("mps", "macOS on Apple silicon: Metal (mps)")]
     judged = [judge_gpu(gpu, readings.driver) for gpu in readings.gpus]
@@ -277,18 +338,31 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
         warnings.append(f"{last} is the last driver branch for {name}: do not install a newer one")
     sms = sorted({gpu.sm for gpu in usable if gpu.sm}, key=sm_number)
     if not sms:
-        why = "no GPU that a variant is for" if judged else "no NVIDIA GPU was found"
+        if judged:
+            why = "no GPU that a variant is for"
+        else:
+            why = "no NVIDIA GPU was found"
         return [_Fit("cpu", f"{why}: CPU only")]
-    low, names = sms[0], ", ".join(dict.fromkeys(gpu.name for gpu in usable))
+    low = sms[0]
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in usable))
     if len(sms) == 1:
         many = f"{len(usable)} x " if len(usable) > 1 else ""
         return [
             _Fit(low, f"{many}{names}: {dotted(low)} ({usable[0].source})"),
-            *(_Fit(name, f"{names}: {dotted(low)}, which the set {name} holds") for name in sets_with(sms)),
-            *(_Fit(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code") for sm in compatible(low)),
+            *(
+                _Fit(name, f"{names}: {dotted(low)}, which the set {name} holds")
+                for name in sets_with(sms)
+            ),
+            *(
+                _Fit(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code")
+                for sm in compatible(low)
+            ),
         ]
     listed = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
-    sets = [_Fit(name, f"{listed}: the set {name} holds code for all of them") for name in sets_with(sms)]
+    sets = [
+        _Fit(name, f"{listed}: the set {name} holds code for all of them")
+        for name in sets_with(sms)
+    ]
     left_out = [dotted(sm) for sm in sms[1:] if low not in compatible(sm)]
     text = f"{listed}: the lowest, {dotted(low)}, as no named set holds them all"
     text += f"; {', '.join(left_out)} cannot run it" if left_out else "; the others run it too"
@@ -301,39 +375,61 @@ def _cpus(readings: Readings, warnings: list[str]) -> Iterator[_Fit]:
     known = cpu_levels(cpu, readings.os.system)
     for level in known:
         needs = levels().levels[cpu.machine][level]
-        yield _Fit(level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}")
+        yield _Fit(
+            level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}"
+        )
     if "sve" in cpu.features and "armv8_2" in known and "armv9" not in known:
-        warnings.append("the CPU has SVE but not SVE2, as Graviton3 (Neoverse V1): armv9 code would stop with SIGILL")
+        warnings.append(
+            "the CPU has SVE but not SVE2, as Graviton3 (Neoverse V1): armv9 code would stop with "
+            "SIGILL"
+        )
 
 
 def _why_nothing(readings: Readings) -> str:
     """The reason why no variant is for the machine."""
-    cpu, platform = readings.cpu, readings.os.platform
+    cpu = readings.cpu
+    platform = readings.os.platform
     if platform and platform.cuda and cpu.machine == "x86_64" and not cpu.features:
         return "the CPU's features could not be read"
     if platform and platform.in_images and cpu.machine in levels().levels:
         lowest, needs = list(levels().levels[cpu.machine].items())[-1]
-        return f"the CPU lacks {', '.join(sorted(set(needs) - set(cpu.features)))}, which {lowest} needs"
+        return (
+            f"the CPU lacks {', '.join(sorted(set(needs) - set(cpu.features)))}, which "
+            f"{lowest} needs"
+        )
     return f"no variant is for {cpu.machine} on {readings.os.name}"
 
 
 PACKAGE = "torch"
 UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
 _CUDA = re.compile(r"cu(\d+)(\d)(?:\.|$)")
-_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17), "musllinux": (99, 0)}
+_GLIBC = {
+    "manylinux1_": (2, 5),
+    "manylinux2010_": (2, 12),
+    "manylinux2014_": (2, 17),
+    "musllinux": (99, 0),
+}
 """The names of the first three policies (PEPs 513, 571, 599), and what no glibc serves."""
 
 
-def with_published(found: Recommendation, readings: Readings, index: str, root: str) -> Recommendation:
-    """The recommendation with a pip line, or with the reason why there is none; `root`: the index as pip sees it."""
+def with_published(
+    found: Recommendation, readings: Readings, index: str, root: str
+) -> Recommendation:
+    """The recommendation with a pip line, or with the reason why there is none; `root`: the index
+    as pip sees it.
+    """
     if found.variant is None:
         return found
-    reasons, build = list(found.reasons), f"; it is built by: {found.submit}" if found.submit else ""
+    reasons = list(found.reasons)
+    build = f"; it is built by: {found.submit}" if found.submit else ""
     try:
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *found.alternatives]
-        there = [(name, newest(reader, Variant.parse(name), readings, found.submit)) for name in dict.fromkeys(names)]
+        there = [
+            (name, newest(reader, Variant.parse(name), readings, found.submit))
+            for name in dict.fromkeys(names)
+        ]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
         return found.model_copy(update={"reasons": tuple(reasons)})
@@ -349,13 +445,23 @@ def with_published(found: Recommendation, readings: Readings, index: str, root: 
     pip += f" --extra-index-url {root.rstrip('/')}/whl/{group}/simple/"
     record = standing(reader, wheel.filename)
     state = record.state if record else UNTOLD
-    tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in record.tests) if record else ()
-    return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
+    if record:
+        tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in record.tests)
+    else:
+        tests = ()
+    return found.model_copy(
+        update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests}
+    )
 
 
-def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | None) -> tuple[File | None, str | None]:
-    """The newest wheel of the variant that this system and driver take, else why not; `submit` builds one."""
-    os, key = readings.os, json_key(variant.group, PACKAGE)
+def newest(
+    reader: Reader, variant: Variant, readings: Readings, submit: str | None
+) -> tuple[File | None, str | None]:
+    """The newest wheel of the variant that this system and driver take, else why not; `submit`
+    builds one.
+    """
+    os = readings.os
+    key = json_key(variant.group, PACKAGE)
     data = reader.get(key)
     files = parse_page(data, key).entries.values() if data else ()
     served = [file for file in files if _for_python(file, variant)]
@@ -373,22 +479,33 @@ def newest(reader: Reader, variant: Variant, readings: Readings, submit: str | N
         why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1])}"
         version = str(parse_wheel_filename(gone[-1].filename)[1])
         rebuild = int(version.removeprefix(without_rebuild(version)).removeprefix(".") or 0) + 1
-        return None, why + (f"; its successor is built by: {submit} --rebuild {rebuild}" if submit else "")
+        return None, why + (
+            f"; its successor is built by: {submit} --rebuild {rebuild}" if submit else ""
+        )
     return None, None
 
 
 def _for_python(file: File, variant: Variant) -> bool:
-    return any(serves(tag.interpreter, tag.abi, variant.python) for tag in parse_wheel_filename(file.filename)[3])
+    return any(
+        serves(tag.interpreter, tag.abi, variant.python)
+        for tag in parse_wheel_filename(file.filename)[3]
+    )
 
 
 def _driver_refuses(file: File, readings: Readings) -> str | None:
-    """Why the driver does not run the wheel; its version says for which CUDA it was built: `2.10.0+cu130.sm75.avx2`."""
+    """Why the driver does not run the wheel; its version says for which CUDA it was built:
+    `2.10.0+cu130.sm75.avx2`.
+    """
     label = _CUDA.match(parse_wheel_filename(file.filename)[1].local or "")
-    return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system) if label else None
+    if label:
+        return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system)
+    return None
 
 
 def _installs(file: File, os: Os) -> bool:
-    """True if one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
+    """True if one of the wheel's platforms is this system's; a glibc that is older than the tag's
+    refuses it.
+    """
     tags = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
     return any(of_tag(tag) is os.platform is not None and _floor(tag) <= glibc(os) for tag in tags)
 
@@ -400,7 +517,9 @@ def glibc(os: Os) -> tuple[int, int]:
 
 
 def _floor(platform: str) -> tuple[int, int]:
-    """The oldest glibc of a platform tag; one that names none takes any, and a wheel for musl takes no glibc."""
+    """The oldest glibc of a platform tag; one that names none takes any, and a wheel for musl takes
+    no glibc.
+    """
     if match := re.match(r"manylinux_(\d+)_(\d+)_", platform):
         return int(match[1]), int(match[2])
     return next((version for name, version in _GLIBC.items() if platform.startswith(name)), (0, 0))

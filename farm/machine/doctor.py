@@ -1,6 +1,8 @@
-"""Is this machine fit to build, to smoke-test and to use the wheels? What is missing, and how to get it.
+"""Is this machine fit to build, to smoke-test and to use the wheels? What is missing, and how to
+get it.
 
-Visual Studio, the Windows SDK and the archives are checked by build.cmd itself, before it downloads anything.
+Visual Studio, the Windows SDK and the archives are checked by build.cmd itself, before it downloads
+anything.
 """
 
 import contextlib
@@ -30,7 +32,9 @@ from farm.platforms.facts import DEFAULT, PLATFORMS, Facts
 
 
 class _MemoryStatus(ctypes.Structure):
-    """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes. psutil asks performance counters, which can be off."""
+    """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes. psutil asks performance counters, which
+    can be off.
+    """
 
     _fields_ = (
         *((name, ctypes.c_uint32) for name in ("length", "load")),
@@ -40,7 +44,9 @@ class _MemoryStatus(ctypes.Structure):
 
 
 class Site(Machine):
-    """The machine that this runs on, as the doctor looks at it. Every method may raise NoReadingError."""
+    """The machine that this runs on, as the doctor looks at it. Every method may raise
+    NoReadingError.
+    """
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -49,7 +55,9 @@ class Site(Machine):
         return shutil.which(name)
 
     def memory(self) -> tuple[int, int]:
-        """Physical memory and the commit limit (memory and page file or swap together), in bytes."""
+        """Physical memory and the commit limit (memory and page file or swap together), in
+        bytes.
+        """
         if sys.platform == "win32":
             # Windows tells by the length which version of the structure it is given.
             status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
@@ -58,7 +66,10 @@ class Site(Machine):
             return int(status.total), int(status.commit_total)
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         # macOS makes swap files as it needs them. The kB of /proc/meminfo are 1024 bytes.
-        swap = re.search(r"SwapTotal:\s+(\d+)", self.read("/proc/meminfo")) if sys.platform == "linux" else None
+        if sys.platform == "linux":
+            swap = re.search(r"SwapTotal:\s+(\d+)", self.read("/proc/meminfo"))
+        else:
+            swap = None
         return total, total + (int(swap[1]) << 10 if swap else 0)
 
     def free(self, path: str) -> int:
@@ -95,7 +106,9 @@ GB = 10**9
 
 
 class Finding(Model):
-    """One finding: what was looked at, how it is, what was seen, and what to do; `todo` is empty where all is well."""
+    """One finding: what was looked at, how it is, what was seen, and what to do; `todo` is empty
+    where all is well.
+    """
 
     check: str
     state: Literal["ok", "warning", "missing", "not read"]
@@ -122,7 +135,9 @@ def needs() -> Needs:
 
 @dataclass(frozen=True)
 class Patient:
-    """The machine, what `farm detect` read of it, and the build that it shall be fit for, if one is known."""
+    """The machine, what `farm detect` read of it, and the build that it shall be fit for, if one is
+    known.
+    """
 
     site: Site
     readings: Readings
@@ -152,7 +167,8 @@ def warning(check: str, seen: str, todo: str) -> Finding:
 
 
 ENGLISH = "1033"
-"""The language id of English (United States): the folder that a compiler's English messages are in."""
+"""The language id of English (United States): the folder that a compiler's English messages are in.
+"""
 GIT = r"C:\Program Files\Git\cmd\git.exe"
 """Where Git for Windows lies, whatever it did to PATH."""
 
@@ -163,11 +179,16 @@ def memory(patient: Patient) -> Iterator[Finding]:
     wanted = needs()
     found = f"{total / GB:.1f} GB"
     # 2.2: what the recipe of torch says of one compile.
-    per_job = patient.plan.memory_per_job_gb if patient.plan else 2.2
+    if patient.plan:
+        per_job = patient.plan.memory_per_job_gb
+    else:
+        per_job = 2.2
     least = wanted.memory_gb if patient.large else per_job
     if total < least * GB:
         what = "PyTorch" if patient.large else "one compiler"
-        yield missing("memory", found, f"{least:g} GB are the least for {what}: use another machine")
+        yield missing(
+            "memory", found, f"{least:g} GB are the least for {what}: use another machine"
+        )
     else:
         yield ok("memory", found)
     cores = patient.site.cores()
@@ -178,7 +199,8 @@ def memory(patient: Patient) -> Iterator[Finding]:
         yield warning(
             what,
             f"memory and {what} together {commit / GB:.1f} GB",
-            f"enlarge the {what} until they are {wanted.commit_gb} GB, else a linker may run out of memory",
+            f"enlarge the {what} until they are {wanted.commit_gb} GB, else a linker may run out "
+            "of memory",
         )
     else:
         yield ok(patient.platform.swap, f"{commit / GB:.1f} GB with memory")
@@ -198,7 +220,10 @@ def disk(patient: Patient) -> Iterator[Finding]:
         yield ok("disk", found)
     elif patient.platform.limits_paths:
         yield missing(
-            "disk", found, rf"{wanted:g} GB are needed: make room, or mkdir D:\farm, cmd /c mklink /J C:\farm D:\farm"
+            "disk",
+            found,
+            rf"{wanted:g} GB are needed: make room, or mkdir D:\farm, cmd /c mklink /J C:\farm "
+            r"D:\farm",
         )
     else:
         yield missing("disk", found, f"{wanted:g} GB are needed for a build of {what}: make room")
@@ -209,14 +234,23 @@ def python(patient: Patient) -> Iterator[Finding]:
     have = {found.name: found.path for found in patient.readings.pythons}
     if patient.plan is None:
         listed = ", ".join(have) or "none"
-        yield ok("Python", listed) if have else missing("Python", listed, "install 64-bit Python 3.11 from python.org")
+        yield (
+            ok("Python", listed)
+            if have
+            else missing("Python", listed, "install 64-bit Python 3.11 from python.org")
+        )
         return
     name = patient.plan.parsed_variant.python
     if name in have:
         yield ok("Python", f"{name}: {have[name]}")
     elif patient.platform.in_images:
-        seen = f"no {name} here: the container builds with its own, but the wheel is not tested here"
-        todo = f"have python{name[2]}.{name[3:]} on PATH: apt-get install, or uv python install {name[2]}.{name[3:]}"
+        seen = (
+            f"no {name} here: the container builds with its own, but the wheel is not tested here"
+        )
+        todo = (
+            f"have python{name[2]}.{name[3:]} on PATH: apt-get install, or uv python install "
+            f"{name[2]}.{name[3:]}"
+        )
         yield warning("Python", seen, todo)
     else:
         todo = f"install 64-bit Python {name[2]}.{name[3:]} from python.org"
@@ -249,20 +283,44 @@ def gpu(patient: Patient) -> Iterator[Finding]:
     if not patient.platform.cuda:
         return
     if not patient.readings.gpus:
-        why = "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs")) or "none found"
-        yield warning("GPU", why, "none is needed to build; to use one, install its driver (Kepler: the 470 branch)")
-    cuda = patient.plan.toolkit.cuda if patient.plan and patient.plan.toolkit else None
+        why = (
+            "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs"))
+            or "none found"
+        )
+        yield warning(
+            "GPU",
+            why,
+            "none is needed to build; to use one, install its driver (Kepler: the 470 branch)",
+        )
+    if patient.plan and patient.plan.toolkit:
+        cuda = patient.plan.toolkit.cuda
+    else:
+        cuda = None
     for card in patient.readings.gpus:
         judged = judge_gpu(card, patient.readings.driver)
-        found = f"{card.name} ({judged.sm or 'no variant'}), driver {patient.readings.driver or 'unknown'}"
-        last, branch = last_driver(judged.sm) if judged.sm else None, driver_branch(patient.readings.driver)
+        found = (
+            f"{card.name} ({judged.sm or 'no variant'}), driver "
+            f"{patient.readings.driver or 'unknown'}"
+        )
+        last = last_driver(judged.sm) if judged.sm else None
+        branch = driver_branch(patient.readings.driver)
         problem = driver_problem(cuda, patient.readings.driver, patient.readings.os.system)
-        # First a driver that is too new for the card: it does not drive it at all, and an update would not help.
+        # First a driver that is too new for the card: it does not drive it at all, and an update
+        # would not help.
         if last and branch and branch > last:
-            todo = f"remove it (DDU on Windows), install a driver of branch {last}, and none with a CUDA installer"
-            yield missing("GPU driver", f"{found}: newer than {last}, the last branch for this GPU", todo)
+            todo = (
+                f"remove it (DDU on Windows), install a driver of branch {last}, and none with "
+                "a CUDA installer"
+            )
+            yield missing(
+                "GPU driver", f"{found}: newer than {last}, the last branch for this GPU", todo
+            )
         elif problem:
-            yield missing("GPU driver", f"{found}: {problem}", f"install a newer driver, up to branch {last or 'any'}")
+            yield missing(
+                "GPU driver",
+                f"{found}: {problem}",
+                f"install a newer driver, up to branch {last or 'any'}",
+            )
         else:
             yield ok("GPU driver", found)
 
@@ -274,7 +332,9 @@ def engine(patient: Patient) -> Iterator[Finding]:
     except NoRunnerError as error:
         yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
-    other = missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
+    other = missing(
+        "Docker", f"this engine runs {system} containers", "switch it to Linux containers"
+    )
     yield ok("Docker", f"{system} {version} {machine}") if system == DEFAULT else other
 
 
@@ -282,18 +342,29 @@ def compiler(patient: Patient) -> Iterator[Finding]:
     """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
     found = patient.site.which("g++") or patient.site.which("clang++")
     name = "torch.compile: C++ compiler"
-    yield ok(name, found) if found else warning(name, "neither g++ nor clang++", "apt-get install g++")
+    yield (
+        ok(name, found)
+        if found
+        else warning(name, "neither g++ nor clang++", "apt-get install g++")
+    )
 
 
 def torch_compile(patient: Patient) -> Iterator[Finding]:
-    """Needs of torch.compile and notebooks: cl.exe on PATH, a triton-windows that fits the torch here."""
+    """Needs of torch.compile and notebooks: cl.exe on PATH, a triton-windows that fits the torch
+    here.
+    """
     cl = patient.site.which("cl.exe")
     unset = [name for name in ("INCLUDE", "LIB") if not patient.site.variable(name)]
-    prompt = "start Python, or the notebook server, from the x64 Native Tools Command Prompt, which sets all of it"
+    prompt = (
+        "start Python, or the notebook server, from the x64 Native Tools Command Prompt, "
+        "which sets all of it"
+    )
     if not cl:
         yield warning("torch.compile: cl.exe", "cl.exe is not on PATH", prompt)
     elif unset:
-        yield warning("torch.compile: cl.exe", f"{cl}, but {' and '.join(unset)} is not set", prompt)
+        yield warning(
+            "torch.compile: cl.exe", f"{cl}, but {' and '.join(unset)} is not set", prompt
+        )
     else:
         yield ok("torch.compile: cl.exe", cl)
     if cl:
@@ -301,22 +372,40 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         todo = "add English under Language packs in the Visual Studio Installer"
         absent = f"{messages} is not there: torch.compile reads what cl.exe says"
         there = patient.site.exists(messages)
-        yield ok("torch.compile: English", messages) if there else missing("torch.compile: English", absent, todo)
-    torch, triton, wanted = patient.site.package("torch"), patient.site.package("triton-windows"), needs()
+        yield (
+            ok("torch.compile: English", messages)
+            if there
+            else missing("torch.compile: English", absent, todo)
+        )
+    torch = patient.site.package("torch")
+    triton = patient.site.package("triton-windows")
+    wanted = needs()
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")
         return
     # triton-windows goes by the minor version of torch.
     release = ".".join(torch.split("+")[0].split(".")[:2])
     below = wanted.triton_below.get(release)
-    sms = [int(card.capability.replace(".", "")) for card in patient.readings.gpus if card.capability]
+    sms = [
+        int(card.capability.replace(".", "")) for card in patient.readings.gpus if card.capability
+    ]
     if sms and max(sms) < wanted.triton_sm_min:
         found = f"Triton starts at sm_{wanted.triton_sm_min}, this machine has sm_{max(sms)}"
-        yield warning("torch.compile: triton", found, "use torch.compile on the CPU alone, or do without")
+        yield warning(
+            "torch.compile: triton", found, "use torch.compile on the CPU alone, or do without"
+        )
     elif below is None:
-        yield warning("torch.compile: triton", f"torch {torch}: no fitting triton-windows is known", "do without")
+        yield warning(
+            "torch.compile: triton",
+            f"torch {torch}: no fitting triton-windows is known",
+            "do without",
+        )
     elif triton is None:
-        yield warning("torch.compile: triton", f"torch {torch} without triton", f'pip install "triton-windows<{below}"')
+        yield warning(
+            "torch.compile: triton",
+            f"torch {torch} without triton",
+            f'pip install "triton-windows<{below}"',
+        )
     elif number(triton.split(".post")[0]) >= number(below):
         found = f"triton-windows {triton} is too new for torch {torch}"
         yield missing("torch.compile: triton", found, f'pip install "triton-windows<{below}"')
@@ -324,13 +413,21 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 
 
-def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = True) -> list[Finding]:
-    """Every finding about the machine, for a plan if one is known; without `build`, for installing and using wheels."""
+def examine(
+    site: Site, readings: Readings, plan: Plan | None, *, build: bool = True
+) -> list[Finding]:
+    """Every finding about the machine, for a plan if one is known; without `build`, for installing
+    and using wheels.
+    """
     patient = Patient(site, readings, plan)
-    checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [("Python", python), ("GPU", gpu)]
+    checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [
+        ("Python", python),
+        ("GPU", gpu),
+    ]
     if build:
         checks = [("memory", memory), ("disk", disk), ("Git", git), *checks]
-        checks += [("Docker", engine)] if patient.platform.in_images else []
+        if patient.platform.in_images:
+            checks.append(("Docker", engine))
     if own := {"msvc": torch_compile, "gcc": compiler}.get(patient.platform.compiler):
         checks.append(("torch.compile", own))
     found: list[Finding] = []
@@ -339,7 +436,9 @@ def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = 
             found += check(patient)
         except NoReadingError as error:
             # One reading that fails must not hide what the other checks find.
-            found.append(Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself"))
+            found.append(
+                Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself")
+            )
     return found
 
 
@@ -351,10 +450,16 @@ def examine_project(project: Path) -> list[Finding]:
         try:
             read(project)
         except UsageError as error:
-            wrong.append(missing("configuration", str(error), error.hint or "correct it, then run this again"))
+            wrong.append(
+                missing(
+                    "configuration", str(error), error.hint or "correct it, then run this again"
+                )
+            )
     found = wrong or [ok("configuration", str(project))]
     with contextlib.suppress(UsageError):  # which is among the wrong ones
-        found += list(_folders(project, load_settings(project))) or [ok("folders", "they can be written")]
+        found += list(_folders(project, load_settings(project))) or [
+            ok("folders", "they can be written")
+        ]
     return found
 
 
@@ -374,12 +479,24 @@ def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
         if place and "://" not in place and (problem := unwritable(project / place)):
             problems.setdefault(problem, []).append(key)
     for problem, keys in problems.items():
-        todo = f"correct its owner or mode (`ls -ld`), or name other folders in ci/farm.yaml ({', '.join(keys)})"
+        todo = (
+            "correct its owner or mode (`ls -ld`), or name other folders in ci/farm.yaml "
+            f"({', '.join(keys)})"
+        )
         yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
     artifacts = project / settings.artifacts
     if not problems and runs_nothing(artifacts):
-        seen = f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install there"
-        yield missing("folders", seen, "mount it without noexec, or name another folder in ci/farm.yaml (artifacts)")
+        seen = (
+            f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install "
+            "there"
+        )
+        yield missing(
+            "folders",
+            seen,
+            "mount it without noexec, or name another folder in ci/farm.yaml (artifacts)",
+        )
     temporary = Path(tempfile.gettempdir())
     if problem := unwritable(temporary):
-        yield missing("folders", f"temporary files: {problem}", "set TMPDIR to a folder that can be written")
+        yield missing(
+            "folders", f"temporary files: {problem}", "set TMPDIR to a folder that can be written"
+        )

@@ -1,6 +1,8 @@
-"""Readings of a machine: GPUs, driver, CPU, operating system, Pythons; and a reason for each that cannot be had.
+"""Readings of a machine: GPUs, driver, CPU, operating system, Pythons; and a reason for each that
+cannot be had.
 
-`Machine` gives raw, bounded text, and tests have recorded ones in its place; `take` makes sense of it.
+`Machine` gives raw, bounded text, and tests have recorded ones in its place; `take` makes sense of
+it.
 """
 
 import os
@@ -94,7 +96,8 @@ class Machine:
         program = shutil.which(command[0])
         if program is None:
             raise NoReadingError(f"{command[0]} is not on the PATH")
-        # Into a file: a program that prints without end fills the disk slowly and no memory, and the timeout holds.
+        # Into a file: a program that prints without end fills the disk slowly and no memory, and
+        # the timeout holds.
         with tempfile.TemporaryFile() as output:
             try:
                 done = subprocess.run(
@@ -122,7 +125,9 @@ class Machine:
         except pynvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
         try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            handles = [
+                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
+            ]
             return Nvml(pynvml.nvmlSystemGetDriverVersion(), tuple(map(_device, handles)))
         except pynvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
@@ -136,7 +141,8 @@ class Machine:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                name, features = str(host().name), tuple(sorted(detected_info().features))
+                name = str(host().name)
+                features = tuple(sorted(detected_info().features))
             except Exception as error:
                 raise NoReadingError(f"archspec: {type(error).__name__}: {error}") from error
         if caught:
@@ -161,7 +167,10 @@ class Machine:
             raise NoReadingError(f"{folder} is not there")
         found = []
         for device in sorted(folder.iterdir())[:4096]:
-            words = [self.read(str(device / name)).strip().removeprefix("0x") for name in ("vendor", "device", "class")]
+            words = [
+                self.read(str(device / name)).strip().removeprefix("0x")
+                for name in ("vendor", "device", "class")
+            ]
             found.append(f"{words[0]}:{words[1]} {words[2]}")
         return tuple(found)
 
@@ -190,7 +199,9 @@ OTHER = "other"
 
 
 class Gpu(Model):
-    """One NVIDIA GPU. `capability` is the compute capability as the driver gives it, None if it does not."""
+    """One NVIDIA GPU. `capability` is the compute capability as the driver gives it, None if it
+    does not.
+    """
 
     name: Text
     capability: Capability | None
@@ -199,7 +210,9 @@ class Gpu(Model):
 
 
 class Cpu(Model):
-    """`machine` is x86_64, aarch64, arm64 (macOS) or what else the system calls it; `features` in Linux's words."""
+    """`machine` is x86_64, aarch64, arm64 (macOS) or what else the system calls it; `features` in
+    Linux's words.
+    """
 
     machine: Text
     name: Text | None
@@ -236,8 +249,9 @@ class Missing(Model):
 class Readings(Model):
     """Everything that is known of a machine, as JSON or Python values.
 
-    `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver reported; `translated` is true for a
-    process under Rosetta 2; `inside` says what is between this system and the hardware.
+    `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver reported;
+    `translated` is true for a process under Rosetta 2; `inside` says what is between this system
+    and the hardware.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -299,7 +313,9 @@ class _Taker:
             return None
 
     def _run(self, what: str, *command: str) -> str:
-        """The output of a program; empty where it fails, as sysctl does for a name that is not there."""
+        """The output of a program; empty where it fails, as sysctl does for a name that is not
+        there.
+        """
         answer = self._try(what, lambda: self.machine.run(*command))
         return answer.text.strip() if answer and answer.code == 0 else ""
 
@@ -318,7 +334,12 @@ class _Taker:
         if nvml is None:
             return self._jetson(), None
         found = tuple(
-            Gpu(name=clean(d.name), capability=_capability(d.capability), memory_mb=d.memory_mb, source="nvml")
+            Gpu(
+                name=clean(d.name),
+                capability=_capability(d.capability),
+                memory_mb=d.memory_mb,
+                source="nvml",
+            )
             for d in nvml.devices[:64]
         )
         if not found:
@@ -328,7 +349,10 @@ class _Taker:
     def _jetson(self) -> tuple[Gpu, ...]:
         # A Jetson's GPU is not on the PCI bus, and older boards have no NVML.
         on_arm = self.uname.machine == "aarch64"
-        model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model")) if on_arm else None
+        if on_arm:
+            model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
+        else:
+            model = None
         name = clean((model or "").replace("\0", ""))
         found = Gpu(name=name, capability=None, memory_mb=None, source="device tree")
         return (found,) if re.search(r"nvidia|jetson", name, re.IGNORECASE) else ()
@@ -336,7 +360,9 @@ class _Taker:
     def _unclaimed(self) -> int:
         # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
         devices = self._try("PCI devices", self.machine.pci) or ()
-        return sum(1 for device in devices if re.fullmatch(r"10de:[0-9a-f]{4} 03[0-9a-f]{4}", device))
+        return sum(
+            1 for device in devices if re.fullmatch(r"10de:[0-9a-f]{4} 03[0-9a-f]{4}", device)
+        )
 
     def _inside(self) -> Literal["wsl", "container"] | None:
         if "microsoft" in self.uname.release.lower():
@@ -360,12 +386,14 @@ class _Taker:
             name, own = parse_cpuinfo(text or "")
             if text is not None and not own:
                 self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
-            # The kernel's word first: it leaves out what it does not let programs use, which CPUID still shows.
+            # The kernel's word first: it leaves out what it does not let programs use, which CPUID
+            # still shows.
             features = own or features
         elif self.source == "sysctl":
             name = self._sysctl("machdep.cpu.brand_string")
             # To a process under Rosetta 2 the machine looks like x86_64.
-            machine = "arm64" if self._sysctl("hw.optional.arm64") == "1" else machine
+            if self._sysctl("hw.optional.arm64") == "1":
+                machine = "arm64"
         else:
             if known is not None and not features:
                 self._miss("CPU features", "archspec reads them on x86-64 only")
@@ -383,17 +411,28 @@ class _Taker:
     # --- operating system, Pythons --------------------------------------------------------------------------------
 
     def _os(self) -> Os:
-        name, version, libc = self.uname.system, self.uname.release, None
+        name = self.uname.system
+        version = self.uname.release
+        libc = None
         if self.source == "proc":
-            release = parse_os_release(self._try("distribution", lambda: self.machine.read("/etc/os-release")) or "")
-            name, version = release.get("NAME", name), release.get("VERSION_ID", "")
+            release = parse_os_release(
+                self._try("distribution", lambda: self.machine.read("/etc/os-release")) or ""
+            )
+            name = release.get("NAME", name)
+            version = release.get("VERSION_ID", "")
             libc = self._try("C library", self.machine.libc)
         elif self.platform and self.source == "sysctl":
-            name, version = self.platform.title, self._run("macOS version", "sw_vers", "-productVersion")
+            name = self.platform.title
+            version = self._run("macOS version", "sw_vers", "-productVersion")
         elif self.source == "registry":
             version = f"{self.uname.release} ({self.uname.version})"
         system = self.platform.name if self.platform else OTHER
-        return Os(system=system, name=clean(name), version=clean(version), libc=clean(libc) if libc else None)
+        return Os(
+            system=system,
+            name=clean(name),
+            version=clean(version),
+            libc=clean(libc) if libc else None,
+        )
 
     def _pythons(self) -> tuple[Python, ...]:
         found: dict[str, str] = {}
@@ -405,34 +444,56 @@ class _Taker:
                 reasons.append(str(error))
         if self.source == "registry":
             launched = parse_launcher(self._run("Pythons of the launcher", "py", "-0p"))
-            # In the order of PYTHONS again; what is on the PATH comes before what the launcher knows.
-            found = {name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))}
+            # In the order of PYTHONS again; what is on the PATH comes before what the launcher
+            # knows.
+            found = {
+                name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))
+            }
         if not found:
             self._miss("Pythons", "; ".join(reasons))
         return tuple(Python(name=name, path=clean(path)) for name, path in found.items())
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:
-    """Name and features from /proc/cpuinfo; where CPUs differ (big and little), what all of them have."""
-    rows = [(key.strip(), value) for key, _, value in (line.partition(":") for line in text.splitlines())]
+    """Name and features from /proc/cpuinfo; where CPUs differ (big and little), what all of them
+    have.
+    """
+    rows = [
+        (key.strip(), value)
+        for key, _, value in (line.partition(":") for line in text.splitlines())
+    ]
     names = [clean(value) for key, value in rows if key == "model name"]
     # Only what every core has: a thread may move from one to another at any moment.
-    cores = [value.split() for value in dict.fromkeys(value for key, value in rows if key in ("flags", "Features"))]
+    cores = [
+        value.split()
+        for value in dict.fromkeys(value for key, value in rows if key in ("flags", "Features"))
+    ]
     common = set.intersection(*map(set, cores)) if cores else set()
-    return next(filter(None, names), None), tuple(word for core in cores[:1] for word in core if word in common)
+    return next(filter(None, names), None), tuple(
+        word for core in cores[:1] for word in core if word in common
+    )
 
 
 def parse_os_release(text: str) -> dict[str, str]:
     """The assignments of an os-release file (freedesktop.org), without their quotes."""
-    return {key: value.strip("\"'") for key, value in re.findall(r"^\s*([A-Z0-9_]+)=(.*?)\s*$", text, re.MULTILINE)}
+    return {
+        key: value.strip("\"'")
+        for key, value in re.findall(r"^\s*([A-Z0-9_]+)=(.*?)\s*$", text, re.MULTILINE)
+    }
 
 
 def parse_launcher(text: str) -> dict[str, str]:
-    """64-bit interpreters by name from `py -0p`: ` -V:3.11 *  PATH`, or ` -3.11-64  PATH` of older launchers."""
+    """64-bit interpreters by name from `py -0p`: ` -V:3.11 *  PATH`, or ` -3.11-64  PATH` of older
+    launchers.
+    """
     pattern = r"\s*-(?:V:)?3\.(\d{1,2})(?:-64)?\s+(?:\*\s+)?(\S.*?)\s*\*?"
     matches = [re.fullmatch(pattern, line) for line in text.splitlines()[:200]]
-    return {f"py3{match[1]}": match[2] for match in reversed(matches) if match}  # of two with one name the first
+    return {
+        f"py3{match[1]}": match[2] for match in reversed(matches) if match
+    }  # of two with one name the first
 
 
 def _capability(text: str | None) -> str | None:
-    return text if text and re.fullmatch(r"\d{1,2}\.\d", text, re.ASCII) else None
+    if text and re.fullmatch(r"\d{1,2}\.\d", text, re.ASCII):
+        return text
+    return None

@@ -1,4 +1,6 @@
-"""From what was asked for to a plan: `resolve` goes the whole way, `judge` stops before the plan is made."""
+"""From what was asked for to a plan: `resolve` goes the whole way, `judge` stops before the plan is
+made.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +14,15 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import first_fault, is_own, where
 from farm.plan import inputs
 from farm.plan.compat.stack import effects
-from farm.plan.environment import LEFT_OUT, environment, feature_settings, filled, missing_features, needs, placeholders
+from farm.plan.environment import (
+    LEFT_OUT,
+    environment,
+    feature_settings,
+    filled,
+    missing_features,
+    needs,
+    placeholders,
+)
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice
@@ -26,8 +36,8 @@ from farm.wheel.policy import Policy
 def resolve(project: Path, selectors: Selectors) -> Plan:
     """Resolve selectors into a plan; `project` is the folder that holds `ci/`.
 
-    Raises UsageError: a name is unknown or a configuration file is wrong; NotBuildableError: the combination cannot be
-    built; every reason is in the message.
+    Raises UsageError: a name is unknown or a configuration file is wrong; NotBuildableError: the
+    combination cannot be built; every reason is in the message.
     """
     wanted, judged = _best(project, selectors, None)
     judged.require_buildable()
@@ -36,52 +46,76 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     except ValidationError as error:  # what a recipe may say, and no plan may hold
         first = error.errors()[0]
         line = where(recipe_folder(wanted.pins.recipe) / "recipe.yaml", *first["loc"])
-        raise UsageError(f"{line}: {first_fault(error)}", hint="docs/your-package.md has the keys") from error
+        raise UsageError(
+            f"{line}: {first_fault(error)}", hint="docs/your-package.md has the keys"
+        ) from error
 
 
-def judge(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None) -> Judgement:
-    """The reasons against building the selectors; `fields` are further fields of the stack, such as a driver."""
+def judge(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None
+) -> Judgement:
+    """The reasons against building the selectors; `fields` are further fields of the stack, such as
+    a driver.
+    """
     return _best(project, selectors, fields)[1]
 
 
-def _best(project: Path, selectors: Selectors, fields: Mapping[str, Any] | None) -> tuple[Candidate, Judgement]:
-    """The candidate of the channel that was asked for; else of the default channel, else of the first that fits.
+def _best(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None
+) -> tuple[Candidate, Judgement]:
+    """The candidate of the channel that was asked for; else of the default channel, else of the
+    first that fits.
 
-    Channels with the CUDA that was asked for come before others. Where none fits, the first of those with the least
-    against the channel itself: what a channel does not have must not be the reason against a build that asked for none.
+    Channels with the CUDA that was asked for come before others. Where none fits, the first of
+    those with the least against the channel itself: what a channel does not have must not be the
+    reason against a build that asked for none.
     """
     first = candidate(project, selectors, fields)
     judged = judgement(first)
-    # A channel that was asked for is kept, whatever stands against it; one that has what it lacks is named.
+    # A channel that was asked for is kept, whatever stands against it; one that has what it lacks
+    # is named.
     if judged.complete or (selectors.channel and not judged.offer):
         return first, judged
     best = first, judged
     cuda = selectors.options.get("cuda", (None,))[0]
     # A stable sort: within both halves the order is that of ci/matrix.yaml.
-    for name, channel in sorted(load_matrix(project).channels.items(), key=lambda pair: cuda not in pair[1].cuda):
+    for name, channel in sorted(
+        load_matrix(project).channels.items(), key=lambda pair: cuda not in pair[1].cuda
+    ):
         if name != first.channel.name and first.package in channel.packages:
             other = candidate(project, selectors, fields, name)
             if (found := judgement(other)).complete:
-                return (first, replace(judged, other=name)) if selectors.channel else (other, found)
+                if selectors.channel:
+                    return (first, replace(judged, other=name))
+                return (other, found)
             if found.obstacles < best[1].obstacles and not selectors.channel:
                 best = other, found
     return best
 
 
 def _plan(wanted: Candidate) -> Plan:
-    recipe, stack, pins = wanted.recipe, wanted.stack, wanted.pins
-    values, system = placeholders(wanted), platform(stack.platform)
+    recipe = wanted.recipe
+    stack = wanted.stack
+    pins = wanted.pins
+    values = placeholders(wanted)
+    system = platform(stack.platform)
     if stack.cuda and recipe.device_code and "nvcc" not in recipe.components:
         line = where(recipe_folder(pins.recipe) / "recipe.yaml", "components")
         raise UsageError(
             f"{line}: components: nothing compiles CUDA code for {stack.variant}: nvcc is missing",
-            hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, `device_code: false`",
+            hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, "
+            "`device_code: false`",
         )
-    env, features = environment(wanted, values), feature_settings(wanted)
+    env = environment(wanted, values)
+    features = feature_settings(wanted)
     present = [name for name, one in features.items() if one.on]
     packages = inputs.debian_packages(system.packages(recipe, stack), stack)
     if system.facts.in_images:
-        packages += [name for option in OPTIONS.values() for name in option.packages(wanted.value(option.name))]
+        packages += [
+            name
+            for option in OPTIONS.values()
+            for name in option.packages(wanted.value(option.name))
+        ]
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
     files = job_files(pins.recipe)
@@ -98,11 +132,17 @@ def _plan(wanted: Candidate) -> Plan:
         channel=wanted.channel.name,
         # In one form: order, other names and what the build lacks anyway make no other plan.
         options={name: choice.value for name, choice in wanted.chosen.items()}
-        | {"without": ",".join(sorted(name for name, one in features.items() if one.reason == LEFT_OUT)) or None},
+        | {
+            "without": ",".join(
+                sorted(name for name, one in features.items() if one.reason == LEFT_OUT)
+            )
+            or None
+        },
         base=pins.base,
         python=inputs.python_plan(stack),
         toolkit=inputs.toolkit(recipe, stack),
-        # Sorted, like every list here: the digest must not depend on the order in which parts were added.
+        # Sorted, like every list here: the digest must not depend on the order in which parts were
+        # added.
         apt=sorted(set(packages)),
         env={name: str(choice.value) for name, choice in sorted(env.items())},
         recipe=pins.recipe,
@@ -112,7 +152,9 @@ def _plan(wanted: Candidate) -> Plan:
         patch_files=patch_files,
         job_files=job_digest(files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
-        cmake={name: value for word in effects(stack).values() for name, value in word.cmake.items()},
+        cmake={
+            name: value for word in effects(stack).values() for name, value in word.cmake.items()
+        },
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(wanted),
@@ -134,8 +176,13 @@ def _plan(wanted: Candidate) -> Plan:
 def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
     """The requirements of METADATA. Raises UsageError: one is no requirement."""
     file = recipe_folder(wanted.pins.recipe) / "recipe.yaml"
-    found = [filled(text, values, file, "requires", index) for index, text in enumerate(wanted.recipe.requires)]
-    if not found or is_own(file):  # golden plans hold what ours say; what others write is checked each time
+    found = [
+        filled(text, values, file, "requires", index)
+        for index, text in enumerate(wanted.recipe.requires)
+    ]
+    if not found or is_own(
+        file
+    ):  # golden plans hold what ours say; what others write is checked each time
         return found
     from packaging.requirements import InvalidRequirement  # noqa: PLC0415 slow to import
 
@@ -146,7 +193,9 @@ def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
             read_requirement(text)
         except InvalidRequirement as error:
             reason = str(error).splitlines()[0]
-            raise UsageError(f"{where(file, 'requires', index)}: requires.{index}: {text!r}: {reason}") from error
+            raise UsageError(
+                f"{where(file, 'requires', index)}: requires.{index}: {text!r}: {reason}"
+            ) from error
     return found
 
 
@@ -161,7 +210,9 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
 
 
 def _build_requires(wanted: Candidate) -> list[SourcePlan]:
-    """Wheels that a standalone Python needs for the build and PyTorch's own, then those of the recipe beside them."""
+    """Wheels that a standalone Python needs for the build and PyTorch's own, then those of the
+    recipe beside them.
+    """
     own = [
         *inputs.standalone_wheels(wanted.stack),
         *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack),
@@ -174,9 +225,15 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
 
 
 def _policy(wanted: Candidate, values: Mapping[str, str]) -> Policy:
-    """The policy of verify: the recipe's rules, those that the channel names in their place, and the variant."""
-    recipe, pins, variant = wanted.recipe, wanted.pins, wanted.stack.variant
-    rules = recipe.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
+    """The policy of verify: the recipe's rules, those that the channel names in their place, and
+    the variant.
+    """
+    recipe = wanted.recipe
+    pins = wanted.pins
+    variant = wanted.stack.variant
+    rules = recipe.verify.model_dump() | (
+        pins.verify.model_dump(exclude_unset=True) if pins.verify else {}
+    )
     sms = sorted(variant.sms) if recipe.device_code else []
     return Policy(
         **rules
@@ -191,7 +248,9 @@ def _policy(wanted: Candidate, values: Mapping[str, str]) -> Policy:
             "cpu": variant.cpu,
             "exclude": recipe.exclude,
             "left_out": [
-                name for tier in catalog.cpu_levels()[variant.cpu].without for name in recipe.tiers.get(tier, ())
+                name
+                for tier in catalog.cpu_levels()[variant.cpu].without
+                for name in recipe.tiers.get(tier, ())
             ],
             "numpy": f"<{values['numpy_end']}" if rules["numpy"] and values["numpy_end"] else None,
         }

@@ -1,4 +1,6 @@
-"""What follows from a candidate, each with its origin: features of PyTorch, version, needs, variables of the build."""
+"""What follows from a candidate, each with its origin: features of PyTorch, version, needs,
+variables of the build.
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -33,16 +35,23 @@ class Setting(NamedTuple):
 
 
 def feature_settings(wanted: Candidate) -> dict[str, Setting]:
-    """State of each feature that the recipe names. Raises UsageError: `--without` names what it cannot leave out."""
-    left_out, origin = _left_out(wanted), wanted.chosen["without"].origin
+    """State of each feature that the recipe names. Raises UsageError: `--without` names what it
+    cannot leave out.
+    """
+    left_out = _left_out(wanted)
+    origin = wanted.chosen["without"].origin
     found: dict[str, Setting] = {}
     for name, feature in catalog.features().items():
         if name in wanted.recipe.features or name in wanted.recipe.without:
             found[name] = _setting(wanted, name, feature, found)
             if name in left_out and found[name].on:
                 for option, word in feature.words.items():
-                    others = (f"--{option} {other}" for other in OPTIONS[option].choices if other != word)
-                    raise UsageError(f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(others))
+                    others = (
+                        f"--{option} {other}" for other in OPTIONS[option].choices if other != word
+                    )
+                    raise UsageError(
+                        f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(others)
+                    )
                 found[name] = Setting(on=False, origin=origin, reason=LEFT_OUT)
     return found
 
@@ -55,16 +64,27 @@ def _left_out(wanted: Candidate) -> list[str]:
     known = [*wanted.recipe.features, *wanted.recipe.without]
     if not known and origin.startswith(FILE):  # there it is for all builds that know it
         return []
-    titles = {catalog.features()[name].title.lower(): name for name in known} | {name: name for name in known}
+    titles = {catalog.features()[name].title.lower(): name for name in known} | {
+        name: name for name in known
+    }
     words = [word.strip().lower() for word in str(value).split(",")]
     if "" in words:
-        raise UsageError(f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto")
+        raise UsageError(
+            f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto"
+        )
     if unknown := [word for word in words if word not in titles]:
         near = [titles[other] for word in unknown for other in nearest(word, [*titles], 1)]
-        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
-        hint = hint if known else "leave it out, or take a channel whose recipe names features (docs/features.md)"
+        if near:
+            hint = f"did you mean {', '.join(map(repr, near))}?"
+        else:
+            hint = f"known: {', '.join(known)}"
+        if not known:
+            hint = "leave it out, or take a channel whose recipe names features (docs/features.md)"
         what = f"no {'such feature' if known else 'features'} to leave out"
-        raise UsageError(f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {what}", hint=hint)
+        raise UsageError(
+            f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {what}",
+            hint=hint,
+        )
     return [titles[word] for word in words]
 
 
@@ -79,15 +99,20 @@ def _setting(wanted: Candidate, name: str, feature: Feature, before: dict[str, S
         return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)
     if feature.switch in wanted.pins.switches:
         on = wanted.pins.switches[feature.switch]
-        return Setting(on, f"channel {wanted.channel.name}", "" if on else f"channel {wanted.channel.name}")
+        return Setting(
+            on, f"channel {wanted.channel.name}", "" if on else f"channel {wanted.channel.name}"
+        )
     if against := feature_off(wanted.stack, name) or _no_wheel(wanted, name):
-        return Setting(on=False, origin=f"off: {against}", reason=_limit(wanted, feature) or against)
+        return Setting(
+            on=False, origin=f"off: {against}", reason=_limit(wanted, feature) or against
+        )
     return Setting(on=True, origin="rules: nothing against it")
 
 
 def _limit(wanted: Candidate, feature: Feature) -> str | None:
     """What a feature needs and the wheel's platform or hardware lacks."""
-    cards, levels = targets(wanted.stack), list(catalog.cpu_levels())
+    cards = targets(wanted.stack)
+    levels = list(catalog.cpu_levels())
     if feature.sm_min and cards and cards[-1] < feature.sm_min:
         return f"needs sm_{feature.sm_min}"
     if feature.cpu and levels.index(wanted.stack.variant.cpu) < levels.index(feature.cpu):
@@ -98,26 +123,47 @@ def _limit(wanted: Candidate, feature: Feature) -> str | None:
 def _no_wheel(wanted: Candidate, name: str) -> str | None:
     """Why NVIDIA's wheel of NCCL does not serve, where the recipe takes it for this feature."""
     stack = wanted.stack
-    if not any(isinstance(part.source, NcclSource) and part.feature == name for part in wanted.recipe.parts):
+    if not any(
+        isinstance(part.source, NcclSource) and part.feature == name for part in wanted.recipe.parts
+    ):
         return None
     wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
     if wheel is None:
         return f"no wheel of it is known for CUDA {stack.cuda} on {stack.variant.machine}"
     # Machine code runs on the later minor versions of its major one.
-    lacks = [sm for sm in targets(stack) if not any(sm // 10 == own // 10 and own <= sm for own in wheel.sms)]
-    return f"{wheel.package} {wheel.file.split('-')[1]} has no code for {sm_name(lacks[0])}" if lacks else None
+    lacks = [
+        sm
+        for sm in targets(stack)
+        if not any(sm // 10 == own // 10 and own <= sm for own in wheel.sms)
+    ]
+    if lacks:
+        return f"{wheel.package} {wheel.file.split('-')[1]} has no code for {sm_name(lacks[0])}"
+    return None
 
 
 def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool) -> bool:
-    """True if the official wheels of this release have the feature, those for the CPU or those with CUDA."""
+    """True if the official wheels of this release have the feature, those for the CPU or those with
+    CUDA.
+    """
     since = feature.official.get(platform)
-    return since is not None and torch is not None and number(torch) >= number(since) and (gpu or not feature.gpu)
+    return (
+        since is not None
+        and torch is not None
+        and number(torch) >= number(since)
+        and (gpu or not feature.gpu)
+    )
 
 
 def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The features of a wheel, and those that the official one has beside them, with the reason, in words."""
+    """The features of a wheel, and those that the official one has beside them, with the reason, in
+    words.
+    """
     there = ", ".join(map(_title, present))
-    return [(what, text) for what, text in (("with", there), ("without", absent_features(lacking))) if text]
+    return [
+        (what, text)
+        for what, text in (("with", there), ("without", absent_features(lacking)))
+        if text
+    ]
 
 
 def absent_features(lacking: Mapping[str, str]) -> str:
@@ -131,24 +177,37 @@ def _title(name: str) -> str:
 
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
     """Features that are off as a paragraph of METADATA's description."""
-    return "\n".join(f"This build is {what}: {text}." for what, text in feature_rows(present, lacking))
+    return "\n".join(
+        f"This build is {what}: {text}." for what, text in feature_rows(present, lacking)
+    )
 
 
 def missing_features(wanted: Candidate, found: dict[str, Setting]) -> dict[str, str]:
-    """The features that the official wheel for this kind of machine has and this build lacks, with the reason."""
-    stack, lacking = wanted.stack, {}
+    """The features that the official wheel for this kind of machine has and this build lacks, with
+    the reason.
+    """
+    stack = wanted.stack
+    lacking = {}
     for name, one in found.items():
         feature = catalog.features()[name]
         for_it = feature.machines is None or stack.variant.machine in feature.machines
-        if for_it and not one.on and is_official(feature, stack.platform, stack.torch, gpu=stack.cuda is not None):
+        if (
+            for_it
+            and not one.on
+            and is_official(feature, stack.platform, stack.torch, gpu=stack.cuda is not None)
+        ):
             lacking[name] = one.reason
     return lacking
 
 
 def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:
     """`0.1.0+cu118.sm35.avx`; `0.1.0+cpu.avx` without a GPU; `.N` appended for a rebuild."""
-    parts = [f"cu{cuda.replace('.', '')}", variant.gpu] if cuda else [variant.gpu]
-    # The index and pip know a local version in its normal form only, in which `_` is a dot (PEP 440).
+    if cuda:
+        parts = [f"cu{cuda.replace('.', '')}", variant.gpu]
+    else:
+        parts = [variant.gpu]
+    # The index and pip know a local version in its normal form only, in which `_` is a dot (PEP
+    # 440).
     parts.append(variant.cpu.replace("_", "."))
     if rebuild:
         parts.append(str(rebuild))
@@ -160,7 +219,9 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
     stack, system = candidate.stack, platform(candidate.stack.platform)
     base = source_version(candidate.recipe, stack.torch)
     return {
-        "version": wheel_version(base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)),
+        "version": wheel_version(
+            base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)
+        ),
         "torch_version": _torch_version(candidate),
         "numpy_end": _numpy_end(candidate),
         "use_cuda": "1" if stack.cuda else "0",
@@ -173,12 +234,16 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
 
 
 def _device_flags(stack: Stack) -> dict[str, str]:
-    """CMAKE_CUDA_ARCHITECTURES (`35-real;37-real`, with `-virtual` of the highest for PTX), and flags of nvcc."""
+    """CMAKE_CUDA_ARCHITECTURES (`35-real;37-real`, with `-virtual` of the highest for PTX), and
+    flags of nvcc.
+    """
     sms = list(stack.variant.sms) if stack.cuda else []
     virtual = sms[-1:] if stack.ptx else []
     codes = [(sm, f"sm_{sm}") for sm in sms] + [(sm, f"compute_{sm}") for sm in virtual]
     return {
-        "cmake_architectures": ";".join([*(f"{sm}-real" for sm in sms), *(f"{sm}-virtual" for sm in virtual)]),
+        "cmake_architectures": ";".join(
+            [*(f"{sm}-real" for sm in sms), *(f"{sm}-virtual" for sm in virtual)]
+        ),
         "gencode": " ".join(f"-gencode=arch=compute_{sm},code={code}" for sm, code in codes),
     }
 
@@ -194,66 +259,92 @@ def _torch_version(candidate: Candidate) -> str:
 def _numpy_end(candidate: Candidate) -> str:
     """The first numpy that the wheel cannot work with; empty where no torch says it.
 
-    What was compiled against numpy 1's headers does not work with numpy 2 (NumPy 2.0 migration guide, "Downstream
-    packages"). They are those of a wheel that the recipe or a standalone Python brings, else the base image's.
+    What was compiled against numpy 1's headers does not work with numpy 2 (NumPy 2.0 migration
+    guide, "Downstream packages"). They are those of a wheel that the recipe or a standalone Python
+    brings, else the base image's.
     """
     release = catalog.torch_releases().get(candidate.stack.torch or "")
     if release is None:
         return ""
     base = candidate.pins.base
     ends = [numpy_end(release, candidate.stack.variant.cpu)]
-    if not candidate.recipe.verify.numpy:  # it compiles nothing against numpy, as torchvision: what torch says holds
+    if (
+        not candidate.recipe.verify.numpy
+    ):  # it compiles nothing against numpy, as torchvision: what torch says holds
         return ends[0]
     own = [
         part.source for part in inputs.parts(candidate.recipe, candidate.stack, base, ())
     ] + inputs.standalone_wheels(candidate.stack)
     brought = [str(source.file).split("-")[1] for source in own if source.package == "numpy"]
+    major = None
     if brought:
-        ends += ["2"] if number(brought[0])[0] < 2 else []
+        major = number(brought[0])[0]
     elif base is not None and candidate.stack.standalone is None:
-        ends += ["2"] if catalog.debian_releases()[base].numpy_major < 2 else []
+        major = catalog.debian_releases()[base].numpy_major
+    if major is not None and major < 2:
+        ends.append("2")
     return min(ends, key=number)
 
 
 def needs(candidate: Candidate) -> list[str]:
-    """The farm's own wheels that the build imports. Raises UsageError: one has no recipe, or needs itself."""
-    stack, found = candidate.stack, []
+    """The farm's own wheels that the build imports. Raises UsageError: one has no recipe, or needs
+    itself.
+    """
+    stack = candidate.stack
+    found = []
     for name in candidate.recipe.needs:
         if name not in names() or name in (candidate.package, candidate.pins.recipe):
-            fault = "cannot need itself" if name in names() else f"no recipe for package {name!r}"
+            if name in names():
+                fault = "cannot need itself"
+            else:
+                fault = f"no recipe for package {name!r}"
             others = [other for other in near(name) if other != candidate.package]
             raise UsageError(
                 f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
                 hint=f"nearest: {', '.join(others)}" if others else None,
             )
         other = recipe(candidate.channel.text.recipe_of(name))
-        if other.package == "torch" and inputs.official_torch(candidate.pins.official, candidate.recipe, stack):
+        if other.package == "torch" and inputs.official_torch(
+            candidate.pins.official, candidate.recipe, stack
+        ):
             continue  # it is fetched, not built
-        # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch as well.
-        base = stack.torch if other.package == "torch" and stack.torch else source_version(other, stack.torch)
+        # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch
+        # as well.
+        if other.package == "torch" and stack.torch:
+            base = stack.torch
+        else:
+            base = source_version(other, stack.torch)
         # Rebuild 0: what is needed is the wheel as it was first published.
         found.append(f"{other.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}")
     if circle := _circle(candidate, (candidate.pins.recipe,)):
         raise UsageError(
-            f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which can be built first: "
+            f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which "
+            "can be built first: "
             f"{', '.join(f'{one} needs {other}' for one, other in pairwise(circle))}"
         )
     return found
 
 
 def _circle(candidate: Candidate, way: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the recipes that `way` leads to, each needed by the one before, some that end where they begin; else none."""
+    """Of the recipes that `way` leads to, each needed by the one before, some that end where they
+    begin; else none.
+    """
     for name in recipe(way[-1]).needs:
         if name in names():  # else the build of that recipe says so
             other = candidate.channel.text.recipe_of(name)
-            found = (*way[way.index(other) :], other) if other in way else _circle(candidate, (*way, other))
+            if other in way:
+                found = (*way[way.index(other) :], other)
+            else:
+                found = _circle(candidate, (*way, other))
             if found:
                 return found
     return ()
 
 
 def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) -> str:
-    """`text` with its placeholders filled. Raises UsageError: one is unknown; the line of `key` in `file` is named."""
+    """`text` with its placeholders filled. Raises UsageError: one is unknown; the line of `key` in
+    `file` is named.
+    """
     if "{" not in text:
         return text
     for name, value in values.items():
@@ -263,15 +354,22 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
         named = ".".join(map(str, key))
         unknown = text.partition("{")[2].partition("}")[0]
         near = nearest(unknown, list(values))
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(values)}"
-        raise UsageError(f"{where(file, *key)}: {named}: unknown placeholder {unknown!r} in {text!r}; {hint}")
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        else:
+            hint = f"known: {', '.join(values)}"
+        raise UsageError(
+            f"{where(file, *key)}: {named}: unknown placeholder {unknown!r} in {text!r}; {hint}"
+        )
     return text
 
 
 def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
-    """The variables of the build, with `values` for their placeholders; an option's origin says what it replaces.
+    """The variables of the build, with `values` for their placeholders; an option's origin says
+    what it replaces.
 
-    A later one wins: the platform's compilers, the recipe, the GPU's architectures, the switches, the options.
+    A later one wins: the platform's compilers, the recipe, the GPU's architectures, the switches,
+    the options.
     """
     found: dict[str, Choice] = {}
     file = folder(candidate.pins.recipe) / "recipe.yaml"
@@ -283,16 +381,25 @@ def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Ch
         choice = candidate.chosen[option.name]
         for name, text in option.environment(choice.value).items():
             before = found.get(name)
-            instead = f", in place of {before.value!r} of {before.origin}" if before and before.value != text else ""
+            if before and before.value != text:
+                instead = f", in place of {before.value!r} of {before.origin}"
+            else:
+                instead = ""
             found[name] = Choice(text, choice.origin + instead)
     return found
 
 
 def _sources(candidate: Candidate) -> Variables:
     """Variables by origin, in the order in which one overrules another."""
-    stack, recipe = candidate.stack, candidate.recipe
-    own = recipe.env | (recipe.env_cuda if stack.cuda else {}) | recipe.env_platform.get(stack.platform, {})
-    # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its first place.
+    stack = candidate.stack
+    recipe = candidate.recipe
+    own = (
+        recipe.env
+        | (recipe.env_cuda if stack.cuda else {})
+        | recipe.env_platform.get(stack.platform, {})
+    )
+    # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its
+    # first place.
     found = platform(stack.platform).environment(recipe, stack) | {f"recipe {recipe.package}": own}
     if stack.cuda:
         found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
@@ -302,5 +409,7 @@ def _sources(candidate: Candidate) -> Variables:
         if feature.switch and (stack.cuda or not feature.gpu):
             found.setdefault(setting.origin, {})[feature.switch] = str(int(setting.on))
         if setting.on:
-            found.setdefault(f"recipe {recipe.package}", {}).update(recipe.env_feature.get(name, {}))
+            found.setdefault(f"recipe {recipe.package}", {}).update(
+                recipe.env_feature.get(name, {})
+            )
     return found

@@ -1,7 +1,7 @@
 """The wheels that were built to their end, and where they ran (`ci/evidence.yaml`).
 
-An entry counts for one build alone, and only while the build is what the entry says; nothing is concluded from it for
-other variants of the channel.
+An entry counts for one build alone, and only while the build is what the entry says; nothing is
+concluded from it for other variants of the channel.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,9 @@ class Built(Model):
 
 
 class Ran(Model):
-    """One run; `card`: how the GPU part ran, None: none did; `part`: it was stopped before its end."""
+    """One run; `card`: how the GPU part ran, None: none did; `part`: it was stopped before its
+    end.
+    """
 
     date: Date
     where: Line
@@ -50,10 +52,11 @@ class Ran(Model):
 
 
 class ProvedWheel(Model):
-    """A wheel that was built to its end. `page` describes it, a path in the farm's repository or an address.
+    """A wheel that was built to its end. `page` describes it, a path in the farm's repository or an
+    address.
 
-    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept. A wheel
-    that turned out to be wrong has no entry.
+    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept.
+    A wheel that turned out to be wrong has no entry.
     """
 
     channel: Line
@@ -76,13 +79,18 @@ class ProvedWheel(Model):
         on_card = sorted((run for run in self.runs if run.card), key=lambda run: run.part)
         if on_card:
             run = "run in part" if on_card[0].part else "run"
-            return f"built and {run} on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"
+            return (
+                f"built and {run} on {on_card[0].where.partition(',')[0]}, "
+                f"{_CARD[on_card[0].card or '']}"
+            )
         return "built and run without a card" if self.runs else "built, not run"
 
     @property
     def level(self) -> int:
         """How far the proof goes: 3 on a card, 2 without one, 1 built alone."""
-        return 3 if any(run.card for run in self.runs) else 2 if self.runs else 1
+        if any(run.card for run in self.runs):
+            return 3
+        return 2 if self.runs else 1
 
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
@@ -109,10 +117,14 @@ class Evidence:
 
     def of_channel(self, channel: str, package: str) -> list[ProvedWheel]:
         """The proofs of a channel's package, whatever the variant."""
-        return [wheel for wheel in self.wheels if (wheel.channel, wheel.package) == (channel, package)]
+        return [
+            wheel for wheel in self.wheels if (wheel.channel, wheel.package) == (channel, package)
+        ]
 
     def rows(self, plan: Plan) -> list[tuple[str, str, str]]:
-        """(what, text, where it is described): a line a test of the build, and what was never run."""
+        """(what, text, where it is described): a line a test of the build, and what was never
+        run.
+        """
         if own := self.of(plan):
             never = [name for name in own[0].not_run if all(name in wheel.not_run for wheel in own)]
             text = ", ".join(never or own[0].not_run) or "nothing known"
@@ -122,8 +134,16 @@ class Evidence:
             whole = plan.model_copy(update={"options": {**plan.options, "without": None}})
             if own := self.of(whole):
                 them = "with them" if "," in names else "with it"
-                return [("not tested", f"without {names}; {them}, {own[0].built.date}: {own[0].state}", own[0].page)]
-        named = list(dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package)))
+                return [
+                    (
+                        "not tested",
+                        f"without {names}; {them}, {own[0].built.date}: {own[0].state}",
+                        own[0].page,
+                    )
+                ]
+        named = list(
+            dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package))
+        )
         text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
         if named:
             text = f"this build; of its channel were tested: {', '.join(named)}"
@@ -139,13 +159,20 @@ class Evidence:
 
 
 def load_evidence(project: Path) -> Evidence:
-    """The proofs of a project's channels, its own and the farm's. Raises UsageError: a file is wrong."""
-    own, matrix = project / FILE, project / _MATRIX
+    """The proofs of a project's channels, its own and the farm's. Raises UsageError: a file is
+    wrong.
+    """
+    own = project / FILE
+    matrix = project / _MATRIX
     theirs = shipped.ROOT / FILE
     wheels = load(own, _File).wheels if own.is_file() else []
     # In the farm's own checkout both are one file: its proofs count once.
     if not own.is_file() or not own.samefile(theirs):
         written = load(matrix, MatrixText).channels if matrix.is_file() else {}
-        # A channel that the project writes itself is another stack: the farm's proofs are not of it.
-        wheels = [*wheels, *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written)]
+        # A channel that the project writes itself is another stack: the farm's proofs are not of
+        # it.
+        wheels = [
+            *wheels,
+            *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written),
+        ]
     return Evidence(tuple(wheels))

@@ -42,7 +42,9 @@ WANTED = {
 
 
 class SourcePlan(Model):
-    """The source: a folder by the digest of its files, a commit of a git repository, or a file by its sha256."""
+    """The source: a folder by the digest of its files, a commit of a git repository, or a file by
+    its sha256.
+    """
 
     kind: Literal["path", "git", "archive", "debian-source", "debian-package", "sdist", "wheel"]
     digest: Sha256 | None = None
@@ -63,7 +65,9 @@ class SourcePlan(Model):
 
 
 class ToolkitPlan(Model):
-    """Where CUDA comes from: archives (`nvidia`), Debian's packages and wheels for what it lacks, or `wheels` alone."""
+    """Where CUDA comes from: archives (`nvidia`), Debian's packages and wheels for what it lacks,
+    or `wheels` alone.
+    """
 
     provider: Literal["debian", "nvidia", "wheels"]
     cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
@@ -85,7 +89,9 @@ class LibraryWheelPlan(LibraryWheel):
 
 
 class PartPlan(Model):
-    """Code that goes into the folder `into` of the source tree: `members` of a tar file, or all of it."""
+    """Code that goes into the folder `into` of the source tree: `members` of a tar file, or all of
+    it.
+    """
 
     into: str = Field(pattern=RELATIVE)
     source: SourcePlan
@@ -126,17 +132,33 @@ class WindowsPlan(Model):
 
     visual_studio: str = Field(pattern=r"^20\d\d$")
     toolset: str = Field(pattern=r"^14\.\d\d$")
-    openmp: str = Field(pattern=r"^[A-Za-z0-9_./:-]{1,100}$", description="the OpenMP library that CMake links")
+    openmp: str = Field(
+        pattern=r"^[A-Za-z0-9_./:-]{1,100}$", description="the OpenMP library that CMake links"
+    )
     tools: list[ToolPin]
     wheels: list[WheelPin]
 
 
 _LEFT_OUT = frozenset(
-    {"build_requires", "cmake", "features", "library_wheels", "opens", "python", "subdirectory", "without", WINDOWS}
+    {
+        "build_requires",
+        "cmake",
+        "features",
+        "library_wheels",
+        "opens",
+        "python",
+        "subdirectory",
+        "without",
+        WINDOWS,
+    }
 )
-"""Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
+"""Fields that are left out of a plan file where they say nothing: plans without them are older than
+they are.
+"""
 _NOT_BUILT = frozenset({"features", "origins", "library_wheels", "requires", "verify", "without"})
-"""Fields that no build reads: a new rule of verify must not orphan what was built, here or on another machine."""
+"""Fields that no build reads: a new rule of verify must not orphan what was built, here or on
+another machine.
+"""
 
 
 class Plan(Model):
@@ -151,13 +173,17 @@ class Plan(Model):
     channel: Text
     options: dict[str, str | bool | int | None]
     base: Text | None = Field(description="None: built on the host itself")
-    python: PythonPlan | None = Field(default=None, description="None: that of the base image, or of the host")
+    python: PythonPlan | None = Field(
+        default=None, description="None: that of the base image, or of the host"
+    )
     toolkit: ToolkitPlan | None
     apt: list[AptName]
     env: dict[VariableName, Text]
     recipe: Name
     source: SourcePlan
-    subdirectory: Inside | None = Field(default=None, description="the folder of the source that is built")
+    subdirectory: Inside | None = Field(
+        default=None, description="the folder of the source that is built"
+    )
     parts: list[PartPlan]
     patch_files: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
     job_files: Sha256 | None = Field(description="what the recipe brings beside the source")
@@ -167,8 +193,12 @@ class Plan(Model):
     )
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
-    needs: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}==[0-9a-z.+!]{1,60}$")]]
-    build_requires: list[SourcePlan] = Field(default=[], description="wheels of the Python index, for the build alone")
+    needs: list[
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}==[0-9a-z.+!]{1,60}$")]
+    ]
+    build_requires: list[SourcePlan] = Field(
+        default=[], description="wheels of the Python index, for the build alone"
+    )
     vendor_into: Text
     repair: Literal["beside", "tools"]
     exclude: list[str]
@@ -176,7 +206,8 @@ class Plan(Model):
         default=[], description="what a vendored library opens by name: no library names it"
     )
     library_wheels: list[LibraryWheelPlan] = Field(
-        default=[], description="wheels whose libraries are needed, not vendored; the build is the same either way"
+        default=[],
+        description="wheels whose libraries are needed, not vendored; the build is the same either way",
     )
     features: list[Annotated[str, Field(pattern=FEATURE)]] = Field(
         default=[], description="what of PyTorch is in the wheel, where the recipe says what can be"
@@ -191,7 +222,9 @@ class Plan(Model):
 
     @field_validator("options")
     @classmethod
-    def _every_option(cls, options: dict[str, str | bool | int | None]) -> dict[str, str | bool | int | None]:
+    def _every_option(
+        cls, options: dict[str, str | bool | int | None]
+    ) -> dict[str, str | bool | int | None]:
         return {name: one.default for name, one in OPTIONS.items()} | options
 
     @model_validator(mode="after")
@@ -207,7 +240,9 @@ class Plan(Model):
 
     @property
     def installs(self) -> list[str]:
-        """Packages that the build needs installed, as requirements of pip: the farm's own wheels, then the index's."""
+        """Packages that the build needs installed, as requirements of pip: the farm's own wheels,
+        then the index's.
+        """
         from packaging.utils import parse_wheel_filename  # noqa: PLC0415 slow to import; few builds install wheels
 
         found = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]
@@ -215,35 +250,51 @@ class Plan(Model):
 
     @property
     def never_vendored(self) -> list[str]:
-        """Name patterns of libraries that repair leaves out: the driver's, and those of other wheels."""
+        """Name patterns of libraries that repair leaves out: the driver's, and those of other
+        wheels.
+        """
         return [*self.exclude, *(name for wheel in self.library_wheels for name in wheel.libraries)]
 
     @property
     def cuda_libraries(self) -> str | None:
-        """Where CUDA's libraries are: in NVIDIA's `wheels`, or `vendored`; None: the wheel is for the CPU alone."""
-        return "wheels" if self.library_wheels else "vendored" if self.toolkit else None
+        """Where CUDA's libraries are: in NVIDIA's `wheels`, or `vendored`; None: the wheel is for
+        the CPU alone.
+        """
+        if self.library_wheels:
+            return "wheels"
+        return "vendored" if self.toolkit else None
 
     @property
     def digest(self) -> str:
-        """Sha256 of what is built: origins, how the wheel is packed and what verify holds it to do not count."""
+        """Sha256 of what is built: origins, how the wheel is packed and what verify holds it to do
+        not count.
+        """
         return self._digest(self._whole())
 
     def _whole(self) -> dict[str, Any]:
         whole = self.model_dump(mode="json", by_alias=True)
-        # Options at their default are left out, so that plans stay what they are when the table gets another option.
+        # Options at their default are left out, so that plans stay what they are when the table
+        # gets another option.
         left_out = {name for name, one in OPTIONS.items() if self.options[name] == one.default}
         for part in ("options", "origins"):
-            whole[part] = {name: value for name, value in whole[part].items() if name not in left_out}
+            whole[part] = {
+                name: value for name, value in whole[part].items() if name not in left_out
+            }
         return {name: value for name, value in whole.items() if value or name not in _LEFT_OUT}
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
         data = {name: value for name, value in whole.items() if name not in _NOT_BUILT}
-        # It changes which wheels are needed beside the built one, and nothing of the build: both forms share what was
-        # compiled. What is published, or resumed, is compared by `cuda_libraries` too.
-        data["options"] = {name: value for name, value in data["options"].items() if name != "cuda_libraries"}
+        # It changes which wheels are needed beside the built one, and nothing of the build: both
+        # forms share what was compiled. What is published, or resumed, is compared by
+        # `cuda_libraries` too.
+        data["options"] = {
+            name: value for name, value in data["options"].items() if name != "cuda_libraries"
+        }
         # Sorted keys and no spaces: the one form in which equal plans have equal bytes.
-        return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest()
 
     def to_json(self) -> str:
         """The text of the plan file, which ends with the digest."""
@@ -252,7 +303,9 @@ class Plan(Model):
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
-        """Read a plan file. Raises UsageError: it is absent, no plan of this schema, or was changed by hand."""
+        """Read a plan file. Raises UsageError: it is absent, no plan of this schema, or was changed
+        by hand.
+        """
         hint = "make it again with `farm plan --json`, by this version of the farm"
         try:
             with path.open("rb") as stream:
@@ -262,7 +315,10 @@ class Plan(Model):
                 raise UsageError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB", hint=hint)
             data = json.loads(raw)
             # It is of the rest: a file cannot hold the digest of itself.
-            digest = data.pop("digest", None) if isinstance(data, dict) else None
+            if isinstance(data, dict):
+                digest = data.pop("digest", None)
+            else:
+                digest = None
             plan = cls.model_validate(data)
         except OSError as error:
             raise unreadable(path, error) from error
@@ -270,7 +326,8 @@ class Plan(Model):
             raise UsageError(f"{path}: not a plan: {first_fault(error)}", hint=hint) from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
-        # After the shape: the digest of the parsed plan is asked for, so the file may be indented in any way.
+        # After the shape: the digest of the parsed plan is asked for, so the file may be indented
+        # in any way.
         if digest != plan.digest:
             raise UsageError(f"{path}: its content and its digest differ", hint=hint)
         return plan

@@ -1,4 +1,6 @@
-"""The inputs of a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
+"""The inputs of a build: the source tree, further code in it, the toolkit's archives. All by digest
+or commit.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -31,18 +33,28 @@ from farm.platforms.facts import facts
 
 
 def commit_of(source: GitSource, release: TorchRelease) -> str | None:
-    """The recipe's commit, else that of the package that belongs to a PyTorch release; None: no one knows it."""
+    """The recipe's commit, else that of the package that belongs to a PyTorch release; None: no one
+    knows it.
+    """
     if source.release is None:
         return source.commit
-    return {"torch": release.commit, "vision": release.vision_commit, "audio": release.audio_commit}[source.release]
+    return {
+        "torch": release.commit,
+        "vision": release.vision_commit,
+        "audio": release.audio_commit,
+    }[source.release]
 
 
 def source_version(recipe_: Recipe, torch: str | None) -> str:
-    """The version of the package's source: of a companion of PyTorch, the one that belongs to the release."""
+    """The version of the package's source: of a companion of PyTorch, the one that belongs to the
+    release.
+    """
     if not isinstance(recipe_.source, GitSource) or recipe_.source.release is None or torch is None:
         return recipe_.version
     release = catalog.torch_releases()[torch]
-    return {"torch": torch, "vision": release.vision, "audio": release.audio}[recipe_.source.release]
+    return {"torch": torch, "vision": release.vision, "audio": release.audio}[
+        recipe_.source.release
+    ]
 
 
 def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
@@ -59,8 +71,12 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
     return _fixed(origin)
 
 
-def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[str]) -> list[PartPlan]:
-    """Third-party code that goes into the source tree in a build on the image `base` with these features."""
+def parts(
+    recipe_: Recipe, stack: Stack, base: str | None, features: Collection[str]
+) -> list[PartPlan]:
+    """Third-party code that goes into the source tree in a build on the image `base` with these
+    features.
+    """
     return [
         PartPlan(
             into=part.into,
@@ -69,23 +85,29 @@ def parts(recipe_: Recipe, stack: Stack, base: str | None, features: Collection[
             members=part.members,
         )
         for part in recipe_.parts
-        if (not part.bases or base in part.bases) and (part.feature is None or part.feature in features)
+        if (not part.bases or base in part.bases)
+        and (part.feature is None or part.feature in features)
     ]
 
 
 def _nccl(stack: Stack) -> list[SourcePlan]:
     wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
-    return [_pinned(wheel)] if wheel else []  # none: the rules refuse a torch with NCCL
+    if wheel:
+        return [_pinned(wheel)]
+    return []  # none: the rules refuse a torch with NCCL
 
 
 def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
-    """Raise a UsageError where a recipe changes its source on a platform whose builds do not: only images do."""
+    """Raise a UsageError where a recipe changes its source on a platform whose builds do not: only
+    images do.
+    """
     if facts(system).in_images:
         return
     found = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
     if found or any(part.feature is None for part in recipe_.parts):
         raise UsageError(
-            f"{folder(name)}: {min(found) if found else 'parts'}: only builds in Linux images change the source so, "
+            f"{folder(name)}: {min(found) if found else 'parts'}: only builds in Linux images "
+            "change the source so, "
             f"not those on {system}",
             hint="let `source` have the change, or build for --platform linux",
         )
@@ -94,7 +116,8 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
 def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:
     """The wheels that the build imports. A machine that is not an image has what `wheels` names.
 
-    Raises UsageError: the recipe `name` has some, and says nothing of such a machine; or one is for another Python.
+    Raises UsageError: the recipe `name` has some, and says nothing of such a machine; or one is for
+    another Python.
     """
     if not recipe_.build_requires:
         return []
@@ -103,36 +126,55 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
         if recipe_.wheels:
             return []
         raise UsageError(
-            f"{folder(name) / 'recipe.yaml'}: build_requires: are installed in Linux images only, not on {system.name}",
+            f"{folder(name) / 'recipe.yaml'}: build_requires: are installed in Linux images only, "
+            f"not on {system.name}",
             hint="name what a Windows machine installs in `wheels`, or build for --platform linux",
         )
-    wanted = [(n, wheel) for n, wheel in enumerate(recipe_.build_requires) if not wheel.bases or base in wheel.bases]
+    wanted = [
+        (n, wheel)
+        for n, wheel in enumerate(recipe_.build_requires)
+        if not wheel.bases or base in wheel.bases
+    ]
     for index, wheel in wanted:
         if not _serves(wheel, stack):
             line = where(folder(name) / "recipe.yaml", "build_requires", index, "file")
             raise UsageError(
-                f"{line}: build_requires.{index}.file: {wheel.file} is not for Python {stack.variant.python_version} "
+                f"{line}: build_requires.{index}.file: {wheel.file} is not for Python "
+                f"{stack.variant.python_version} "
                 f"on {stack.platform} {stack.variant.machine}"
             )
     return [_pinned(wheel, wheel.index) for _, wheel in wanted]
 
 
 def nccl_of_torch(torch: str, stack: Stack) -> list[SourcePlan]:
-    """NCCL's wheel for a build that imports the farm's own torch of the recipe `torch`, whose libraries load it."""
-    taken = facts(stack.platform).in_images and any(isinstance(part.source, NcclSource) for part in recipe(torch).parts)
+    """NCCL's wheel for a build that imports the farm's own torch of the recipe `torch`, whose
+    libraries load it.
+    """
+    taken = facts(stack.platform).in_images and any(
+        isinstance(part.source, NcclSource) for part in recipe(torch).parts
+    )
     return _nccl(stack) if taken else []
 
 
 def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
-    """PyTorch's own wheel that a channel names, and what it imports; none where the build must not be against it.
+    """PyTorch's own wheel that a channel names, and what it imports; none where the build must not
+    be against it.
 
-    That is where no wheel of the release is for this Python and machine, or it has no code for a card of the variant.
+    That is where no wheel of the release is for this Python and machine, or it has no code for a
+    card of the variant.
     """
     fitting = [wheel for wheel in listed if "torch" in recipe_.needs and _serves(wheel, stack)]
-    torch = next((wheel for wheel in fitting if wheel.package == "torch" and _knows_cards(wheel, stack)), None)
+    torch = next(
+        (wheel for wheel in fitting if wheel.package == "torch" and _knows_cards(wheel, stack)),
+        None,
+    )
     if torch is None:
         return []
-    return [_pinned(wheel, wheel.index) for wheel in fitting if wheel is torch or wheel.package != "torch"]
+    return [
+        _pinned(wheel, wheel.index)
+        for wheel in fitting
+        if wheel is torch or wheel.package != "torch"
+    ]
 
 
 def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
@@ -146,8 +188,13 @@ def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
     place = f"{stack.platform}-{stack.variant.machine}"
     known = [one for one in official.wheels() if (one.torch, one.platform) == (stack.torch, place)]
     label = version.local or ""
-    named = [one for one in known if (label == f"cu{one.cuda.replace('.', '')}" if label else one.index == "pypi")]
-    # An extension refuses to be built with another major version of CUDA than its torch (torch.utils.cpp_extension).
+    named = [
+        one
+        for one in known
+        if (label == f"cu{one.cuda.replace('.', '')}" if label else one.index == "pypi")
+    ]
+    # An extension refuses to be built with another major version of CUDA than its torch
+    # (torch.utils.cpp_extension).
     return any(
         one.cuda.split(".")[0] == stack.cuda.split(".")[0]
         and all(official.has_code(one, sm) for sm in stack.variant.sms)
@@ -171,7 +218,9 @@ def _serves(wheel: BuildWheel, stack: Stack) -> bool:
 
 
 def _pinned(wheel: PinnedWheel | BuildWheel, url: str | None = None) -> SourcePlan:
-    return SourcePlan(kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256, url=url)
+    return SourcePlan(
+        kind="wheel", package=wheel.package, file=wheel.file, sha256=wheel.sha256, url=url
+    )
 
 
 def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
@@ -179,14 +228,19 @@ def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
 
 
 def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryWheelPlan]:
-    """The wheels to need instead of vendoring what they hold; by default wherever the catalogue knows them."""
+    """The wheels to need instead of vendoring what they hold; by default wherever the catalogue
+    knows them.
+    """
     if recipe_.repair_on(stack.platform) != "tools" or not stack.cuda or form == "vendored":
         return []
     known = catalog.library_wheels(stack.cuda, stack.cudnn)
-    machine, target = stack.variant.machine, facts(stack.platform)
+    machine = stack.variant.machine
+    target = facts(stack.platform)
     if not all(target.fits(tag, machine) for wheel in known for tag in wheel.platform_tags):
         return []
-    return [LibraryWheelPlan(version=wheel.file.split("-")[1], **wheel.model_dump()) for wheel in known]
+    return [
+        LibraryWheelPlan(version=wheel.file.split("-")[1], **wheel.model_dump()) for wheel in known
+    ]
 
 
 def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
@@ -194,16 +248,26 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
     if stack.cuda is None:
         return None
     archives: list[redist.Archive] = []
-    cudnn = catalog.cudnn_wheel(stack.cudnn, stack.cuda) if stack.cudnn else None
+    if stack.cudnn:
+        cudnn = catalog.cudnn_wheel(stack.cudnn, stack.cuda)
+    else:
+        cudnn = None
     wheels = [cudnn] if cudnn else []
     if stack.toolkit == "wheels":
-        wheels = catalog.wheel_toolkits()[stack.cuda].pinned(recipe_.components, stack.cudnn, platform_of(stack))
+        wheels = catalog.wheel_toolkits()[stack.cuda].pinned(
+            recipe_.components, stack.cudnn, platform_of(stack)
+        )
     elif stack.toolkit == "nvidia":
-        nvidias_name, major = redist_platform(stack), int(stack.cuda.partition(".")[0])
+        nvidias_name = redist_platform(stack)
+        major = int(stack.cuda.partition(".")[0])
         assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
         # NVIDIA's archive of a cuDNN where one is pinned for this CUDA, else its wheel.
-        archived = stack.cudnn and redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major)
-        archives = _archives(nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components))
+        archived = stack.cudnn and redist.has_archive(
+            "cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major
+        )
+        archives = _archives(
+            nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components)
+        )
         wheels = [] if archived else wheels
     return ToolkitPlan(
         provider=cast("Literal['debian', 'nvidia', 'wheels']", stack.toolkit),
@@ -223,16 +287,21 @@ def _archives(
     names = sorted({part for component in components for part in members[component]})
     found = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
     if cudnn:
-        found += redist.archives("cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=int(cuda.partition(".")[0]))
+        found += redist.archives(
+            "cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=int(cuda.partition(".")[0])
+        )
     return found
 
 
 def source_folder(plan: Plan) -> Path:
-    """The folder of a `path` source. Raises UsageError: there is none, or it changed since the plan was made."""
+    """The folder of a `path` source. Raises UsageError: there is none, or it changed since the plan
+    was made.
+    """
     origin = recipe(plan.recipe).source
     if not isinstance(origin, PathSource):
         raise UsageError(
-            f"the plan takes the source of {plan.package} from beside its recipe, where there is none",
+            f"the plan takes the source of {plan.package} from beside its recipe, where there is "
+            "none",
             hint="create the plan again",
         )
     found = folder(plan.recipe) / origin.path
@@ -272,4 +341,8 @@ def debian_packages(apt: list[str], stack: Stack) -> list[str]:
     """The recipe's packages of Debian: modules of its own Python are of no use to another one."""
     if stack.standalone is None:
         return apt
-    return [*(name for name in apt if not name.startswith("python3-")), "ca-certificates", "python3"]
+    return [
+        *(name for name in apt if not name.startswith("python3-")),
+        "ca-certificates",
+        "python3",
+    ]

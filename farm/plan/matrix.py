@@ -1,6 +1,7 @@
 """Channels: pinned stacks and the variants that they offer (`ci/matrix.yaml`).
 
-`MatrixText` is what may be written there; `Channel` is one after inheritance, with its builds and their options.
+`MatrixText` is what may be written there; `Channel` is one after inheritance, with its builds and
+their options.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,13 +29,17 @@ from farm.plan.variant import PYTHONS, SPECIAL_GPUS, Variant, cpus, gpus
 from farm.platforms.facts import facts
 from farm.platforms.shape import PlatformName
 
-Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="a folder with a recipe")]
+Package = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="a folder with a recipe")
+]
 AXES = ("packages", "platforms", "gpus", "cpus", "pythons", "cuda")
 """The axes in the order in which builds are listed: the last one changes fastest."""
 
 
 def _one_or_many(value: Any) -> Any:
-    """`"12.8"` stands for `["12.8"]`; YAML reads an unquoted 12.8 as a number, and 12.10 as 12.1."""
+    """`"12.8"` stands for `["12.8"]`; YAML reads an unquoted 12.8 as a number, and 12.10 as
+    12.1.
+    """
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int | float):
             text = f'write versions in quotes: "{item}"'
@@ -44,34 +49,56 @@ def _one_or_many(value: Any) -> Any:
 
 def _of_card(name: str) -> list[str]:
     """The words of variants for a card's name: `sm35` for a K40."""
-    return sorted({cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(name)} & set(gpus()))
+    return sorted(
+        {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(name)} & set(gpus())
+    )
 
 
 Gpu = Annotated[
-    str, word_of("GPU", gpus, _of_card), Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus())))
+    str,
+    word_of("GPU", gpus, _of_card),
+    Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus()))),
 ]
-Cpu = Annotated[str, word_of("CPU", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
-Python = Annotated[str, word_of("Python", lambda: PYTHONS), WithJsonSchema({"type": "string", "enum": list(PYTHONS)})]
+Cpu = Annotated[
+    str,
+    word_of("CPU", cpus),
+    Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus()))),
+]
+Python = Annotated[
+    str,
+    word_of("Python", lambda: PYTHONS),
+    WithJsonSchema({"type": "string", "enum": list(PYTHONS)}),
+]
 Base = Annotated[str, word_of("base image", lambda: list(catalog.debian_releases()))]
 Switch = Annotated[str, word_of("switch", lambda: list(catalog.switches()))]
 CudaVersion = Annotated[str, pattern(r"^\d{1,2}\.\d{1,2}$", 'a version of CUDA such as "11.8"')]
 ChannelName = Annotated[
-    str, pattern(r"^[a-z0-9][a-z0-9._-]{0,60}$", "a name for a channel: lower-case letters, digits, '.', '_' and '-'")
+    str,
+    pattern(
+        r"^[a-z0-9][a-z0-9._-]{0,60}$",
+        "a name for a channel: lower-case letters, digits, '.', '_' and '-'",
+    ),
 ]
 _VERSION_SCHEMA = {"type": "string", "pattern": r"^\d{1,2}\.\d{1,2}$"}
-_CUDA_SCHEMA = {"anyOf": [_VERSION_SCHEMA, {"type": "array", "minItems": 1, "items": _VERSION_SCHEMA}]}
+_CUDA_SCHEMA = {
+    "anyOf": [_VERSION_SCHEMA, {"type": "array", "minItems": 1, "items": _VERSION_SCHEMA}]
+}
 
 M = TypeVar("M", bound=Model)
 
 
 def _key(option: Option) -> Any:
-    """Type, description and default of an option's key. Null means none; a truth value is always one."""
+    """Type, description and default of an option's key. Null means none; a truth value is always
+    one.
+    """
     if option.kind is bool:
         return Annotated[bool, Field(description=option.in_matrix or option.help)], option.default
     words: Any = Literal[option.choices] if option.choices else option.kind
     if option.pattern:
         words = Annotated[words, Field(pattern=option.pattern)]
-    return Annotated[words | None, Field(description=option.in_matrix or option.help)], option.default
+    return Annotated[
+        words | None, Field(description=option.in_matrix or option.help)
+    ], option.default
 
 
 def _with_keys(options: list[Option]) -> Callable[[type[M]], type[M]]:
@@ -79,7 +106,13 @@ def _with_keys(options: list[Option]) -> Callable[[type[M]], type[M]]:
 
     def extend(model: type[M]) -> type[M]:
         keys: dict[str, Any] = {option.name: _key(option) for option in options}
-        return create_model(model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **keys)
+        return create_model(
+            model.__name__,
+            __base__=model,
+            __doc__=model.__doc__,
+            __module__=model.__module__,
+            **keys,
+        )
 
     return extend
 
@@ -93,7 +126,9 @@ class Axes(Model):
 
     packages: Annotated[list[Package], Field(min_length=1, description="what is built")] = []
     platforms: Annotated[list[PlatformName], Field(min_length=1)] = []
-    gpus: Annotated[list[Gpu], Field(min_length=1, description="an SM, a named set of SMs, cpu or mps")] = []
+    gpus: Annotated[
+        list[Gpu], Field(min_length=1, description="an SM, a named set of SMs, cpu or mps")
+    ] = []
     cpus: Annotated[list[Cpu], Field(min_length=1, description="CPU levels")] = []
     pythons: Annotated[list[Python], Field(min_length=1)] = []
     cuda: Annotated[
@@ -110,7 +145,9 @@ class Rule(Axes):
     @model_validator(mode="after")
     def _names_an_axis(self) -> "Rule":
         if not any(getattr(self, axis) for axis in AXES):
-            raise PydanticCustomError("empty_rule", "the rule names no axis: it would take in everything")
+            raise PydanticCustomError(
+                "empty_rule", "the rule names no axis: it would take in everything"
+            )
         return self
 
 
@@ -129,34 +166,53 @@ class Deviation(Rule):
 
     @property
     def options(self) -> dict[str, Value]:
-        # What is written, not what differs from a default: a null that is written takes the option away.
-        return {one.name: getattr(self, one.name) for one in EXCEPTED if one.name in self.model_fields_set}
+        # What is written, not what differs from a default: a null that is written takes the option
+        # away.
+        return {
+            one.name: getattr(self, one.name)
+            for one in EXCEPTED
+            if one.name in self.model_fields_set
+        }
 
 
 @_with_keys(PINNED)
 class ChannelText(Axes):
     """A channel as it is written. A key that is absent comes from the channel that it extends."""
 
-    extends: Annotated[str | None, Field(description="the channel whose keys are used where this one has none")] = None
+    extends: Annotated[
+        str | None, Field(description="the channel whose keys are used where this one has none")
+    ] = None
     summary: Annotated[str, Field(min_length=1, max_length=200)]
-    base: Annotated[Base | None, Field(description="the base image of Linux builds; without it, by their Python")] = (
-        None
-    )
+    base: Annotated[
+        Base | None,
+        Field(description="the base image of Linux builds; without it, by their Python"),
+    ] = None
     official: Annotated[
         list[BuildWheel],
         Field(
-            description="PyTorch's own wheels of the release `torch`, one a Python, and what they import: packages "
-            "that need torch are built against them, for the CPU and for cards that they have code for"
+            description="PyTorch's own wheels of the release `torch`, one a Python, and what they "
+            "import: packages "
+            "that need torch are built against them, for the CPU and for cards that they have "
+            "code for"
         ),
     ] = []
-    recipes: Annotated[dict[Package, str], Field(description="packages that are built by another recipe")] = {}
-    switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
+    recipes: Annotated[
+        dict[Package, str], Field(description="packages that are built by another recipe")
+    ] = {}
+    switches: Annotated[
+        dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")
+    ] = {}
     verify: Annotated[
-        VerifyRules | None, Field(description="what verify holds the wheels to: each key replaces the recipe's")
+        VerifyRules | None,
+        Field(description="what verify holds the wheels to: each key replaces the recipe's"),
     ] = None
     include: Annotated[list[Rule], Field(description="products of axes to add")] = []
-    exclude: Annotated[list[Rule], Field(description="products of axes to leave out; stronger than include")] = []
-    exceptions: Annotated[list[Deviation], Field(description="where the axes match, other options")] = []
+    exclude: Annotated[
+        list[Rule], Field(description="products of axes to leave out; stronger than include")
+    ] = []
+    exceptions: Annotated[
+        list[Deviation], Field(description="where the axes match, other options")
+    ] = []
 
     @property
     def options(self) -> dict[str, Value]:
@@ -171,21 +227,25 @@ class ChannelText(Axes):
 class MatrixText(Model):
     """`ci/matrix.yaml`."""
 
-    defaults: Annotated[bool, Field(description="the channels that come with the farm follow those of this file")] = (
-        False
-    )
+    defaults: Annotated[
+        bool, Field(description="the channels that come with the farm follow those of this file")
+    ] = False
     channels: Annotated[dict[ChannelName, ChannelText], Field(min_length=1)]
 
 
 Key = tuple[str, str, str, str, str, str | None]
-"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or `mps`."""
+"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or
+`mps`.
+"""
 
 Named = tuple[tuple[int, frozenset[str | None]], ...]
 """The words of a rule, by the place of their axis in a key."""
 
 
 class RuleError(Exception):
-    """A channel contradicts itself. `loc` is where: a key of the channel, and what follows below it."""
+    """A channel contradicts itself. `loc` is where: a key of the channel, and what follows below
+    it.
+    """
 
     def __init__(self, text: str, *loc: int | str) -> None:
         super().__init__(text)
@@ -196,8 +256,8 @@ class RuleError(Exception):
 class Pins:
     """The pins of a channel for one build.
 
-    `base` is the image of Linux builds, by their Python where it pins none. `options` has what the channel says of
-    each option of the table that it has a key for, and `cuda`.
+    `base` is the image of Linux builds, by their Python where it pins none. `options` has what the
+    channel says of each option of the table that it has a key for, and `cuda`.
     """
 
     base: str | None
@@ -220,21 +280,34 @@ class Build:
 
     @property
     def alias(self) -> str:
-        """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a channel."""
+        """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a
+        channel.
+        """
         name = "pytorch" if self.package == "torch" else self.package
-        python, platform = self.variant.python.replace("py", "python"), facts(self.platform)
+        python = self.variant.python.replace("py", "python")
+        platform = facts(self.platform)
         cuda = f"cuda{self.cuda.replace('.', '_')}" if self.cuda else ""
         # Every Mac that is built for has the same CPU level.
-        cpu = "" if self.variant.gpu in platform.gpus else self.variant.cpu
-        return "-".join(filter(None, (name, python, platform.in_alias, cuda, self.variant.gpu, cpu)))
+        if self.variant.gpu in platform.gpus:
+            cpu = ""
+        else:
+            cpu = self.variant.cpu
+        return "-".join(
+            filter(None, (name, python, platform.in_alias, cuda, self.variant.gpu, cpu))
+        )
 
 
 class Channel:
-    """A pinned stack and what it offers: (the product of its axes + its includes) - its excludes."""
+    """A pinned stack and what it offers: (the product of its axes + its includes) - its
+    excludes.
+    """
 
     def __init__(self, name: str, text: ChannelText) -> None:
-        self.name, self.text = name, text
-        self.packages, self.platforms, self.gpus, self.cpus, _, self.cuda = (self._words(axis) for axis in AXES)
+        self.name = name
+        self.text = text
+        self.packages, self.platforms, self.gpus, self.cpus, _, self.cuda = (
+            self._words(axis) for axis in AXES
+        )
         self._blocks = (Axes(), *text.include)
         self._excludes = [_named(rule) for rule in text.exclude]
         self._check_words()
@@ -251,19 +324,34 @@ class Channel:
 
     @cached_property
     def _offered(self) -> tuple[Key, ...]:
-        return tuple(key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
+        return tuple(
+            key
+            for block in self._blocks
+            for key in _keys(self.text, block)
+            if not self._excluded(key)
+        )
 
     def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
-        """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if not offered."""
+        """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if
+        not offered.
+        """
         versions: tuple[str | None, ...] = (None,) if variant.gpu in SPECIAL_GPUS else self.cuda
-        keys = ((package, platform, variant.gpu, variant.cpu, variant.python, cuda) for cuda in versions)
-        offered = (key for key in keys if any(_matches(self.text, block, key) for block in self._blocks))
+        keys = (
+            (package, platform, variant.gpu, variant.cpu, variant.python, cuda) for cuda in versions
+        )
+        offered = (
+            key for key in keys if any(_matches(self.text, block, key) for block in self._blocks)
+        )
         return tuple(key[-1] for key in offered if not self._excluded(key))
 
     def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
-        """The options of a build, also of one that is not offered, by default with the first CUDA."""
+        """The options of a build, also of one that is not offered, by default with the first
+        CUDA.
+        """
         # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
-        cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
+        cuda = cuda or next(
+            iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None)
+        )
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
         # In the order of the file: where two say something of one option, the later one wins.
         for exception in self.text.exceptions:
@@ -271,7 +359,9 @@ class Channel:
             if _names(_named(exception), key):
                 options |= exception.options
         return Pins(
-            base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
+            base=(self.text.base or catalog.base_of(variant.python))
+            if facts(platform).in_images
+            else None,
             options=options,
             switches=self.text.switches,
             recipe=self.text.recipe_of(package),
@@ -280,38 +370,58 @@ class Channel:
         )
 
     def _words(self, axis: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(word for part in (self.text, *self.text.include) for word in getattr(part, axis)))
+        return tuple(
+            dict.fromkeys(
+                word for part in (self.text, *self.text.include) for word in getattr(part, axis)
+            )
+        )
 
     def _excluded(self, key: Key) -> bool:
         return any(_names(rule, key) for rule in self._excludes)
 
     def _check_words(self) -> None:
-        """No word twice in a list, and none in a rule that can never match. Raises RuleError: there is one."""
+        """No word twice in a list, and none in a rule that can never match. Raises RuleError: there
+        is one.
+        """
         lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
         for key in ("include", "exclude", "exceptions"):
             rules: list[Rule] = getattr(self.text, key)
             lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
         for axes, loc in lists:
             for axis in AXES:
-                words, known = getattr(axes, axis), self._words(axis)
+                words = getattr(axes, axis)
+                known = self._words(axis)
                 for index, word in enumerate(words):
                     if word in words[:index]:
-                        raise RuleError(f"{word!r} is there twice: a duplicate variant", *loc, axis, index)
+                        raise RuleError(
+                            f"{word!r} is there twice: a duplicate variant", *loc, axis, index
+                        )
                     if word not in known:
-                        text = f"the channel has no {word!r} to match; its {axis}: {', '.join(known)}"
+                        text = (
+                            f"the channel has no {word!r} to match; its {axis}: {', '.join(known)}"
+                        )
                         raise RuleError(text, *loc, axis, index)
 
     def _check_rules(self) -> None:
-        """Raise a RuleError where an include adds nothing new, or an exclude or exception takes hold of nothing."""
+        """Raise a RuleError where an include adds nothing new, or an exclude or exception takes
+        hold of nothing.
+        """
         before: set[Key] = set()
         offered: set[Key] = set()
-        # From -1: block -1 is the channel's own axes, so that an include has its number in the file.
+        # From -1: block -1 is the channel's own axes, so that an include has its number in the
+        # file.
         for index, block in enumerate(self._blocks, start=-1):
             keys = set(_keys(self.text, block))
             new = {key for key in keys if not self._excluded(key)}
             if index >= 0 and (again := new & offered):
-                example = min(Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias for k in again)
-                text = f"duplicate variant: {example} is offered without this rule ({len(again)} in all)"
+                example = min(
+                    Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias
+                    for k in again
+                )
+                text = (
+                    f"duplicate variant: {example} is offered without this rule ({len(again)} "
+                    "in all)"
+                )
                 raise RuleError(text, "include", index)
             if index >= 0 and not new:
                 raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
@@ -330,23 +440,40 @@ class Channel:
 
     def _check_possible(self) -> None:
         """Raise a RuleError where something that is offered is impossible by the catalogue."""
-        names = {package: self.text.recipe_of(package) for package in dict.fromkeys(k[0] for k in self._offered)}
-        recipes = {package: recipe.recipe(name) for package, name in names.items() if not is_replaced(name)}
-        for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
+        names = {
+            package: self.text.recipe_of(package)
+            for package in dict.fromkeys(k[0] for k in self._offered)
+        }
+        recipes = {
+            package: recipe.recipe(name) for package, name in names.items() if not is_replaced(name)
+        }
+        for package, platform in dict.fromkeys(
+            (key[0], key[1]) for key in self._offered if key[0] in recipes
+        ):
             if platform not in (able := recipes[package].platforms):
-                raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
+                raise RuleError(
+                    f"{package} is built for {', '.join(able)}, not for {platform}", "platforms"
+                )
         # The rules whose refusal a channel shall never offer, and the key that is at fault.
-        axes = {name.partition("/")[0]: row.key for name, row in rows().items() if row.key} | {n: n for n in OPTIONS}
+        axes = {name.partition("/")[0]: row.key for name, row in rows().items() if row.key} | {
+            n: n for n in OPTIONS
+        }
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
                 name = axes.get(reason.rule)
                 if name is None or reason.severity == "warning":
                     continue
-                words, word = getattr(self.text, name), dict(zip(AXES, key, strict=True)).get(name)
-                # With the word's place in its list the error names the line of the word, else that of the key.
-                place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
+                words = getattr(self.text, name)
+                word = dict(zip(AXES, key, strict=True)).get(name)
+                # With the word's place in its list the error names the line of the word, else that
+                # of the key.
+                place: tuple[str | int, ...] = (name,)
+                if isinstance(words, list) and word in words:
+                    place = (name, words.index(word))
                 more = "; without `base` in the channel each Python gets the image that has it"
-                raise RuleError(reason.text + (more if reason.rule == "base-python" else ""), *place)
+                raise RuleError(
+                    reason.text + (more if reason.rule == "base-python" else ""), *place
+                )
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
         """The parts of a build that a channel decides, for the rules."""
@@ -355,7 +482,9 @@ class Channel:
         value = {
             name: str(pins.options[name])
             for name, one in OPTIONS.items()
-            if pins.options.get(name) is not None and one.applies(built) and (cuda or not one.needs_gpu)
+            if pins.options.get(name) is not None
+            and one.applies(built)
+            and (cuda or not one.needs_gpu)
         }
         return Stack(
             package=built.package,
@@ -370,17 +499,22 @@ class Channel:
             words=tuple((name, value[name]) for name in catalog.words() if name in value),
             components=tuple(built.components),
             features=tuple(built.features),
-            # A recipe that names the wheels that its build imports can have a Python that no base image has.
+            # A recipe that names the wheels that its build imports can have a Python that no base
+            # image has.
             standalone=() if built.wheels else None,
         )
 
 
 def _covering(keys: Iterable[Key]) -> Iterator[Key]:
-    """Builds that together have every pair of words that go together: what is impossible is so by two words."""
+    """Builds that together have every pair of words that go together: what is impossible is so by
+    two words.
+    """
     seen: set[tuple[tuple[int, str | None], ...]] = set()
     for key in keys:
         package, platform, gpu, cpu, python, cuda = key
-        machine = catalog.cpu_levels()[cpu].machine  # levels of one machine differ in nothing that is refused
+        machine = catalog.cpu_levels()[
+            cpu
+        ].machine  # levels of one machine differ in nothing that is refused
         pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
         if not pairs <= seen:
             seen |= pairs
@@ -389,7 +523,9 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
 
 def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
     """The product of a block's axes, those that it does not name taken from the channel."""
-    packages, platforms, gpus, cpus, pythons, cuda = (getattr(block, axis) or getattr(text, axis) for axis in AXES)
+    packages, platforms, gpus, cpus, pythons, cuda = (
+        getattr(block, axis) or getattr(text, axis) for axis in AXES
+    )
     for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
         for version in (None,) if gpu in SPECIAL_GPUS else cuda:
             yield package, platform, gpu, cpu, python, version
@@ -398,15 +534,24 @@ def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
 def _matches(text: ChannelText, block: Axes, key: Key) -> bool:
     """Is the key in the block's product?"""
     words = zip(AXES, key, strict=True)
-    return all(word is None or word in (getattr(block, axis) or getattr(text, axis)) for axis, word in words)
+    return all(
+        word is None or word in (getattr(block, axis) or getattr(text, axis))
+        for axis, word in words
+    )
 
 
 def _named(rule: Axes) -> Named:
-    return tuple((index, frozenset(words)) for index, axis in enumerate(AXES) if (words := getattr(rule, axis)))
+    return tuple(
+        (index, frozenset(words))
+        for index, axis in enumerate(AXES)
+        if (words := getattr(rule, axis))
+    )
 
 
 def _names(rule: Named, key: Key) -> bool:
-    """Does every axis that the rule names hold the key's word? A build without CUDA has no CUDA version to name."""
+    """Does every axis that the rule names hold the key's word? A build without CUDA has no CUDA
+    version to name.
+    """
     return all(key[index] in words for index, words in rule)
 
 
@@ -421,23 +566,37 @@ class Matrix:
     channels: dict[str, Channel]
 
     def channel(self, name: str) -> Channel:
-        """The channel called `name`. Raises UsageError: there is none; the nearest names are given."""
+        """The channel called `name`. Raises UsageError: there is none; the nearest names are
+        given.
+        """
         if name not in self.channels:
             near = nearest(name, list(self.channels))
-            hint = f"nearest: {', '.join(near)}" if near else f"channels: {', '.join(self.channels)}"
+            if near:
+                hint = f"nearest: {', '.join(near)}"
+            else:
+                hint = f"channels: {', '.join(self.channels)}"
             raise UsageError(f"unknown channel {name!r}", hint=hint)
         return self.channels[name]
 
     def default_channel(
-        self, package: str, variant: Variant, platform: str, torch: str | None = None, cuda: str | None = None
+        self,
+        package: str,
+        variant: Variant,
+        platform: str,
+        torch: str | None = None,
+        cuda: str | None = None,
     ) -> str:
-        """The first channel that offers the package and variant on the platform, with the PyTorch and CUDA asked for.
+        """The first channel that offers the package and variant on the platform, with the PyTorch
+        and CUDA asked for.
 
-        When none has both, the first with the PyTorch, then with the CUDA, then any. When none offers the variant, the
-        first that offers the same GPU and CPU, then the first with the GPU, then the first with the package: its rules
-        then say why not. Raises UsageError: no channel builds the package for the platform.
+        When none has both, the first with the PyTorch, then with the CUDA, then any. When none
+        offers the variant, the first that offers the same GPU and CPU, then the first with the GPU,
+        then the first with the package: its rules then say why not. Raises UsageError: no channel
+        builds the package for the platform.
         """
-        fitting = [c for c in self.channels.values() if package in c.packages and platform in c.platforms]
+        fitting = [
+            c for c in self.channels.values() if package in c.packages and platform in c.platforms
+        ]
         if not fitting:
             raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
 
@@ -445,20 +604,26 @@ class Matrix:
             if offers := channel.cudas(package, variant, platform):
                 other_torch = torch not in (None, channel.text.options.get("torch"))
                 return 0, other_torch, cuda is not None and cuda not in offers
-            alike = any(b.variant.group == variant.group for b in channel.builds if b.platform == platform)
+            alike = any(
+                b.variant.group == variant.group for b in channel.builds if b.platform == platform
+            )
             return (1 if alike else 2 if variant.gpu in channel.gpus else 3), False, False
 
         return min(fitting, key=distance).name  # the first of equals
 
     def own(self) -> list[str]:
-        """The channels that do not come with the farm; none for a project without a matrix of its own."""
+        """The channels that do not come with the farm; none for a project without a matrix of its
+        own.
+        """
         farms = load(SHIPPED, MatrixText).channels
         return [name for name in self.channels if name not in farms]
 
     def by_alias(self, name: str, channel: str | None = None) -> Build:
-        """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
+        """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or
+        `pytorch-…`.
 
-        The first channel that has it, where none is named. Raises UsageError: there is none; the nearest are given.
+        The first channel that has it, where none is named. Raises UsageError: there is none; the
+        nearest are given.
         """
         head, slash, alias = name.rpartition("/")
         wanted = self.channel(head).name if slash else channel
@@ -466,18 +631,27 @@ class Matrix:
         builds = {build.alias: build for build in reversed(list(self.builds(wanted)))}
         if alias not in builds:
             near = nearest(alias, list(builds))
-            hint = f"nearest: {', '.join(near)}" if near else "farm matrix --format names lists them"
-            raise UsageError(f"unknown build {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint)
+            if near:
+                hint = f"nearest: {', '.join(near)}"
+            else:
+                hint = "farm matrix --format names lists them"
+            raise UsageError(
+                f"unknown build {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint
+            )
         return builds[alias]
 
     def builds(self, channel: str | None = None) -> Iterator[Build]:
-        """The builds of one channel or of all, in the order of the file. Raises UsageError: there is none."""
+        """The builds of one channel or of all, in the order of the file. Raises UsageError: there
+        is none.
+        """
         for one in self.channels.values() if channel is None else [self.channel(channel)]:
             yield from one.builds
 
 
 def load_matrix(project: Path) -> Matrix:
-    """Read `ci/matrix.yaml`, again if it changed. Raises UsageError: it is wrong; file and line are given."""
+    """Read `ci/matrix.yaml`, again if it changed. Raises UsageError: it is wrong; file and line are
+    given.
+    """
     recipe.use_project(project)
     path = shipped.path(project, "ci/matrix.yaml")
     return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())
@@ -500,17 +674,28 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
         except RuleError as error:
             owner = name
             # The key is written in the nearest channel of the chain that has it.
-            while error.loc and error.loc[0] not in written[owner].model_fields_set and written[owner].extends:
+            while (
+                error.loc
+                and error.loc[0] not in written[owner].model_fields_set
+                and written[owner].extends
+            ):
                 owner = str(written[owner].extends)
             heir = f", inherited by {name}" if owner != name else ""
             loc = ("channels", owner, *error.loc)
-            raise UsageError(f"{where(path, *loc)}: {'.'.join(map(str, loc))}{heir}: {error}") from error
+            raise UsageError(
+                f"{where(path, *loc)}: {'.'.join(map(str, loc))}{heir}: {error}"
+            ) from error
     return Matrix(channels)
 
 
-def _merged(path: Path, written: dict[str, ChannelText], name: str, heirs: tuple[str, ...] = ()) -> ChannelText:
-    """The channel with the keys of those that it extends. Raises UsageError: one does not exist, or extends itself."""
-    own, chain = written[name], (*heirs, name)
+def _merged(
+    path: Path, written: dict[str, ChannelText], name: str, heirs: tuple[str, ...] = ()
+) -> ChannelText:
+    """The channel with the keys of those that it extends. Raises UsageError: one does not exist, or
+    extends itself.
+    """
+    own = written[name]
+    chain = (*heirs, name)
     if own.extends is None:
         return own
     fault = None
@@ -518,10 +703,15 @@ def _merged(path: Path, written: dict[str, ChannelText], name: str, heirs: tuple
         fault = f"a cycle of inheritance: {' -> '.join((*chain, own.extends))}"
     elif own.extends not in written:
         near = nearest(own.extends, list(written))
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(written)}"
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        else:
+            hint = f"known: {', '.join(written)}"
         fault = f"unknown channel {own.extends!r}; {hint}"
     if fault:  # only now, since `where` reads the file again
-        raise UsageError(f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends: {fault}")
+        raise UsageError(
+            f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends: {fault}"
+        )
     # What is written, not what differs from a default: a channel may set a key back to null.
     given = {key: getattr(own, key) for key in own.model_fields_set}
     return _merged(path, written, own.extends, chain).model_copy(update=given)
@@ -531,7 +721,10 @@ def _check_complete(text: ChannelText) -> None:
     for package in text.packages:
         if package not in recipe.names():
             near = recipe.near(package)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(recipe.names())}"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            else:
+                hint = f"known: {', '.join(recipe.names())}"
             raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
     for index, rule in enumerate(text.include):
         if unknown := [package for package in rule.packages or () if package not in recipe.names()]:
@@ -539,18 +732,28 @@ def _check_complete(text: ChannelText) -> None:
     for package, name in text.recipes.items():
         if name not in recipe.names():
             near = recipe.near(name) or list(recipe.names())
-            raise RuleError(f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package)
+            raise RuleError(
+                f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package
+            )
     for name in (text.recipe_of(package) for package in text.packages):
         built = recipe.recipe(name)
-        if not recipe.is_replaced(name) and built.torch_release not in (None, torch := text.options["torch"]):
+        if not recipe.is_replaced(name) and built.torch_release not in (
+            None,
+            torch := text.options["torch"],
+        ):
             fault = f"{name} is built from sources of torch {built.torch_release}, not {torch}"
             raise RuleError(fault, "torch")
     # A channel of packages that do not need PyTorch pins no release of it.
-    with_torch = [p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipe_of(p)))]
+    with_torch = [
+        p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipe_of(p)))
+    ]
     needed = [*REQUIRED, "torch"] if with_torch else REQUIRED
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""
-        what = f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another one' if "torch" in missing else ""
+        if "torch" in missing:
+            what = f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another one'
+        else:
+            what = ""
         raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{what}")
 
 
@@ -559,17 +762,23 @@ CHUNK = 256
 
 
 def workflow_matrix(
-    matrix: Matrix, builds: Iterable[Build], runs_on: Callable[[Literal["build", "smoke"], Build], list[str]]
+    matrix: Matrix,
+    builds: Iterable[Build],
+    runs_on: Callable[[Literal["build", "smoke"], Build], list[str]],
 ) -> dict[str, list[list[dict[str, Any]]]]:
-    """`{"build": chunks, "smoke": chunks}`: each a list of chunks of at most 256 entries, in the order of the builds.
+    """`{"build": chunks, "smoke": chunks}`: each a list of chunks of at most 256 entries, in the
+    order of the builds.
 
-    Chunk n of `smoke` tests what chunk n of `build` makes, so that a workflow can carry out a chunk alone; a chunk
-    takes about 60 kB (a job's outputs may take 1 MB). `cuda` is empty where the channel's own default serves; else
-    it is what `--cuda` must be given. `name` is unique in the whole matrix.
+    Chunk n of `smoke` tests what chunk n of `build` makes, so that a workflow can carry out a chunk
+    alone; a chunk takes about 60 kB (a job's outputs may take 1 MB). `cuda` is empty where the
+    channel's own default serves; else it is what `--cuda` must be given. `name` is unique in the
+    whole matrix.
     """
     jobs: dict[str, list[dict[str, Any]]] = {"build": [], "smoke": []}
     for build in builds:
-        default = matrix.channel(build.channel).cudas(build.package, build.variant, build.platform)[0]
+        default = matrix.channel(build.channel).cudas(build.package, build.variant, build.platform)[
+            0
+        ]
         entry = {
             "name": f"{build.channel} {build.alias}",
             "channel": build.channel,
@@ -580,4 +789,7 @@ def workflow_matrix(
         }
         jobs["build"].append({**entry, "runs_on": runs_on("build", build)})
         jobs["smoke"].append({**entry, "runs_on": runs_on("smoke", build)})
-    return {kind: [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)] for kind, every in jobs.items()}
+    return {
+        kind: [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)]
+        for kind, every in jobs.items()
+    }

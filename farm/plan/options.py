@@ -1,10 +1,12 @@
 """The table of a build's options: each is declared here, once.
 
-From the table follow the command line (`--cuda`), the variables (`FARM_CUDA`), `options:` in ci/farm.yaml, the keys of
-a channel in ci/matrix.yaml, the checks, the help and the table in docs/options.md. A new option is a new entry here;
-`ci/matrix.schema.json` and docs/options.md are then written anew with `make generate`.
+From the table follow the command line (`--cuda`), the variables (`FARM_CUDA`), `options:` in
+ci/farm.yaml, the keys of a channel in ci/matrix.yaml, the checks, the help and the table in
+docs/options.md. A new option is a new entry here; `ci/matrix.schema.json` and docs/options.md are
+then written anew with `make generate`.
 
-Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the values (`farm.plan`).
+Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
+values (`farm.plan`).
 """
 
 import re
@@ -24,7 +26,9 @@ Value = str | bool | int | None
 
 
 class Choice(NamedTuple):
-    """A value and where it was chosen: `--cuda`, `environment FARM_CUDA`, `ci/farm.yaml`, `channel main`."""
+    """A value and where it was chosen: `--cuda`, `environment FARM_CUDA`, `ci/farm.yaml`, `channel
+    main`.
+    """
 
     value: Value
     origin: str
@@ -36,22 +40,28 @@ class Option:
 
     name: str  # as it is typed: `--name`, and FARM_NAME in upper case
     help: str  # one line for `--help` and for the docs
-    kind: type[str] | type[bool] | type[int] = str  # what a value is: text, a truth value or a whole number
+    kind: type[str] | type[bool] | type[int] = (
+        str  # what a value is: text, a truth value or a whole number
+    )
     metavar: str = "VALUE"  # what stands for the value in the help, where there are no `choices`
     choices: tuple[str, ...] = ()  # the words that it takes; empty: any text that fits `pattern`
     pattern: str | None = None  # what ci/matrix.yaml may write (regular expression)
     maximum: int = 0  # the largest number
-    # The value of a build that sets none, or for which the option means nothing. A plan leaves it out.
+    # The value of a build that sets none, or for which the option means nothing. A plan leaves it
+    # out.
     default: Value = None
-    # A channel of ci/matrix.yaml has a key of this name. (`cuda` is an axis: it has one of its own.)
+    # A channel of ci/matrix.yaml has a key of this name. (`cuda` is an axis: it has one of its
+    # own.)
     pinned: bool = True
     excepted: bool = False  # `exceptions:` of a channel may set it for some of the builds
     in_matrix: str | None = None  # what the key means there, where that is not what `help` says
     needs_gpu: bool = False  # means nothing to a wheel without device code
     applies: "Callable[[Recipe], bool]" = lambda _: True  # whether it means anything to a package
-    catalogue: str | None = None  # the function of `farm.catalog` that has its known versions: a short one is completed
-    # The variables that a value sets for the build. Beside these, the recipes and the platforms take values by the
-    # option's name.
+    catalogue: str | None = (
+        None  # the function of `farm.catalog` that has its known versions: a short one is completed
+    )
+    # The variables that a value sets for the build. Beside these, the recipes and the platforms
+    # take values by the option's name.
     environment: Callable[[Value], Mapping[str, str]] = lambda _: {}
     # The Debian packages that the toolchain image needs for a value.
     packages: Callable[[Value], Sequence[str]] = lambda _: ()
@@ -70,7 +80,9 @@ class Option:
         return "|".join(self.choices) or self.metavar
 
     def parse(self, text: str, where: str) -> Value:
-        """The value of `text`, as in a variable of the environment. Raises UsageError: it is none; `where` is named."""
+        """The value of `text`, as in a variable of the environment. Raises UsageError: it is none;
+        `where` is named.
+        """
         if self.kind is bool:
             if text not in ("0", "1"):
                 raise UsageError(f"{where}={text!r}: expected 0 or 1")
@@ -82,19 +94,25 @@ class Option:
         return text
 
     def check(self, choice: Choice) -> None:
-        """Raise a UsageError for a value of another type, out of range, or of no known word; the nearest are given."""
+        """Raise a UsageError for a value of another type, out of range, or of no known word; the
+        nearest are given.
+        """
         value, origin = choice
         if value is None:
             return
         # Not isinstance: True is an int to Python, and `rebuild: true` is a mistake.
         if type(value) is not self.kind:
-            expected = {bool: "true or false", int: "a whole number"}.get(self.kind, "text in quotes")
+            expected = {bool: "true or false", int: "a whole number"}.get(
+                self.kind, "text in quotes"
+            )
             raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")
         if self.kind is int and not 0 <= int(value) <= self.maximum:
             raise UsageError(f"{self.name} = {value} (from {origin}): expected 0 to {self.maximum}")
         if self.choices and value not in self.choices:
             near = nearest(str(value), self.choices) or list(self.choices)
-            raise UsageError(f"unknown {self.name} {value!r} (from {origin})", hint=f"nearest: {', '.join(near)}")
+            raise UsageError(
+                f"unknown {self.name} {value!r} (from {origin})", hint=f"nearest: {', '.join(near)}"
+            )
 
 
 def _of_torch(package: "Recipe") -> bool:
@@ -105,11 +123,21 @@ FILE = "ci/farm.yaml"
 VERSION = r"^\d{1,2}\.\d{1,2}\.\d{1,2}$"
 
 _TABLE = (
-    # A channel offers several: in ci/matrix.yaml `cuda` is an axis (farm/plan/matrix.py), the first its default.
-    Option("cuda", "CUDA version", metavar="X.Y", pinned=False, needs_gpu=True, catalogue="toolkits"),
-    Option("toolkit", "where CUDA comes from", choices=("debian", "nvidia", "wheels"), needs_gpu=True),
+    # A channel offers several: in ci/matrix.yaml `cuda` is an axis (farm/plan/matrix.py), the first
+    # its default.
     Option(
-        "torch", "PyTorch release", metavar="VERSION", pattern=VERSION, applies=_of_torch, catalogue="torch_releases"
+        "cuda", "CUDA version", metavar="X.Y", pinned=False, needs_gpu=True, catalogue="toolkits"
+    ),
+    Option(
+        "toolkit", "where CUDA comes from", choices=("debian", "nvidia", "wheels"), needs_gpu=True
+    ),
+    Option(
+        "torch",
+        "PyTorch release",
+        metavar="VERSION",
+        pattern=VERSION,
+        applies=_of_torch,
+        catalogue="torch_releases",
     ),
     Option(
         "cudnn",
@@ -167,7 +195,9 @@ def option(name: str) -> Option:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
-    """Choices from FARM_<OPTION> variables that are not empty. Raises UsageError: one holds no value of its option."""
+    """Choices from FARM_<OPTION> variables that are not empty. Raises UsageError: one holds no
+    value of its option.
+    """
     return {
         name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")
         for name, one in OPTIONS.items()
@@ -176,7 +206,9 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
 
 
 def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
-    """Choices from `options:` of ci/farm.yaml, each with its line; the file's model takes names of options alone."""
+    """Choices from `options:` of ci/farm.yaml, each with its line; the file's model takes names of
+    options alone.
+    """
     from farm.base.yamlfile import where  # noqa: PLC0415 slow to import; few set options there
 
     lines = {name: where(path, "options", name).rpartition(":")[2] for name in values}
@@ -184,11 +216,18 @@ def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
 
 
 def from_arguments(values: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Choice]:
-    """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means not given."""
+    """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means
+    not given.
+    """
     found = {
         name: Choice(",".join(value) if isinstance(value, list) else value, one.flag)
         for name, one in OPTIONS.items()
         if (value := values.get(name)) is not None
     }
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
-    return dict(sorted(found.items(), key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1))
+    return dict(
+        sorted(
+            found.items(),
+            key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1,
+        )
+    )

@@ -1,7 +1,8 @@
 """Recipes: what is built and how. One folder a package, `recipe.yaml` inside.
 
-The farm's own are under `farm/recipes/`, a project's under `recipes/`; of two with one name the project's is taken.
-A process works on one project, which `use_project` names, as `sys.path` names the folders of modules.
+The farm's own are under `farm/recipes/`, a project's under `recipes/`; of two with one name the
+project's is taken. A process works on one project, which `use_project` names, as `sys.path` names
+the folders of modules.
 """
 
 import contextlib
@@ -28,28 +29,50 @@ _folders = [FOLDER]
 _HASH = "64 digits of sha256 in lower case, as `python3 -m pip hash FILE` prints them"
 _COMMIT = "the 40 characters of a commit, as `git rev-list -n 1 TAG` prints them in a clone"
 _ADDRESS = "an address such as https://example.org/x.tar.gz (https, ssh or file)"
-_PACKAGE = "the name of one Debian package, without a version: `apt-cache policy NAME` on that release shows it"
+_PACKAGE = (
+    "the name of one Debian package, without a version: `apt-cache policy NAME` on that "
+    "release shows it"
+)
 _SDIST = "the name of a source archive of the index, such as x-1.2.tar.gz"
 _RELEASE = "a release such as 1.2, 1.2rc1 or 1.2.post1 (the farm adds what follows `+`)"
 Sha256 = Annotated[str, pattern(r"^[0-9a-f]{64}$", _HASH)]
-Name = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", "a name: letters, digits, '.', '_' and '-'")]
+Name = Annotated[
+    str, pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", "a name: letters, digits, '.', '_' and '-'")
+]
 FileName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,120}$", "the name of a file")]
-SdistName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,112}\.(tar\.(gz|bz2|xz)|tgz|zip)$", _SDIST)]
-PackageName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$", "the name of a package")]
-Release = Annotated[str, pattern(r"^(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$", _RELEASE)]
+SdistName = Annotated[
+    str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,112}\.(tar\.(gz|bz2|xz)|tgz|zip)$", _SDIST)
+]
+PackageName = Annotated[
+    str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$", "the name of a package")
+]
+Release = Annotated[
+    str, pattern(r"^(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$", _RELEASE)
+]
 Address = Annotated[str, pattern(r"^(https|ssh|file)://[!-~]{1,400}$", _ADDRESS)]
 AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
 VariableName = Annotated[
-    str, pattern(r"^[A-Z][A-Za-z0-9_]{0,60}$", "the name of a variable: a capital letter, then letters, digits and '_'")
+    str,
+    pattern(
+        r"^[A-Z][A-Za-z0-9_]{0,60}$",
+        "the name of a variable: a capital letter, then letters, digits and '_'",
+    ),
 ]
-Inside = Annotated[str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, not `..`")]
+Inside = Annotated[
+    str,
+    pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, not `..`"),
+]
 Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
 FeatureName = Annotated[str, word_of("feature", lambda: list(catalog.features()))]
-Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
+Module = Annotated[
+    str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")
+]
 
 
 class PathSource(Model):
-    """The source is beside the recipe, or elsewhere in the project; `../..` is a project that is the package."""
+    """The source is beside the recipe, or elsewhere in the project; `../..` is a project that is
+    the package.
+    """
 
     kind: Literal["path"]
     path: str
@@ -58,7 +81,8 @@ class PathSource(Model):
 class GitSource(Model):
     """A tag of a git repository, and the `commit` that it must be: tags can be moved.
 
-    PyTorch and its companions have `release` instead: commit and version come from the catalogue's PyTorch release.
+    PyTorch and its companions have `release` instead: commit and version come from the catalogue's
+    PyTorch release.
     """
 
     kind: Literal["git"]
@@ -86,8 +110,8 @@ class ArchiveSource(Model):
 class DebianSource(Model):
     """A file of a distribution's source package, from the mirror that the settings or apt name.
 
-    `debian-source`: its upstream tarball. `debian-package`: a binary package (.deb) built of it, of a part alone.
-    `package` is the source package, which the mirror's folders are named after.
+    `debian-source`: its upstream tarball. `debian-package`: a binary package (.deb) built of it, of
+    a part alone. `package` is the source package, which the mirror's folders are named after.
     """
 
     kind: Literal["debian-source", "debian-package"]
@@ -113,7 +137,9 @@ class NcclSource(Model):
 
 
 class WheelSource(Model):
-    """A wheel from the Python index that pip is set to; of a part alone: headers come in wheels too."""
+    """A wheel from the Python index that pip is set to; of a part alone: headers come in wheels
+    too.
+    """
 
     kind: Literal["wheel"]
     package: PackageName
@@ -129,28 +155,34 @@ class BuildWheel(Model):
 
     bases: list[str] = []
     package: PackageName
-    file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
+    file: Annotated[
+        str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,150}\.whl$", "the name of a wheel (.whl)")
+    ]
     sha256: Sha256
     index: Address | None = None
 
 
-AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
+AnySource = Annotated[
+    PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")
+]
 Repair = Literal["beside", "tools"]
 
 
 class Part(Model):
     """Third-party code that goes into the folder `into` of the source tree.
 
-    `members` are files and folders of its archive; none: all of it. `strip` leading folders are removed.
-    `alternatives` says what else holds the same, for the day when the file is gone from where it was. `bases`: the base
-    images in whose builds it is used; none: all. `feature`: it is used in builds that have that feature.
+    `members` are files and folders of its archive; none: all of it. `strip` leading folders are
+    removed. `alternatives` says what else holds the same, for the day when the file is gone from
+    where it was. `bases`: the base images in whose builds it is used; none: all. `feature`: it is
+    used in builds that have that feature.
     """
 
     into: Inside
     bases: list[str] = []
     feature: FeatureName | None = None
     source: Annotated[
-        ArchiveSource | DebianSource | SdistSource | WheelSource | NcclSource, Field(discriminator="kind")
+        ArchiveSource | DebianSource | SdistSource | WheelSource | NcclSource,
+        Field(discriminator="kind"),
     ]
     strip: int = Field(default=1, ge=0, le=16)
     members: list[str] = []
@@ -160,7 +192,8 @@ class Part(Model):
 class VerifyRules(Rules):
     """Rules of verify for a package's wheels. A channel may replace what a recipe says, key by key.
 
-    `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
+    `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes
+    the bound.
     """
 
     numpy: bool = False
@@ -170,21 +203,29 @@ class SmokeTest(Model):
     """How an installed wheel is tested.
 
     Attributes:
-        interface: `torch` for a package that multiplies matrices as torch does: the whole probe is run.
-        imports: Modules that must be importable; without an interface, by default the package's own.
-        script: A Python file beside the recipe that is run in the environment; an exit code other than 0 fails.
+        interface: `torch` for a package that multiplies matrices as torch does: the whole probe is
+            run.
+        imports: Modules that must be importable; without an interface, by default the package's
+            own.
+        script: A Python file beside the recipe that is run in the environment; an exit code other
+            than 0 fails.
     """
 
     interface: Literal["torch"] | None = None
     imports: list[Module] = []
-    script: Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$", "the name of a .py file")] | None = None
+    script: (
+        Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$", "the name of a .py file")]
+        | None
+    ) = None
 
 
 class Cost(Model):
     """Measured costs of a build for one GPU architecture. `download_gb`: toolchain and sources."""
 
     cpu_hours: float = Field(gt=0)
-    without_gpu_hours: float | None = Field(default=None, gt=0, description="CPU hours of a build for the CPU alone")
+    without_gpu_hours: float | None = Field(
+        default=None, gt=0, description="CPU hours of a build for the CPU alone"
+    )
     download_gb: float | None = Field(default=None, gt=0)
     installed_gb: float | None = Field(default=None, gt=0)
 
@@ -192,28 +233,30 @@ class Cost(Model):
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, … are filled by the plan.
 
-    `subdirectory` is the folder of the source that the project is in, where that is not its top, as pip calls it.
-    `features` are those of PyTorch that the source can be built with (`features.yaml`): each is on where the rules have
-    nothing against it, and `env_feature` has the further variables of those that are on. `without` are those that it
-    cannot, with the reason.
-    `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no other can be chosen.
-    `wheels` are the Python packages that the build imports, where Python is not the base image's: on Windows machines,
-    and on Linux with a standalone Python; a recipe without them is built with the Pythons of base images alone.
-    `gcc` is the newest host compiler that it takes; `cuda` stands for the newest that the CUDA of the base image takes,
-    for builds without CUDA too. `apt` are Debian's packages of the build environment. `needs` are packages (folders of
-    recipes, as channels list them) whose wheels of the farm for the same variant the build imports,
-    `build_requires` wheels of the Python index that it imports: they are fetched beforehand, since the build itself has
-    no network, and installed with pip (`python3-pip` in `apt`).
-    `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
-    `requires` are requirements that repair adds to METADATA where the build did not write them.
-    `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
-    delvewheel put them into `<name>.libs`; by platform where that differs. `opens`: libraries that those of CUDA
-    and of cuDNN open by name on Linux (for Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported
-    names (patterns) that are there only if it was compiled: verify refuses them where the variant's CPU level leaves
-    the tier out.
+    `subdirectory` is the folder of the source that the project is in, where that is not its top, as
+    pip calls it. `features` are those of PyTorch that the source can be built with
+    (`features.yaml`): each is on where the rules have nothing against it, and `env_feature` has the
+    further variables of those that are on. `without` are those that it cannot, with the reason.
+    `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no
+    other can be chosen. `wheels` are the Python packages that the build imports, where Python is
+    not the base image's: on Windows machines, and on Linux with a standalone Python; a recipe
+    without them is built with the Pythons of base images alone. `gcc` is the newest host compiler
+    that it takes; `cuda` stands for the newest that the CUDA of the base image takes, for builds
+    without CUDA too. `apt` are Debian's packages of the build environment. `needs` are packages
+    (folders of recipes, as channels list them) whose wheels of the farm for the same variant the
+    build imports, `build_requires` wheels of the Python index that it imports: they are fetched
+    beforehand, since the build itself has no network, and installed with pip (`python3-pip` in
+    `apt`). `device_code`: false for a package without CUDA code of its own; its wheels need none
+    for the variant's GPUs. `requires` are requirements that repair adds to METADATA where the build
+    did not write them. `repair`: `beside` puts libraries into `vendor_into`, where the package's
+    own look; `tools` has auditwheel or delvewheel put them into `<name>.libs`; by platform where
+    that differs. `opens`: libraries that those of CUDA and of cuDNN open by name on Linux (for
+    Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported names (patterns) that
+    are there only if it was compiled: verify refuses them where the variant's CPU level leaves the
+    tier out.
 
-    The build unpacks `parts` into the source tree and then changes it, once a tree, in this order: patch files
-    (`job/patches/*.patch`) are edits, `job/prepare.sh` does what is not an edit.
+    The build unpacks `parts` into the source tree and then changes it, once a tree, in this order:
+    patch files (`job/patches/*.patch`) are edits, `job/prepare.sh` does what is not an edit.
     """
 
     package: Name
@@ -239,7 +282,9 @@ class Recipe(Model):
     needs: list[Name] = []
     build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)
-    disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
+    disk_gb: float = Field(
+        gt=0, description="what a build needs on its runner: source, objects, wheel"
+    )
     cost: Cost | None = None
     timeout_minutes: int = Field(gt=0)
     vendor_into: Inside
@@ -257,7 +302,9 @@ class Recipe(Model):
         return self.device_code or bool(self.components)
 
     def cost_for(self, sms: Collection[int]) -> tuple[str, float] | None:
-        """How near the CPU hours are, and the hours: they were measured with one GPU architecture or none."""
+        """How near the CPU hours are, and the hours: they were measured with one GPU architecture
+        or none.
+        """
         if self.cost and self.cost.without_gpu_hours and not sms:
             return "about", self.cost.without_gpu_hours
         word = {0: "less than", 1: "about"}.get(len(sms), "more than")
@@ -266,11 +313,15 @@ class Recipe(Model):
     @model_validator(mode="after")
     def _pip_is_there(self) -> Self:
         if self.build_requires and "python3-pip" not in self.apt:
-            raise PydanticCustomError("pip", "build_requires are installed with pip: add python3-pip to apt")
+            raise PydanticCustomError(
+                "pip", "build_requires are installed with pip: add python3-pip to apt"
+            )
         return self
 
     def repair_on(self, platform: PlatformName) -> Repair:
-        return self.repair if isinstance(self.repair, str) else self.repair.get(platform, "beside")
+        if isinstance(self.repair, str):
+            return self.repair
+        return self.repair.get(platform, "beside")
 
 
 def use_project(project: Path) -> None:
@@ -290,7 +341,9 @@ def names() -> tuple[str, ...]:
 
 
 def near(name: str) -> list[str]:
-    """The folders of recipes that may be meant: of the distribution that pip calls so, else those with like names."""
+    """The folders of recipes that may be meant: of the distribution that pip calls so, else those
+    with like names.
+    """
     from packaging.utils import canonicalize_name  # noqa: PLC0415 slow to import; only a wrong name comes here
 
     named = []
@@ -303,9 +356,13 @@ def near(name: str) -> list[str]:
 
 @cache
 def recipe(package: str) -> Recipe:
-    """The recipe in a folder, which may not be the package's own. Raises UsageError: there is none."""
+    """The recipe in a folder, which may not be the package's own. Raises UsageError: there is
+    none.
+    """
     if package not in names():
-        raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}")
+        raise UsageError(
+            f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}"
+        )
     path = folder(package) / "recipe.yaml"
     found = load(path, Recipe)
     if path.parent.parent != FOLDER:
@@ -321,8 +378,14 @@ def source_fault(source: Path, project: Path) -> tuple[str, str] | None:
         hint = "git init, farm init and farm recipe new . in it; for another repository: kind: git"
         return f"{source} is not below {project}", hint
     if source == project and not (project / ".git").exists():
-        what = f"{source} is the project itself; without git nothing tells its source from what builds leave there"
-        return what, f"git init {shlex.quote(str(project))}, or move the source into a folder below it"
+        what = (
+            f"{source} is the project itself; without git nothing tells its source from what "
+            "builds leave there"
+        )
+        return (
+            what,
+            f"git init {shlex.quote(str(project))}, or move the source into a folder below it",
+        )
     return None
 
 
@@ -333,20 +396,32 @@ def _check_files(path: Path, found: Recipe) -> None:
         source = (path.parent / found.source.path).resolve()
         fault = source_fault(source, project)
         if not fault and not (source / (found.subdirectory or "")).is_dir():
-            fault = f"{source} has no folder {found.subdirectory}", "correct subdirectory, or leave it out"
+            fault = (
+                f"{source} has no folder {found.subdirectory}",
+                "correct subdirectory, or leave it out",
+            )
         if fault:
-            raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault[0]}", hint=fault[1])
+            raise UsageError(
+                f"{where(path, 'source', 'path')}: source.path: {fault[0]}", hint=fault[1]
+            )
     if (script := found.smoke.script) and not (path.parent / script).is_file():
-        raise UsageError(f"{where(path, 'smoke', 'script')}: smoke.script: there is no {path.parent / script}")
+        raise UsageError(
+            f"{where(path, 'smoke', 'script')}: smoke.script: there is no {path.parent / script}"
+        )
 
 
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
-    return next((root / package for root in _folders if (root / package / "recipe.yaml").is_file()), FOLDER / package)
+    return next(
+        (root / package for root in _folders if (root / package / "recipe.yaml").is_file()),
+        FOLDER / package,
+    )
 
 
 def is_replaced(package: str) -> bool:
-    """True if the project has a recipe of its own in place of the farm's: channels were not written for that one."""
+    """True if the project has a recipe of its own in place of the farm's: channels were not written
+    for that one.
+    """
     return (FOLDER / package / "recipe.yaml").is_file() and folder(package) != FOLDER / package
 
 

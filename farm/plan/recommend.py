@@ -1,4 +1,6 @@
-"""Which build of one's own is for a machine: detect, `farm why`, `farm plan` and the site ask this one function."""
+"""Which build of one's own is for a machine: detect, `farm why`, `farm plan` and the site ask this
+one function.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,9 @@ MAX_TRIED = 12  # candidates whose plan is made before the search gives up
 
 @dataclass(frozen=True)
 class Machine:
-    """The target of a build: its cards, the one that computes most first, its CPU levels and Pythons, best first."""
+    """The target of a build: its cards, the one that computes most first, its CPU levels and
+    Pythons, best first.
+    """
 
     sms: tuple[int, ...]
     cpus: tuple[str, ...]
@@ -34,11 +38,17 @@ class Machine:
 
 NEWER_ARM = 90
 """The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
-NEWEST_FIRST = tuple(sorted(PYTHONS, key=lambda word: (word.endswith("t"), -int(word[3:].removesuffix("t")))))
+NEWEST_FIRST = tuple(
+    sorted(PYTHONS, key=lambda word: (word.endswith("t"), -int(word[3:].removesuffix("t"))))
+)
 
 
 def machine_of(
-    sms: tuple[int, ...], place: str, python: str | None = None, cpu: str | None = None, driver: str | None = None
+    sms: tuple[int, ...],
+    place: str,
+    python: str | None = None,
+    cpu: str | None = None,
+    driver: str | None = None,
 ) -> Machine:
     """A machine of which the cards are known, and where: `linux-x86_64`; its CPU is not known."""
     platform, _, machine = place.partition("-")
@@ -46,12 +56,20 @@ def machine_of(
     cpus = ("avx2", "avx", "sse41") if machine == "x86_64" else arm
     # A free-threaded Python that the farm builds nothing for counts as the one with the lock.
     wanted = (python or "").removesuffix("t")
-    return Machine(sms, (cpu,) if cpu else cpus, platform, (wanted,) if wanted in PYTHONS else NEWEST_FIRST, driver)
+    return Machine(
+        sms,
+        (cpu,) if cpu else cpus,
+        platform,
+        (wanted,) if wanted in PYTHONS else NEWEST_FIRST,
+        driver,
+    )
 
 
 @dataclass(frozen=True)
 class Own:
-    """A build that can be planned: how far it was proved, cards without code, official features that it lacks."""
+    """A build that can be planned: how far it was proved, cards without code, official features
+    that it lacks.
+    """
 
     variant: Variant
     channel: str
@@ -71,27 +89,36 @@ class Own:
     @property
     def driver(self) -> str | None:
         """The first driver that runs it; None: no CUDA, or none is known."""
-        return catalog.cuda_majors()[self.cuda.split(".")[0]].driver(self.platform) if self.cuda else None
+        if self.cuda:
+            return catalog.cuda_majors()[self.cuda.split(".")[0]].driver(self.platform)
+        return None
 
     @property
     def release(self) -> str:
         return f"torch {self.torch}" + (f", CUDA {self.cuda}" if self.cuda else "")
 
 
-def own_builds(project: Path, machine: Machine, torch: str | None = None, limit: int = 3) -> list[Own]:
-    """The builds that are for a machine, at most `limit`, each of which can be planned with its own words.
+def own_builds(
+    project: Path, machine: Machine, torch: str | None = None, limit: int = 3
+) -> list[Own]:
+    """The builds that are for a machine, at most `limit`, each of which can be planned with its own
+    words.
 
-    Proved ones first, and of them those that ran on a card; then those with code for every card, for just these cards,
-    with the newest torch.
+    Proved ones first, and of them those that ran on a card; then those with code for every card,
+    for just these cards, with the newest torch.
     """
-    matrix, evidence = load_matrix(project), load_evidence(project)
+    matrix = load_matrix(project)
+    evidence = load_evidence(project)
     found: list[Own] = []
-    tried = sorted(_candidates(matrix, evidence, machine, torch), key=lambda each: each[0])[:MAX_TRIED]
+    tried = sorted(_candidates(matrix, evidence, machine, torch), key=lambda each: each[0])[
+        :MAX_TRIED
+    ]
     for _, channel, variant, proof in tried:
         # Of a channel that is there already this is another GPU word, CPU level or Python.
         if len(found) < limit and not any(own.channel == channel for own in found):
             own = _planned(project, machine, channel, variant, proof)
-            found += [own] if own else []
+            if own:
+                found.append(own)
     return sorted(found, key=lambda own: (not own.proved, len(own.lost)))
 
 
@@ -99,8 +126,12 @@ Candidate = tuple[tuple[object, ...], str, Variant, ProvedWheel | None]
 """Rank, channel, variant and its proof."""
 
 
-def _candidates(matrix: Matrix, evidence: Evidence, machine: Machine, torch: str | None) -> Iterator[Candidate]:
-    """Builds of the matrix that some card runs, and how good each is; the smallest rank is the best."""
+def _candidates(
+    matrix: Matrix, evidence: Evidence, machine: Machine, torch: str | None
+) -> Iterator[Candidate]:
+    """Builds of the matrix that some card runs, and how good each is; the smallest rank is the
+    best.
+    """
     # Of several proofs the one that went furthest counts.
     proofs = {
         (wheel.channel, wheel.variant): wheel
@@ -110,17 +141,31 @@ def _candidates(matrix: Matrix, evidence: Evidence, machine: Machine, torch: str
     builds = (b for b in matrix.builds() if b.package == "torch" and b.platform == machine.platform)
     for channel, variant in dict.fromkeys((build.channel, build.variant) for build in builds):
         release = str(matrix.channels[channel].text.options["torch"])
-        if torch not in (None, release) or variant.cpu not in machine.cpus or variant.python not in machine.pythons:
+        if (
+            torch not in (None, release)
+            or variant.cpu not in machine.cpus
+            or variant.python not in machine.pythons
+        ):
             continue
         lost = _lost(variant, machine.sms)
-        if (lost and (machine.together or len(lost) == len(machine.sms))) or bool(machine.sms) != bool(variant.sms):
+        if (lost and (machine.together or len(lost) == len(machine.sms))) or bool(
+            machine.sms
+        ) != bool(variant.sms):
             continue
         proof = proofs.get((channel, str(variant)))
         first = not machine.sms or machine.sms[0] not in lost
         inexact = sum(sm not in variant.sms for sm in machine.sms)
         place = machine.cpus.index(variant.cpu), machine.pythons.index(variant.python)
         newest = tuple(-int(part) for part in release.split("."))
-        rank = -proof.level if proof else 0, not first, len(lost), inexact, newest, len(variant.sms), *place
+        rank = (
+            -proof.level if proof else 0,
+            not first,
+            len(lost),
+            inexact,
+            newest,
+            len(variant.sms),
+            *place,
+        )
         yield rank, channel, variant, proof
 
 
@@ -128,7 +173,9 @@ def _lost(variant: Variant, sms: Sequence[int]) -> tuple[int, ...]:
     return tuple(sm for sm in sms if not any(sass_runs(code, sm) for code in variant.sms))
 
 
-def _planned(project: Path, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None) -> Own | None:
+def _planned(
+    project: Path, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None
+) -> Own | None:
     """The build, where a plan can be made of it and the driver runs it."""
     selectors = Selectors(variant, platform=machine.platform, channel=channel)
     lost = _lost(variant, machine.sms)
@@ -138,24 +185,33 @@ def _planned(project: Path, machine: Machine, channel: str, variant: Variant, pr
             if sm not in lost and not judge(project, selectors, fields).complete:
                 return None
         plan = resolve(project, selectors)
-        # What was proved may have other options than a plan of today has by default: then they are in the words.
+        # What was proved may have other options than a plan of today has by default: then they are
+        # in the words.
         extra = {
             name: Choice(value, OPTIONS[name].flag)
             for name, value in (proof.options.items() if proof else ())
             if value is not None and plan.options.get(name) != value
         }
-        plan = resolve(project, replace(selectors, options=extra)) if extra else plan
+        if extra:
+            plan = resolve(project, replace(selectors, options=extra))
     except FarmError:
         return None
     words = [f"--variant {variant} --channel {channel}"]
-    words += [f"--platform {machine.platform}"] if machine.platform != DEFAULT else []
+    if machine.platform != DEFAULT:
+        words.append(f"--platform {machine.platform}")
     words += [_spelled(name, choice) for name, choice in extra.items()]
     state = proof.state if proof and proof.is_of(plan) else ""
-    cuda, lacks = plan.options.get("cuda"), absent_features(plan.without)
+    cuda = plan.options.get("cuda")
+    lacks = absent_features(plan.without)
     hours = recipe(plan.recipe).cost_for(variant.sms)
-    cost = f"{hours[0]} {hours[1]:g} CPU hours" if hours else "cost not measured"
+    if hours:
+        cost = f"{hours[0]} {hours[1]:g} CPU hours"
+    else:
+        cost = "cost not measured"
     release = str(plan.options["torch"]), str(cuda) if cuda else None
-    return Own(variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform)
+    return Own(
+        variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform
+    )
 
 
 def _spelled(name: str, choice: Choice) -> str:

@@ -1,4 +1,6 @@
-"""Selectors, and the candidate that follows from them: channel, recipe and the choice of every option."""
+"""Selectors, and the candidate that follows from them: channel, recipe and the choice of every
+option.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +24,9 @@ from farm.platforms.facts import DEFAULT
 
 @dataclass(frozen=True)
 class Selectors:
-    """A request. `options` are explicit choices with their origins; the channel chooses the others."""
+    """A request. `options` are explicit choices with their origins; the channel chooses the
+    others.
+    """
 
     variant: Variant
     package: str = "torch"
@@ -33,7 +37,8 @@ class Selectors:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A build before it is judged: with a choice of every option, and the same as a `stack` for the rules.
+    """A build before it is judged: with a choice of every option, and the same as a `stack` for the
+    rules.
 
     `package` is the name under which channels list it: a folder of recipes.
     """
@@ -53,30 +58,48 @@ class Candidate:
 
 
 def candidate(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None, channel_name: str | None = None
+    project: Path,
+    selectors: Selectors,
+    fields: Mapping[str, Any] | None = None,
+    channel_name: str | None = None,
 ) -> Candidate:
     """The build that the selectors mean; `fields` are further ones of the stack, such as a driver.
 
-    The base image and the cuDNN that no one asked for give way where they alone stand against the build. `channel_name`
-    is a channel to try in the place of the default one. Raises UsageError: a package, platform, channel, option or
-    value is unknown, with the nearest; or an option of the command line means nothing to the build.
+    The base image and the cuDNN that no one asked for give way where they alone stand against the
+    build. `channel_name` is a channel to try in the place of the default one. Raises UsageError: a
+    package, platform, channel, option or value is unknown, with the nearest; or an option of the
+    command line means nothing to the build.
     """
-    variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
+    variant = selectors.variant
+    options = {name: Choice(*given) for name, given in selectors.options.items()}
     for name, choice in options.items():
         option(name).check(choice)
         _completed(option(name), choice)  # also where it means nothing to this build
     matrix = load_matrix(project)
     package = _listed(matrix, selectors.package)
     system = platform(selectors.platform)
-    wanted = options.get("torch") if OPTIONS["torch"].applies(recipe(selectors.package)) else None
+    if OPTIONS["torch"].applies(recipe(selectors.package)):
+        wanted = options.get("torch")
+    else:
+        wanted = None
     # Before the channel is known, since it decides which one is the default.
     torch = catalog.find(catalog.torch_releases(), _text(wanted) or "")
-    default = partial(matrix.default_channel, package, variant, selectors.platform, torch, _text(options.get("cuda")))
+    default = partial(
+        matrix.default_channel,
+        package,
+        variant,
+        selectors.platform,
+        torch,
+        _text(options.get("cuda")),
+    )
     name = channel_name or selectors.channel or default()
     channel = matrix.channel(name)
     pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))
     recipe_ = recipe(pins.recipe)
-    chosen = {one.name: _choose(one, recipe_, variant, options, pins, channel.name) for one in OPTIONS.values()}
+    chosen = {
+        one.name: _choose(one, recipe_, variant, options, pins, channel.name)
+        for one in OPTIONS.values()
+    }
     stack = Stack(
         package=recipe_.package,
         variant=variant,
@@ -105,7 +128,11 @@ def candidate(
         selectors=selectors,
         package=package,
         channel=channel,
-        channel_origin="--channel" if selectors.channel else "default" if channel_name is None else "it fits",
+        channel_origin="--channel"
+        if selectors.channel
+        else "default"
+        if channel_name is None
+        else "it fits",
         pins=replace(pins, base=settled.base),
         recipe=recipe_,
         chosen=chosen,
@@ -113,12 +140,16 @@ def candidate(
     )
 
 
-def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str], *, pinned: bool) -> Stack:
+def _with_python(
+    stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str], *, pinned: bool
+) -> Stack:
     """The settled stack, or one with a standalone Python where less stands against that.
 
-    The base image that a channel pins is the oldest glibc that its wheels need: a standalone Python keeps it.
+    The base image that a channel pins is the oldest glibc that its wheels need: a standalone Python
+    keeps it.
     """
-    known, python = catalog.debian_releases(), stack.variant.python
+    known = catalog.debian_releases()
+    python = stack.variant.python
     against = {reason.rule for reason in check(settled) if reason.severity != "warning"}
     moved = pinned and settled.base != stack.base
     outdated = settled.base in known and known[settled.base].outdated
@@ -130,7 +161,8 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
         # Its base stays: keeping that is what the standalone Python is for.
         other = settle(other, set(free) - {"base"})
         left = {reason.rule for reason in check(other) if reason.severity != "warning"}
-        # A standalone Python is only taken where it helps: it needs a wheel of everything that the build imports.
+        # A standalone Python is only taken where it helps: it needs a wheel of everything that the
+        # build imports.
         fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
         if fewer or ((moved or outdated) and not left):
             return other
@@ -140,19 +172,38 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
 def _listed(matrix: Matrix, name: str) -> str:
     """The name under which channels list the recipe `name`: its folder's, else its package's."""
     package = recipe(name).package
-    return name if any(name in channel.packages for channel in matrix.channels.values()) else package
+    if any(name in channel.packages for channel in matrix.channels.values()):
+        return name
+    return package
 
 
 def _choose(
-    one: Option, recipe_: Recipe, variant: Variant, given: Mapping[str, Choice], pins: Pins, channel: str
+    one: Option,
+    recipe_: Recipe,
+    variant: Variant,
+    given: Mapping[str, Choice],
+    pins: Pins,
+    channel: str,
 ) -> Choice:
-    """The explicit choice, else the channel's, else the default, also for an option that does not apply."""
-    nothing = f"variant {variant}" if one.needs_gpu and not variant.sms else None
+    """The explicit choice, else the channel's, else the default, also for an option that does not
+    apply.
+    """
+    if one.needs_gpu and not variant.sms:
+        nothing = f"variant {variant}"
+    else:
+        nothing = None
     nothing = nothing or (None if one.applies(recipe_) else f"recipe {recipe_.package}")
     if nothing:
-        # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one that it is about.
-        if one.name in given and not given[one.name].origin.startswith(FILE) and given[one.name].value != one.default:
-            raise UsageError(f"{given[one.name].origin} means nothing to {nothing}", hint="leave it out")
+        # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one
+        # that it is about.
+        if (
+            one.name in given
+            and not given[one.name].origin.startswith(FILE)
+            and given[one.name].value != one.default
+        ):
+            raise UsageError(
+                f"{given[one.name].origin} means nothing to {nothing}", hint="leave it out"
+            )
         return Choice(one.default, nothing)
     if one.name in given:
         return _completed(one, given[one.name])
@@ -162,7 +213,9 @@ def _choose(
 
 
 def _completed(one: Option, choice: Choice) -> Choice:
-    """`--torch 2.7` means the newest 2.7. Raises UsageError: the catalogue has none, which forbids nothing."""
+    """`--torch 2.7` means the newest 2.7. Raises UsageError: the catalogue has none, which forbids
+    nothing.
+    """
     if one.catalogue is None or not isinstance(choice.value, str):
         return choice
     known = getattr(catalog, one.catalogue)()
@@ -170,7 +223,8 @@ def _completed(one: Option, choice: Choice) -> Choice:
     if found is None:
         names = {"cuda": "CUDA", "cudnn": "cuDNN"}
         raise UsageError(
-            f"{names.get(one.name, one.name)} {choice.value} (from {choice.origin}) is not in the catalogue",
+            f"{names.get(one.name, one.name)} {choice.value} (from {choice.origin}) is not in the "
+            "catalogue",
             hint=catalog.known(known, choice.value),
         )
     return choice._replace(value=found)
@@ -182,7 +236,8 @@ def _text(choice: Choice | None) -> str | None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reasons against a build: of its channel (`offer`), of the rules; `options`: what was asked for.
+    """The reasons against a build: of its channel (`offer`), of the rules; `options`: what was
+    asked for.
 
     `other`: a channel that builds what the one that was asked for lacks.
     """
@@ -215,48 +270,77 @@ class Judgement:
         found = [*self.offer, *advise(self.stack, self.rules, self.options)]
         # Where one error stays whatever is changed, doing away with another is of no use.
         hopeless = any(reason.severity == "error" and not reason.nearest for reason in found)
-        return [replace(reason, nearest=None) for reason in found] if hopeless else found
+        if hopeless:
+            return [replace(reason, nearest=None) for reason in found]
+        return found
 
     def nearest(self) -> str | None:
         """What would do away with all errors; None: there are none, or nothing was found."""
         if self.offer:
             # What the rules propose is for the platform that was asked for.
-            own = self.offer[0].nearest if len(self.offer) == 1 else None
-            return ", or ".join(filter(None, [own, self.other and f"--channel {self.other}"])) or None
+            if len(self.offer) == 1:
+                own = self.offer[0].nearest
+            else:
+                own = None
+            return (
+                ", or ".join(filter(None, [own, self.other and f"--channel {self.other}"])) or None
+            )
         found = solve(self.stack, self.options)
         return difference(self.stack, found) or None if found else None
 
     def require_buildable(self) -> None:
-        """Raise a NotBuildableError with every reason and the nearest that can be built, where it cannot be built."""
+        """Raise a NotBuildableError with every reason and the nearest that can be built, where it
+        cannot be built.
+        """
         if self.complete:
             return
         reasons = [reason for reason in self.advised() if reason.severity != "warning"]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
         # One change that does away with everything is worth more than one for each reason.
         single = dict.fromkeys(reason.nearest for reason in reasons if reason.nearest)
-        hint = f"nearest that can: {nearest}" if (nearest := self.nearest()) else "; ".join(single)
-        hint = hint or f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
+        if nearest := self.nearest():
+            hint = f"nearest that can: {nearest}"
+        else:
+            hint = "; ".join(single)
+        hint = (
+            hint or f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
+        )
         raise NotBuildableError("\n".join(lines), hint=hint)
 
 
 def judgement(candidate: Candidate) -> Judgement:
     """Every reason against the candidate."""
-    selectors, stack = candidate.selectors, candidate.stack
-    offer = [*_not_offered(candidate), *_no_source(candidate.recipe, stack.torch), *_turned_off(candidate)]
-    # What the command line says stands there; of what comes from elsewhere a message names the place.
+    selectors = candidate.selectors
+    stack = candidate.stack
+    offer = [
+        *_not_offered(candidate),
+        *_no_source(candidate.recipe, stack.torch),
+        *_turned_off(candidate),
+    ]
+    # What the command line says stands there; of what comes from elsewhere a message names the
+    # place.
     elsewhere = [
         f"{name} {candidate.value(name)} (from {candidate.chosen[name].origin})"
         for name, given in selectors.options.items()
         if not given[1].startswith("--") and candidate.chosen[name].origin == given[1]
     ]
-    what = f"{selectors.package} for {selectors.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
-    return Judgement(what, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options))
+    what = (
+        f"{selectors.package} for "
+        f"{selectors.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
+    )
+    return Judgement(
+        what, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options)
+    )
 
 
 def _not_offered(candidate: Candidate) -> Iterator[Reason]:
     """Parts that the channel does not offer, apart from those that the rules explain better."""
-    channel, recipe, variant = candidate.channel, candidate.recipe, candidate.selectors.variant
-    name, package, platform = channel.name, candidate.package, candidate.selectors.platform
+    channel = candidate.channel
+    recipe = candidate.recipe
+    variant = candidate.selectors.variant
+    name = channel.name
+    package = candidate.package
+    platform = candidate.selectors.platform
     source = "ci/matrix.yaml"
     if package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
@@ -265,7 +349,9 @@ def _not_offered(candidate: Candidate) -> Iterator[Reason]:
         both = [p for p in channel.platforms if p in recipe.platforms]
         fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
         nearest = f"--platform {both[0]}" if both else None
-        yield Reason("channel", f"{package} in {name} is not built for {platform}", fact, source, nearest)
+        yield Reason(
+            "channel", f"{package} in {name} is not built for {platform}", fact, source, nearest
+        )
     # GPUs with an SM are the rules' matter: they say which CUDA would do, this could only say no.
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
@@ -273,9 +359,16 @@ def _not_offered(candidate: Candidate) -> Iterator[Reason]:
 
 
 def _turned_off(candidate: Candidate) -> Iterator[Reason]:
-    """Switches of PyTorch that were asked for and that the recipe has off, or where the rules only doubt."""
-    recipe, platform = candidate.recipe, candidate.selectors.platform
-    own = recipe.env | recipe.env_platform.get(platform, {}) | (recipe.env_cuda if candidate.stack.cuda else {})
+    """Switches of PyTorch that were asked for and that the recipe has off, or where the rules only
+    doubt.
+    """
+    recipe = candidate.recipe
+    platform = candidate.selectors.platform
+    own = (
+        recipe.env
+        | recipe.env_platform.get(platform, {})
+        | (recipe.env_cuda if candidate.stack.cuda else {})
+    )
     own |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
     for name in sorted(candidate.stack.switches):
         against = list(feature_works(candidate.stack, feature := catalog.switches()[name]))
@@ -284,18 +377,44 @@ def _turned_off(candidate: Candidate) -> Iterator[Reason]:
             why = recipe.without.get(feature) or next((reason.text for reason in against), None)
             text = f"{name} is off where channel {candidate.channel.name} builds {recipe.package}"
             text += f": {why}" if why else ""
-            yield Reason("switch-recipe", text, f"{name}: 0", f"farm/recipes/{candidate.pins.recipe}/recipe.yaml")
+            yield Reason(
+                "switch-recipe",
+                text,
+                f"{name}: 0",
+                f"farm/recipes/{candidate.pins.recipe}/recipe.yaml",
+            )
 
 
 def _no_source(recipe: Recipe, torch: str | None) -> list[Reason]:
-    """A companion of a torch release whose commit is not known cannot be built, nor another release of a tarball."""
+    """A companion of a torch release whose commit is not known cannot be built, nor another release
+    of a tarball.
+    """
     if recipe.torch_release not in (None, torch):
-        text = f"this channel builds {recipe.package} {recipe.version}, which belongs to torch {recipe.torch_release}"
+        text = (
+            f"this channel builds {recipe.package} {recipe.version}, which belongs to torch "
+            f"{recipe.torch_release}"
+        )
         nearest = f"--torch {recipe.torch_release}"
-        return [Reason("source", f"{text}, not {torch}", f"source: {recipe.source.kind}", "farm/recipes", nearest)]
+        return [
+            Reason(
+                "source",
+                f"{text}, not {torch}",
+                f"source: {recipe.source.kind}",
+                "farm/recipes",
+                nearest,
+            )
+        ]
     release = catalog.torch_releases().get(torch or "")
-    if not isinstance(recipe.source, GitSource) or release is None or commit_of(recipe.source, release):
+    if (
+        not isinstance(recipe.source, GitSource)
+        or release is None
+        or commit_of(recipe.source, release)
+    ):
         return []
-    known = [name for name, other in catalog.torch_releases().items() if commit_of(recipe.source, other)]
+    known = [
+        name for name, other in catalog.torch_releases().items() if commit_of(recipe.source, other)
+    ]
     text = f"the commit of {recipe.package} for torch {torch} is not in the catalogue"
-    return [Reason("source", text, f"known for torch {', '.join(known)}", "farm/catalog/torch.yaml")]
+    return [
+        Reason("source", text, f"known for torch {', '.join(known)}", "farm/catalog/torch.yaml")
+    ]

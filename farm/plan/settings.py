@@ -1,4 +1,6 @@
-"""The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml` (machines)."""
+"""The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml`
+(machines).
+"""
 
 import re
 from collections.abc import Mapping
@@ -30,10 +32,11 @@ SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:=&|*+()\[\]-]{1,200}$"
 class Swarm(Model):
     """How the `swarm` engine is reached.
 
-    `url` is a manager (null: DOCKER_HOST or this machine). `exchange` is a bucket for what jobs send back, apart from
-    the index. `registry` is where nodes pull toolchain images from, `push` the same registry as this machine calls it
-    (null: the same name); without a registry every image must be loaded on every node beforehand. `cpus` and
-    `memory_gb` are what one job gets; null: what the largest node has.
+    `url` is a manager (null: DOCKER_HOST or this machine). `exchange` is a bucket for what jobs
+    send back, apart from the index. `registry` is where nodes pull toolchain images from, `push`
+    the same registry as this machine calls it (null: the same name); without a registry every image
+    must be loaded on every node beforehand. `cpus` and `memory_gb` are what one job gets; null:
+    what the largest node has.
     """
 
     url: str | None = None
@@ -57,13 +60,16 @@ class SlurmCard(Model):
 class Slurm(SlurmCard):
     """How the `slurm` engine is reached.
 
-    `folder` is one that the login node and the nodes share, under the same path. `ssh` is the login node, as the
-    command `ssh` knows it (null: this machine). `cpus` and `memory_gb` are what one job gets; null: what the largest
-    node has. `minutes` is the longest time limit that the partition allows. `jobs` is how many are in Slurm's queue at
-    a time. `smoke` is asked for by smoke tests, which then run on a node; null: they run on this machine.
+    `folder` is one that the login node and the nodes share, under the same path. `ssh` is the login
+    node, as the command `ssh` knows it (null: this machine). `cpus` and `memory_gb` are what one
+    job gets; null: what the largest node has. `minutes` is the longest time limit that the
+    partition allows. `jobs` is how many are in Slurm's queue at a time. `smoke` is asked for by
+    smoke tests, which then run on a node; null: they run on this machine.
     """
 
-    folder: Annotated[str, pattern(r"^/[A-Za-z0-9_.,+@/-]{1,200}$", "an absolute path, such as /scratch/me/farm")]
+    folder: Annotated[
+        str, pattern(r"^/[A-Za-z0-9_.,+@/-]{1,200}$", "an absolute path, such as /scratch/me/farm")
+    ]
     ssh: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@:-]{0,200}$")] | None = None
     cpus: float | None = Field(default=None, gt=0)
     memory_gb: float | None = Field(default=None, gt=0)
@@ -80,24 +86,32 @@ def _without_scheme(index: str) -> str:
 
 def _index(index: str) -> str:
     place = _without_scheme(index)
-    if not place or ("://" in place and not place.startswith("s3://")):  # what is written may hold a password
-        raise PydanticCustomError("index", "a folder, file:///path/to/index or s3://bucket/prefix is needed here")
+    if not place or (
+        "://" in place and not place.startswith("s3://")
+    ):  # what is written may hold a password
+        raise PydanticCustomError(
+            "index", "a folder, file:///path/to/index or s3://bucket/prefix is needed here"
+        )
     return place
 
 
 class Settings(Model):
-    """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
+    """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3://
+    URL.
 
-    `index_public_url` is where a web server shows the same index, answering folders with their index.html.
-    `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
-    `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
-    `archives` is a folder, or the URL of one, with the archives that builds download (CUDA, standalone Pythons, tools
-    of Windows): each is looked for there first, by its file name, and checked like any other. Images take a URL alone.
+    `index_public_url` is where a web server shows the same index, answering folders with their
+    index.html. `grace_s` is how long a detached run waits for a runner that fits it, before it is
+    given up. `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a
+    variable that holds its text. `archives` is a folder, or the URL of one, with the archives that
+    builds download (CUDA, standalone Pythons, tools of Windows): each is looked for there first, by
+    its file name, and checked like any other. Images take a URL alone.
     """
 
     artifacts: str = "artifacts"
     index: Annotated[str, AfterValidator(_index)] = "artifacts/index"
-    index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
+    index_public_url: (
+        Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None
+    ) = None
     signing_key: str | None = None
     archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
@@ -113,7 +127,9 @@ class Settings(Model):
         return self.index if "://" in self.index else str(project / self.index)
 
     def with_index(self, index: str) -> "Settings":
-        """With the index of a command line (a path, file:// or s3://), and without the public address of the file's."""
+        """With the index of a command line (a path, file:// or s3://), and without the public
+        address of the file's.
+        """
         place = _without_scheme(index)
         place = place if "://" in place else str(Path(place).absolute())
         return self.model_copy(update={"index": place, "index_public_url": None})
@@ -121,15 +137,23 @@ class Settings(Model):
     @property
     def archives_url(self) -> str | None:
         """`archives` where it is a URL: an image that is built sees no folder of this machine."""
-        return self.archives if self.archives and self.archives.startswith(("http://", "https://")) else None
+        if self.archives and self.archives.startswith(("http://", "https://")):
+            return self.archives
+        return None
 
 
-Cpu = Annotated[str, word_of("CPU level", cpus), Field(json_schema_extra=lambda made: made.update(enum=list(cpus())))]
+Cpu = Annotated[
+    str,
+    word_of("CPU level", cpus),
+    Field(json_schema_extra=lambda made: made.update(enum=list(cpus()))),
+]
 Sm = Annotated[str, word_of("SM", lambda: list(catalog.architectures().architectures))]
 
 
 class Card(Model):
-    """A GPU of a runner. `driver` is what nvidia-smi says; without it no rule on drivers is asked."""
+    """A GPU of a runner. `driver` is what nvidia-smi says; without it no rule on drivers is
+    asked.
+    """
 
     name: str = Field(min_length=1, max_length=80)
     sm: Sm
@@ -146,31 +170,39 @@ class Card(Model):
 
 
 FOUND_BY: Mapping[str, Literal["url", "labels"]] = {"docker": "url", "github": "labels"}
-"""How a job gets to a runner of each engine. `Traits` of engines are a layer above, and a file is checked here."""
+"""How a job gets to a runner of each engine. `Traits` of engines are a layer above, and a file is
+checked here.
+"""
 
 
 class Runner(Model):
     """A machine and what it can do.
 
-    `cpus`, `memory_gb` and `disk_gb` are what one job may use; null: what the machine has, and nothing is held
-    against a job. `cpu_levels` and `gpus` say which wheels it can run; what is not written there it cannot.
-    `slots` is how many jobs it takes at a time.
+    `cpus`, `memory_gb` and `disk_gb` are what one job may use; null: what the machine has, and
+    nothing is held against a job. `cpu_levels` and `gpus` say which wheels it can run; what is not
+    written there it cannot. `slots` is how many jobs it takes at a time.
     """
 
     engine: Literal["docker", "github"]
-    url: str | None = Field(default=None, description="the Docker engine: ssh://, tcp://, npipe://; null: this machine")
+    url: str | None = Field(
+        default=None, description="the Docker engine: ssh://, tcp://, npipe://; null: this machine"
+    )
     summary: str = Field(default="", max_length=200)
     jobs: list[JobKind] = Field(default=["build"], min_length=1)
     platform: PlatformName = DEFAULT
     machine: Machine = "x86_64"
-    os_version: str | None = Field(default=None, max_length=60, description="as the engine reports it: 12, 10.0.20348")
+    os_version: str | None = Field(
+        default=None, max_length=60, description="as the engine reports it: 12, 10.0.20348"
+    )
     cpus: float | None = Field(default=None, gt=0)
     memory_gb: float | None = Field(default=None, gt=0)
     disk_gb: float | None = Field(default=None, gt=0)
     slots: int = Field(default=1, ge=1, le=64)
     cpu_levels: list[Cpu] = []
     gpus: list[Card] = []
-    labels: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]] = Field(default=[], max_length=60)
+    labels: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]] = Field(
+        default=[], max_length=60
+    )
 
     @property
     def by_labels(self) -> bool:
@@ -180,7 +212,9 @@ class Runner(Model):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         if self.by_labels and not self.labels:
-            raise PydanticCustomError("labels", "a runner of GitHub Actions is found by its labels: write them here")
+            raise PydanticCustomError(
+                "labels", "a runner of GitHub Actions is found by its labels: write them here"
+            )
         machines = {catalog.cpu_levels()[level].machine for level in self.cpu_levels}
         if wrong := machines - {self.machine}:
             raise PydanticCustomError(
@@ -196,14 +230,19 @@ Labels = Annotated[list[Label], Field(min_length=1, max_length=16)]
 
 
 class Github(Model):
-    """GitHub Actions: the repository whose workflows run, and the `runs-on` labels by `<platform>-<machine>`.
+    """GitHub Actions: the repository whose workflows run, and the `runs-on` labels by
+    `<platform>-<machine>`.
 
-    `{gpu}` and `{cpu}` stand for the words of the variant, `{device}` for `gpu`, or `cpu` or `mps` without one.
-    `ref` is the branch or tag whose workflows and files a dispatched run takes.
+    `{gpu}` and `{cpu}` stand for the words of the variant, `{device}` for `gpu`, or `cpu` or `mps`
+    without one. `ref` is the branch or tag whose workflows and files a dispatched run takes.
     """
 
-    repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}$")] | None = None
-    api_url: str = Field(default="https://api.github.com", pattern=r"^https?://[A-Za-z0-9.:/_-]{1,200}$")
+    repository: (
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}$")] | None
+    ) = None
+    api_url: str = Field(
+        default="https://api.github.com", pattern=r"^https?://[A-Za-z0-9.:/_-]{1,200}$"
+    )
     ref: str = Field(default="main", pattern=r"^[A-Za-z0-9._/-]{1,200}$")
     build: dict[PlatformMachine, Labels]
     smoke: dict[PlatformMachine, Labels]
@@ -213,11 +252,15 @@ class Github(Model):
         # Plain http only to this machine, where a stand-in for GitHub may run.
         host = self.api_url.removeprefix("http://").split("/")[0].split(":")[0]
         if self.api_url.startswith("http://") and host not in {"127.0.0.1", "localhost"}:
-            raise PydanticCustomError("api_url", "the token would go over http in the clear: use https")
+            raise PydanticCustomError(
+                "api_url", "the token would go over http in the clear: use https"
+            )
         return self
 
     def runs_on(self, job: JobKind, variant: Variant, platform: str) -> list[str]:
-        """The labels that a job asks a runner for. Raises UsageError: none are named for the platform and machine."""
+        """The labels that a job asks a runner for. Raises UsageError: none are named for the
+        platform and machine.
+        """
         labels: dict[str, list[str]] = dict(getattr(self, job))
         kind = f"{platform}-{variant.machine}"
         if kind not in labels:
@@ -226,7 +269,9 @@ class Github(Model):
                 hint=f"add {kind}: [self-hosted, ...]; there are labels for: {', '.join(labels)}",
             )
         device = "gpu" if variant.sms else variant.gpu
-        words = [label.format(gpu=variant.gpu, cpu=variant.cpu, device=device) for label in labels[kind]]
+        words = [
+            label.format(gpu=variant.gpu, cpu=variant.cpu, device=device) for label in labels[kind]
+        ]
         # Two placeholders may stand for one word, such as `cpu`: GitHub gets it once.
         return list(dict.fromkeys(words))
 
@@ -255,13 +300,17 @@ def load_runners(project: Path) -> dict[str, Runner]:
 
 
 def load_github(project: Path) -> Github:
-    """The labels that jobs on GitHub ask for. Raises UsageError: `ci/runners.yaml` is wrong or has none."""
+    """The labels that jobs on GitHub ask for. Raises UsageError: `ci/runners.yaml` is wrong or has
+    none.
+    """
     github = github_if_any(project)
     if github is None:
         raise UsageError(
-            f"{project / 'ci' / 'runners.yaml'}: no key 'github': the labels of build and smoke jobs are not known",
+            f"{project / 'ci' / 'runners.yaml'}: no key 'github': the labels of build and smoke "
+            "jobs are not known",
             hint="write there, with the labels of your runners: github: {repository: OWNER/NAME, "
-            "build: {linux-x86_64: [self-hosted, farm-build]}, smoke: {linux-x86_64: [self-hosted, farm-smoke]}}",
+            "build: {linux-x86_64: [self-hosted, farm-build]}, smoke: {linux-x86_64: "
+            "[self-hosted, farm-smoke]}}",
         )
     return github
 

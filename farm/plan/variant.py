@@ -25,7 +25,9 @@ def cpus() -> tuple[str, ...]:
 
 @dataclass(frozen=True, order=True)
 class Variant:
-    """The hardware and Python that a wheel is for; `str()` gives its name, `Variant.parse` reads it back."""
+    """The hardware and Python that a wheel is for; `str()` gives its name, `Variant.parse` reads it
+    back.
+    """
 
     gpu: str
     cpu: str
@@ -33,20 +35,24 @@ class Variant:
 
     @classmethod
     def parse(cls, name: str) -> "Variant":
-        """Read a variant name. Raises UsageError: it is none; NotBuildableError: a Python without builds."""
+        """Read a variant name. Raises UsageError: it is none; NotBuildableError: a Python without
+        builds.
+        """
         parts = name.rsplit("-", 2)  # a card's name may hold dashes: A100-SXM4-40GB-avx2-py312
         axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
         card = None if parts[0] in gpus() else _card(parts[0])
         if len(parts) != len(axes) or ("-" in parts[0] and card is None):
             detail, words = card or ("", [])
             raise UsageError(
-                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>" + (f"; {detail}" if detail else ""),
+                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>"
+                + (f"; {detail}" if detail else ""),
                 hint=f"an example: {(words or ['sm35'])[0]}-avx-py311",
             )
         # Only where the other words are right: else the name is wrong, not the Python.
         if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
             _refuse_python(parts[2])
-        choices, problems = list[list[str]](), list[str]()
+        choices = list[list[str]]()
+        problems = list[str]()
         for part, (axis, known) in zip(parts, axes, strict=True):
             if choices == [["mps"]]:
                 choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
@@ -56,14 +62,23 @@ class Variant:
                 problems.append(card[0])
                 choices.append(card[1])
             else:
-                # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
+                # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to
+                # sm86.
                 lower = part.lower()
                 exact = [lower] if lower in known else _as_others_write(lower)
                 problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
                 choices.append(exact or _same_kind(lower, known) or nearest(lower, known))
         if problems:
-            listed = ", ".join([f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3])
-            hint = (f"did you mean {listed}?" if card else f"nearest: {listed}") if listed else None
+            listed = ", ".join(
+                [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
+            )
+            if listed:
+                if card:
+                    hint = f"did you mean {listed}?"
+                else:
+                    hint = f"nearest: {listed}"
+            else:
+                hint = None
             raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
         return cls(*parts)
 
@@ -78,7 +93,9 @@ class Variant:
     @cached_property
     def architectures(self) -> tuple[str, ...]:
         """The SM names that the GPU word stands for, lowest first; empty for `cpu` and `mps`."""
-        return () if self.gpu in SPECIAL_GPUS else tuple(catalog.architectures().sets.get(self.gpu, (self.gpu,)))
+        if self.gpu in SPECIAL_GPUS:
+            return ()
+        return tuple(catalog.architectures().sets.get(self.gpu, (self.gpu,)))
 
     @cached_property
     def sms(self) -> tuple[int, ...]:
@@ -100,7 +117,9 @@ def sm_number(name: str) -> int:
 
 
 def sm_word(word: str) -> str:
-    """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the channel's arch list's."""
+    """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the
+    channel's arch list's.
+    """
     match = re.fullmatch(r"(?:sm|compute|cc)?[ _]?([0-9]{1,2})[._]?([0-9])[af]?", word.lower())
     return f"sm{match[1]}{match[2]}" if match else ""
 
@@ -112,22 +131,35 @@ def python_word(word: str) -> str:
 
 
 def _refuse_python(word: str) -> None:
-    """Raise a NotBuildableError for a Python that PyTorch is made for and that is not one of a variant."""
-    releases = [name for name, release in catalog.torch_releases().items() if word in release.pythons.linux]
+    """Raise a NotBuildableError for a Python that PyTorch is made for and that is not one of a
+    variant.
+    """
+    releases = [
+        name for name, release in catalog.torch_releases().items() if word in release.pythons.linux
+    ]
     if not releases:
         return
-    near = [word.removesuffix("t")] if word.removesuffix("t") in PYTHONS else _same_kind(word, PYTHONS)
-    wheels = f"torch {releases[0]} to {releases[-1]}" if len(releases) > 1 else f"torch {releases[0]}"
+    if word.removesuffix("t") in PYTHONS:
+        near = [word.removesuffix("t")]
+    else:
+        near = _same_kind(word, PYTHONS)
+    if len(releases) > 1:
+        wheels = f"torch {releases[0]} to {releases[-1]}"
+    else:
+        wheels = f"torch {releases[0]}"
     raise NotBuildableError(
         f"the farm builds nothing for {word}: this Python is in no base image of the catalogue, "
         "nor pinned as a standalone one",
-        hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME --python {word}); "
+        hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME "
+        f"--python {word}); "
         f"nearest that the farm builds for: {' or '.join(near)}",
     )
 
 
 def _card(word: str) -> tuple[str, list[str]] | None:
-    """The hint for a variant that names a card, and the words of its SMs; None: the word is no card's name."""
+    """The hint for a variant that names a card, and the words of its SMs; None: the word is no
+    card's name.
+    """
     from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
 
     known = cards.gpus()
@@ -142,18 +174,29 @@ def _card(word: str) -> tuple[str, list[str]] | None:
         if company is None:
             return None
         ours = "mps" if company == "Apple" else "cpu"
-        return f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {ours}", [ours]
+        return (
+            f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {ours}",
+            [ours],
+        )
     sms = sorted({known.renamed.get(card.sm, card.sm) for card in found}, key=sm_number)
     words = [sm for sm in sms if sm in gpus()]
     names = " or ".join(dict.fromkeys(card.name for card in found))
     if not words:
-        return f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {known.too_old[sms[-1]].why}", []
-    chips = f"was sold with several chips: {', '.join(sms)}" if len(sms) > 1 else f"is {sms[0]}"
+        return (
+            f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {known.too_old[sms[-1]].why}",
+            [],
+        )
+    if len(sms) > 1:
+        chips = f"was sold with several chips: {', '.join(sms)}"
+    else:
+        chips = f"is {sms[0]}"
     return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
 
 
 def _as_others_write(word: str) -> list[str]:
-    """A Python as 3.11, cp311 or python3.11; the CPU levels of a machine, as `uname -m` and Windows name it."""
+    """A Python as 3.11, cp311 or python3.11; the CPU levels of a machine, as `uname -m` and Windows
+    name it.
+    """
     if python := python_word(word):
         return [python] if python in PYTHONS else []
     machine = {"amd64": "x86_64", "x86-64": "x86_64"}.get(word, word)
@@ -161,10 +204,17 @@ def _as_others_write(word: str) -> list[str]:
 
 
 def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:
-    """For a number that is not known: the known words with the same letters and the closest number."""
+    """For a number that is not known: the known words with the same letters and the closest
+    number.
+    """
     match = re.fullmatch(r"([a-z]+)([0-9]{1,6})", part)
     if not match:
         return []
-    letters, number = match[1], int(match[2])
-    alike = [(abs(int(k.removeprefix(letters)) - number), k) for k in known if re.fullmatch(letters + r"\d+", k)]
+    letters = match[1]
+    number = int(match[2])
+    alike = [
+        (abs(int(k.removeprefix(letters)) - number), k)
+        for k in known
+        if re.fullmatch(letters + r"\d+", k)
+    ]
     return [k for _, k in sorted(alike)[:3]]

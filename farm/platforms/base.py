@@ -1,7 +1,9 @@
-"""The interface of platforms, with what holds where none says otherwise: a shell script that builds, gcc and clang.
+"""The interface of platforms, with what holds where none says otherwise: a shell script that
+builds, gcc and clang.
 
-The stages of a build ask in this order: `completed` and `environment` while a plan is made, `render` for the text of
-the toolchain image and of the job, the rest where a job runs on the machine itself.
+The stages of a build ask in this order: `completed` and `environment` while a plan is made,
+`render` for the text of the toolchain image and of the job, the rest where a job runs on the
+machine itself.
 """
 
 import shlex
@@ -34,7 +36,8 @@ class Templates:
         self.scripts = scripts
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(folder),
-            # A value that a template names and no one gives is an error, not an empty word in a script.
+            # A value that a template names and no one gives is an error, not an empty word in a
+            # script.
             undefined=jinja2.StrictUndefined,
             keep_trailing_newline=True,
             autoescape=False,  # noqa: S701 - Dockerfiles and shell, quoted by the filter `quote`
@@ -46,7 +49,9 @@ class Templates:
         return self._environment.list_templates()
 
     def fill(self, name: str, values: Mapping[str, Any]) -> str:
-        """The template `name` with its values. Raises jinja2.TemplateError: it is wrong, or a value is missing."""
+        """The template `name` with its values. Raises jinja2.TemplateError: it is wrong, or a value
+        is missing.
+        """
         return self._environment.get_template(name).render(values)
 
     def script(self, name: str) -> str:
@@ -62,13 +67,18 @@ class Platform:
     # --- while a plan is made
 
     def completed(self, stack: Stack) -> Stack:
-        """The stack with what follows from the platform, such as the compiler that the plan will ask for."""
+        """The stack with what follows from the platform, such as the compiler that the plan will
+        ask for.
+        """
         return stack
 
     def cuda_home(self, stack: Stack) -> str:
         """Where the CUDA toolkit is during the build."""
-        # Archives and wheels are unpacked below a prefix of the farm's; Debian's packages install into /usr.
-        return catalog.nvidia_provider().prefix if stack.toolkit in ("nvidia", "wheels") else "/usr"
+        # Archives and wheels are unpacked below a prefix of the farm's; Debian's packages install
+        # into /usr.
+        if stack.toolkit in ("nvidia", "wheels"):
+            return catalog.nvidia_provider().prefix
+        return "/usr"
 
     def environment(self, recipe: Recipe, stack: Stack) -> Variables:
         """Compilers, their flags, caches and libraries."""
@@ -83,7 +93,9 @@ class Platform:
         return []
 
     def details(self, _recipe: Recipe, _stack: Stack) -> WindowsPlan | None:
-        """The part of a plan that this platform alone has. Raises UsageError: something is not pinned."""
+        """The part of a plan that this platform alone has. Raises UsageError: something is not
+        pinned.
+        """
         return None
 
     def floating(self, _plan: Plan) -> list[str]:
@@ -92,8 +104,12 @@ class Platform:
 
     # --- rendering
 
-    def render(self, templates: Templates, _plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        """The files of the image's context (none without an image), and of the job. Raises UsageError."""
+    def render(
+        self, templates: Templates, _plan: Plan, values: Mapping[str, Any]
+    ) -> tuple[Files, Files]:
+        """The files of the image's context (none without an image), and of the job. Raises
+        UsageError.
+        """
         names = (name for name in templates.names() if name != DOCKERFILE)
         return {}, {name.removesuffix(".j2"): templates.fill(name, values) for name in names}
 
@@ -102,7 +118,9 @@ class Platform:
     entry = "build.sh"
     """The rendered script that builds."""
     self_contained = False
-    """True if that script fetches its source, looks for its compilers and keeps its build tree; else the farm does."""
+    """True if that script fetches its source, looks for its compilers and keeps its build tree;
+    else the farm does.
+    """
     needs_folder = "/farm/needs"
     """Where the wheels that a build needs are put for it."""
     variables: tuple[str, ...] = ()
@@ -129,7 +147,8 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
     The flags reach host C and C++ only: nvcc gets the GPU's architectures and nothing of the CPU.
     """
     flags = " ".join(catalog.cpu_levels()[stack.variant.cpu].gcc)
-    # CUDAHOSTCXX: else CMake's nvcc takes the first g++ of the PATH, which may be newer than CUDA allows.
+    # CUDAHOSTCXX: else CMake's nvcc takes the first g++ of the PATH, which may be newer than CUDA
+    # allows.
     words = {"CC": cc, "CXX": cxx} | ({"CUDAHOSTCXX": f"/usr/bin/{cxx}"} if stack.cuda else {})
     return {
         f"base {where}": words,
@@ -139,6 +158,10 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
 @cache
 def platform(name: str) -> Platform:
-    """The PLATFORM of the module `farm.platforms.<name>`. Raises UsageError: there is none; with the nearest names."""
-    module = import_module(f"farm.platforms.{facts(name).name}")  # late: a command needs one of them, or none
+    """The PLATFORM of the module `farm.platforms.<name>`. Raises UsageError: there is none; with
+    the nearest names.
+    """
+    module = import_module(
+        f"farm.platforms.{facts(name).name}"
+    )  # late: a command needs one of them, or none
     return cast("Platform", module.PLATFORM)

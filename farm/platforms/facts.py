@@ -1,6 +1,8 @@
-"""The differences between platforms: names, machines and their aliases, wheel tags, compilers. One table.
+"""The differences between platforms: names, machines and their aliases, wheel tags, compilers. One
+table.
 
-Nothing slow is imported: the command line needs the names at once, and a machine that is cut off has Python 3.9 alone.
+Nothing slow is imported: the command line needs the names at once, and a machine that is cut off
+has Python 3.9 alone.
 """
 
 from __future__ import annotations
@@ -23,24 +25,33 @@ class Facts(NamedTuple):
 
     name: str  # as plans, channels and `--platform` name it
     title: str  # as its maker writes it
-    # What Docker (OSType), GitHub (a runner's os), `sys.platform` and `uname` call it, in lower case.
+    # What Docker (OSType), GitHub (a runner's os), `sys.platform` and `uname` call it, in lower
+    # case.
     aliases: tuple[str, ...]
-    # The machines by the farm's name, each with its other spellings (Docker, GitHub, Python), lower case.
+    # The machines by the farm's name, each with its other spellings (Docker, GitHub, Python), lower
+    # case.
     machines: Mapping[str, tuple[str, ...]]
     built_on: tuple[str, ...]  # the machines that the farm builds for
     tag: str  # the word for it in a wheel's platform tag: `win` of `win_amd64`
-    tag_pattern: str  # a whole platform tag as a regular expression; `{machine}` stands for the machine
+    tag_pattern: (
+        str  # a whole platform tag as a regular expression; `{machine}` stands for the machine
+    )
     markers: tuple[str, str, str]  # `os_name`, `sys_platform` and `platform_system` of PEP 508
     compiler: Literal["gcc", "clang", "msvc"]  # the compiler of host code
-    libraries: Literal["ELF", "PE", "Mach-O"]  # the format of its libraries; those in Mach-O are not read
+    libraries: Literal[
+        "ELF", "PE", "Mach-O"
+    ]  # the format of its libraries; those in Mach-O are not read
     # Where a program reads what the machine is: `proc`, `sysctl` or `registry`.
     hardware_from: Literal["proc", "sysctl", "registry"]
     # How a wheel's platform tag spells a machine, where that is not the farm's name.
     tag_machines: Mapping[str, str] = {}
-    marker_machines: Mapping[str, str] = {}  # `platform_machine` of PEP 508, where that is not the farm's name
+    marker_machines: Mapping[
+        str, str
+    ] = {}  # `platform_machine` of PEP 508, where that is not the farm's name
     cuda: bool = True  # whether there is CUDA for it
     gpus: tuple[str, ...] = ()  # the GPU words of variants that are for it alone
-    in_images: bool = False  # whether its builds run in a toolchain image that the farm makes from Debian's packages
+    # whether its builds run in a toolchain image that the farm makes from Debian's packages
+    in_images: bool = False
     in_alias: str | None = None  # the word for it in the aliases of builds; None: it has none
     python: str = "bin/python"  # the interpreter in a virtual environment, relative to that
     swap: str = "swap"  # what it calls memory on a disk
@@ -50,7 +61,9 @@ class Facts(NamedTuple):
     def machine(self, spelling: str) -> str:
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""
         word = spelling.lower()
-        return next((name for name, others in self.machines.items() if word == name or word in others), word)
+        return next(
+            (name for name, others in self.machines.items() if word == name or word in others), word
+        )
 
     def tag_of(self, machine: str) -> str:
         """How a wheel's platform tag spells a machine: `amd64` on Windows."""
@@ -58,7 +71,10 @@ class Facts(NamedTuple):
 
     def fits(self, tag: str, machine: str) -> bool:
         """True if a wheel's platform tag is for this platform and machine."""
-        return re.fullmatch(self.tag_pattern.format(machine=re.escape(self.tag_of(machine))), tag) is not None
+        return (
+            re.fullmatch(self.tag_pattern.format(machine=re.escape(self.tag_of(machine))), tag)
+            is not None
+        )
 
 
 X86 = ("amd64", "x86-64", "x64")
@@ -132,26 +148,38 @@ def facts(name: str) -> Facts:
 
 
 def named(word: str) -> Facts | None:
-    """The platform that `word` means: a name of ours, of Docker, of GitHub, of Python or of the kernel."""
+    """The platform that `word` means: a name of ours, of Docker, of GitHub, of Python or of the
+    kernel.
+    """
     return next((each for each in _TABLE if word.lower() in each.aliases), None)
 
 
 def of_tag(tag: str) -> Facts | None:
     """The platform of a wheel's platform tag; None for `any`."""
     # Any machine: the farm need not build for it to know whose tag it is.
-    return next((each for each in _TABLE if re.fullmatch(each.tag_pattern.format(machine=r"\w+"), tag)), None)
+    return next(
+        (each for each in _TABLE if re.fullmatch(each.tag_pattern.format(machine=r"\w+"), tag)),
+        None,
+    )
 
 
 def unread(tags: Iterable[str]) -> str | None:
     """Why nothing is known of the libraries of a wheel with these tags; None: they are read."""
     found = [of_tag(tag.rpartition("-")[2]) for tag in tags]
-    if found and found[0] and all(each is found[0] for each in found) and found[0].libraries == "Mach-O":
+    if (
+        found
+        and found[0]
+        and all(each is found[0] for each in found)
+        and found[0].libraries == "Mach-O"
+    ):
         return f"libraries for {found[0].title} are not read"
     return None
 
 
 def split_platform(word: str) -> tuple[Facts, str]:
-    """The platform and the machine of `windows_x86_64`. Raises UsageError: there is no such platform."""
+    """The platform and the machine of `windows_x86_64`. Raises UsageError: there is no such
+    platform.
+    """
     name, _, machine = word.partition("_")
     return facts(name), machine
 

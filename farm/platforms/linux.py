@@ -1,4 +1,5 @@
-"""Linux: gcc in a toolchain image made from Debian's packages, CUDA from Debian's packages or NVIDIA's archives.
+"""Linux: gcc in a toolchain image made from Debian's packages, CUDA from Debian's packages or
+NVIDIA's archives.
 
 The image holds nothing of the variant, so that variants share it.
 """
@@ -40,7 +41,9 @@ class Linux(Platform):
         there = {"cuda": stack.cuda, "cudnn": stack.cudnn}
         return [name for part, names in recipe.opens.items() if there[part] for name in names]
 
-    def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
+    def render(
+        self, templates: Templates, plan: Plan, values: Mapping[str, Any]
+    ) -> tuple[Files, Files]:
         _, job = super().render(templates, plan, values)
         return _image(templates, plan), job | {"run_build.py": templates.script("run_build.py")}
 
@@ -50,8 +53,11 @@ PLATFORM = Linux()
 
 def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
     """The newest C and C++ compilers that base image, toolkit and recipe take."""
-    newest, limit = host_gcc(stack), recipe.gcc
-    assert newest is not None  # the plan has a base image: the matrix pins one, or the Python decides
+    newest = host_gcc(stack)
+    limit = recipe.gcc
+    assert (
+        newest is not None
+    )  # the plan has a base image: the matrix pins one, or the Python decides
     if limit == "cuda":
         # `cuda`: the newest gcc for the CUDA of the base image, also in a build that has no CUDA.
         base = catalog.debian_releases().get(stack.base or "")
@@ -61,20 +67,24 @@ def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
 
 
 def _image(templates: Templates, plan: Plan) -> Files:
-    toolkit, base = plan.toolkit, catalog.debian_releases()[str(plan.base)]
+    toolkit = plan.toolkit
+    base = catalog.debian_releases()[str(plan.base)]
     cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
     provider = catalog.nvidia_provider()
     scripts = list(COMMON_SCRIPTS)
     files: Files = {}
     image_env: dict[str, str] = {}
-    # For an engine that emulates this machine. Ubuntu has packages for ARM on other servers than those for x86_64.
+    # For an engine that emulates this machine. Ubuntu has packages for ARM on other servers than
+    # those for x86_64.
     native_compilers = plan.machine == "aarch64" and base.distribution == "debian"
-    scripts += ["native_compilers.sh"] if native_compilers else []
+    if native_compilers:
+        scripts.append("native_compilers.sh")
     scripts += PYTHON_SCRIPTS if plan.python else ()
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
-        # The image's digest follows from these files: two plans with the same toolkit share an image.
+        # The image's digest follows from these files: two plans with the same toolkit share an
+        # image.
         files["scripts/toolkit.json"] = json_lines(_manifest(plan, toolkit, base))
     values = {
         "base": plan.base,
@@ -99,13 +109,20 @@ def _manifest(plan: Plan, toolkit: ToolkitPlan, release: DebianRelease) -> dict[
     provider = catalog.nvidia_provider()
     wheels = [{"wheel": wheel.file, "sha256": wheel.sha256} for wheel in toolkit.wheels]
     if toolkit.provider == "nvidia":
-        manifest = redist.install_manifest(toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
-        return manifest | ({"parts": [wheel | dict(provider.cudnn) for wheel in wheels]} if wheels else {})
+        manifest = redist.install_manifest(
+            toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"]
+        )
+        return manifest | (
+            {"parts": [wheel | dict(provider.cudnn) for wheel in wheels]} if wheels else {}
+        )
     if toolkit.provider == "wheels":
         known = catalog.wheel_toolkits()[toolkit.cuda]
         # All of each wheel's folder goes below the toolkit's prefix, as it is there.
         folders = [f"{known.folder_in(str(wheel.package))}/**" for wheel in toolkit.wheels]
         prefix = provider.prefix.strip("/")
-        return {"schema": 1, "parts": [w | {"members": {f: prefix}} for w, f in zip(wheels, folders, strict=True)]}
+        return {
+            "schema": 1,
+            "parts": [w | {"members": {f: prefix}} for w, f in zip(wheels, folders, strict=True)],
+        }
     parts = [part.model_dump() for name in toolkit.components for part in release.components[name]]
     return {"schema": 1, "parts": parts + [wheel | dict(release.cudnn or {}) for wheel in wheels]}

@@ -1,4 +1,6 @@
-"""macOS: Apple's clang on the machine itself, Metal in the place of CUDA. Never run: the farm has had no Mac."""
+"""macOS: Apple's clang on the machine itself, Metal in the place of CUDA. Never run: the farm has
+had no Mac.
+"""
 
 from farm.plan.compat.stack import Stack
 from farm.plan.recipe import Recipe

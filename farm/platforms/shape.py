@@ -7,13 +7,19 @@ from pydantic import Field
 from farm.base.yamlfile import word_of
 from farm.platforms.facts import MACHINES, PLATFORMS
 
-PLATFORM_MACHINES = [f"{each.name}-{machine}" for each in PLATFORMS.values() for machine in each.built_on]
+PLATFORM_MACHINES = [
+    f"{each.name}-{machine}" for each in PLATFORMS.values() for machine in each.built_on
+]
 """Such as `linux-x86_64`: what the farm builds for."""
 PlatformName = Annotated[
-    str, word_of("platform", lambda: [*PLATFORMS]), Field(json_schema_extra=lambda to: to.update(enum=[*PLATFORMS]))
+    str,
+    word_of("platform", lambda: [*PLATFORMS]),
+    Field(json_schema_extra=lambda to: to.update(enum=[*PLATFORMS])),
 ]
 Machine = Annotated[
-    str, word_of("machine", lambda: MACHINES), Field(json_schema_extra=lambda to: to.update(enum=[*MACHINES]))
+    str,
+    word_of("machine", lambda: MACHINES),
+    Field(json_schema_extra=lambda to: to.update(enum=[*MACHINES])),
 ]
 PlatformMachine = Annotated[
     str,

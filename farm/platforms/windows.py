@@ -1,11 +1,14 @@
-"""Windows: MSVC on the machine itself or in a Server container, CUDA from NVIDIA's archives, a batch file that builds.
+"""Windows: MSVC on the machine itself or in a Server container, CUDA from NVIDIA's archives, a
+batch file that builds.
 
-`windows.yaml` has the pinned downloads: compilers, tools and Python packages, each with its sha256. Everything of a
-build is below C:/farm, so that every build sees the same short paths without blanks: MSVC does not take long paths in
-containers, and a compiler cache only hits where the paths are equal. Values are written with forward slashes: CMake
-reads a backslash in a -D value as an escape. Batch files have CRLF line ends: cmd misses labels in files without.
+`windows.yaml` has the pinned downloads: compilers, tools and Python packages, each with its sha256.
+Everything of a build is below C:/farm, so that every build sees the same short paths without
+blanks: MSVC does not take long paths in containers, and a compiler cache only hits where the paths
+are equal. Values are written with forward slashes: CMake reads a backslash in a -D value as an
+escape. Batch files have CRLF line ends: cmd misses labels in files without.
 
-The host engine's root is C:/. It was run so under Wine, with stand-ins for the compilers, never on Windows.
+The host engine's root is C:/. It was run so under Wine, with stand-ins for the compilers, never on
+Windows.
 """
 
 import hashlib
@@ -21,7 +24,13 @@ from packaging.version import Version
 from pydantic import Field, model_validator
 
 from farm import catalog
-from farm.base.errors import FarmError, InfrastructureError, NoRunnerError, NotBuildableError, UsageError
+from farm.base.errors import (
+    FarmError,
+    InfrastructureError,
+    NoRunnerError,
+    NotBuildableError,
+    UsageError,
+)
 from farm.base.hashes import read_tree
 from farm.base.yamlfile import Model, load
 from farm.catalog import redist
@@ -47,7 +56,9 @@ class Download(Model):
 
 
 class Tool(Download):
-    """An archive of which some members are unpacked: pattern (fnmatch) to a place; one that ends in / is a folder."""
+    """An archive of which some members are unpacked: pattern (fnmatch) to a place; one that ends in
+    / is a folder.
+    """
 
     max_mb: int = Field(gt=0, le=1024)
     members: dict[str, Place]
@@ -55,7 +66,9 @@ class Tool(Download):
 
 
 class BuildTools(Model):
-    """A Visual Studio product: the toolset that vcvars is asked for, what adds it, the pinned bootstrapper."""
+    """A Visual Studio product: the toolset that vcvars is asked for, what adds it, the pinned
+    bootstrapper.
+    """
 
     toolset: str = Field(pattern=r"^14\.\d\d$")
     component: str = Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")
@@ -102,7 +115,9 @@ def windows_tools() -> WindowsTools:
 
 
 def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
-    """Version and sha256 of the newest `name` for a Python, before `below`. Raises NotBuildableError: none is."""
+    """Version and sha256 of the newest `name` for a Python, before `below`. Raises
+    NotBuildableError: none is.
+    """
     found = [
         (entry.version, digest)
         for entry in windows_tools().wheels
@@ -112,27 +127,40 @@ def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
     ]
     if not found:
         limit = f" below {below}" if below else ""
-        pinned = sorted({other for entry in windows_tools().wheels if entry.name == name for other in entry.by_python})
+        pinned = sorted(
+            {
+                other
+                for entry in windows_tools().wheels
+                if entry.name == name
+                for other in entry.by_python
+            }
+        )
         raise NotBuildableError(
             f"the farm has no pinned {name}{limit} for {python} on Windows",
-            hint=f"it has one for {', '.join(pinned)}; others go into farm/platforms/windows.yaml, with sha256",
+            hint=f"it has one for {', '.join(pinned)}; others go into "
+            "farm/platforms/windows.yaml, with sha256",
         )
     return max(found, key=lambda pair: Version(pair[0]))
 
 
 ROOT = "C:/farm"
-MUTEX, MUTEX_SINCE = "/D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR", "14.40"
+MUTEX = "/D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR"
+MUTEX_SINCE = "14.40"
 """microsoft/STL#4730, pytorch/pytorch#169429."""
 NVTX_BELOW = (12, 0)
 """From this CUDA on there is no NvToolsExt: NVTX is headers alone."""
 
 
 def visual_studio(stack: Stack) -> tuple[str, BuildTools]:
-    """The newest product that CUDA and the release take, the oldest without CUDA, or where none is taken."""
+    """The newest product that CUDA and the release take, the oldest without CUDA, or where none is
+    taken.
+    """
     toolkit = catalog.toolkits().get(stack.cuda or "")
     release = catalog.torch_releases().get(stack.torch or "")
     products = windows_tools().visual_studio
-    newest_first = sorted(products.items(), key=lambda item: msc_ver(item[1].toolset), reverse=toolkit is not None)
+    newest_first = sorted(
+        products.items(), key=lambda item: msc_ver(item[1].toolset), reverse=toolkit is not None
+    )
     for name, product in newest_first:
         version = msc_ver(product.toolset)
         if toolkit and not toolkit.msvc_min <= version <= toolkit.msvc_max:
@@ -151,34 +179,49 @@ JOB_SCRIPTS = ("check_machine.py", "count_jobs.py", "long_paths.py", "report.py"
 
 
 def cmd_text(value: str) -> str:
-    """A value between quotes in a batch file. Raises UsageError: it holds a quote, or a character beyond ASCII."""
-    # A batch file has no escape for a quote inside quotes, and is read in the machine's own code page.
+    """A value between quotes in a batch file. Raises UsageError: it holds a quote, or a character
+    beyond ASCII.
+    """
+    # A batch file has no escape for a quote inside quotes, and is read in the machine's own code
+    # page.
     if '"' in value or not value.isascii() or not value.isprintable():
-        raise UsageError(f"{value!r} cannot be in a batch file", hint="quotes and letters beyond ASCII cannot")
+        raise UsageError(
+            f"{value!r} cannot be in a batch file", hint="quotes and letters beyond ASCII cannot"
+        )
     return value.replace("%", "%%")
 
 
 def _source(plan: Plan) -> Files:
-    """The files of a source beside the recipe. Raises UsageError: it changed, or holds a link or what is no text."""
+    """The files of a source beside the recipe. Raises UsageError: it changed, or holds a link or
+    what is no text.
+    """
     if plan.source.kind != "path":
         return {}
     folder = source_folder(plan)
     tree = read_tree(folder)
     if link := next((path for path in tree.links if path.is_dir()), None):
         raise UsageError(
-            f"{link} is a link to a folder: a build on Windows gets files alone", hint="put a copy in its place"
+            f"{link} is a link to a folder: a build on Windows gets files alone",
+            hint="put a copy in its place",
         )
     try:
-        return {f"source/{path.relative_to(folder).as_posix()}": path.read_text("utf-8") for path in tree.files}
+        return {
+            f"source/{path.relative_to(folder).as_posix()}": path.read_text("utf-8")
+            for path in tree.files
+        }
     except UnicodeDecodeError as error:
-        raise UsageError(f"{folder}: a file is not UTF-8 text", hint="put the source into a git repository") from error
+        raise UsageError(
+            f"{folder}: a file is not UTF-8 text", hint="put the source into a git repository"
+        ) from error
 
 
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     """Files of both the image and a host's build: scripts, and lists of files to fetch."""
     files = {name: templates.script(name) for name in SCRIPTS}
     # With a hash each, pip refuses what is not pinned here.
-    files["requirements.txt"] = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels)
+    files["requirements.txt"] = "".join(
+        f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels
+    )
     files["tools.json"] = json.dumps([tool.model_dump() for tool in windows.tools], indent=2) + "\n"
     if plan.toolkit and plan.toolkit.wheels:
         files |= {name: templates.script(name) for name in TOOLKIT_SCRIPTS}
@@ -189,7 +232,8 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     if plan.toolkit and plan.toolkit.archives:
         nvidias_name = catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"]
         files["toolkit.json"] = (
-            json.dumps(redist.install_manifest(plan.toolkit.archives, nvidias_name), indent=2) + "\n"
+            json.dumps(redist.install_manifest(plan.toolkit.archives, nvidias_name), indent=2)
+            + "\n"
         )
     return files
 
@@ -211,7 +255,9 @@ def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
     """Values that the templates of Windows alone name."""
     tools = windows_tools()
     cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
-    hosts = sorted(((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True)
+    hosts = sorted(
+        ((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True
+    )
     titles = {name: one.title for name, one in catalog.features().items()}
     return {
         "disk_gb": recipe(plan.recipe).disk_gb,
@@ -239,37 +285,50 @@ class Windows(Platform):
     self_contained = True
     needs_folder = "/farm/job/needs"
     variables: tuple[str, ...] = ("FARM_PYTHON", "FARM_ARCHIVES")
-    failures: Mapping[int, type[FarmError]] = {3: NoRunnerError, 9: InfrastructureError}  # build.cmd's own
+    failures: Mapping[int, type[FarmError]] = {
+        3: NoRunnerError,
+        9: InfrastructureError,
+    }  # build.cmd's own
 
     def completed(self, stack: Stack) -> Stack:
-        return stack if stack.msvc is not None else replace(stack, msvc=msc_ver(visual_studio(stack)[1].toolset))
+        if stack.msvc is not None:
+            return stack
+        return replace(stack, msvc=msc_ver(visual_studio(stack)[1].toolset))
 
     def cuda_home(self, stack: Stack) -> str:
         # A folder for each toolkit: a host keeps more than one.
         if stack.cuda:
             return f"{ROOT}/cuda-" + "-".join(filter(None, (stack.cuda, stack.cudnn)))
-        return catalog.nvidia_provider().prefix if stack.toolkit == "nvidia" else "/usr"  # in no variable then
+        if stack.toolkit == "nvidia":
+            return catalog.nvidia_provider().prefix
+        return "/usr"  # in no variable then
 
     def environment(self, _recipe: Recipe, stack: Stack) -> Variables:
         """Variables for the compilers and PyTorch's setup.py, by origin.
 
-        The CPU's flags go to CFLAGS and CXXFLAGS, not to CL: nvcc's host compiler reads CL too. sccache stands before
-        cl.exe alone: up to 0.17.0 it splits nvcc's command line wrongly on Windows and drops template instantiations
-        without a word (mozilla/sccache#2811); and it is not on the PATH, where torch would see it and do without
-        response files, whose command lines are then too long for Windows.
+        The CPU's flags go to CFLAGS and CXXFLAGS, not to CL: nvcc's host compiler reads CL too.
+        sccache stands before cl.exe alone: up to 0.17.0 it splits nvcc's command line wrongly on
+        Windows and drops template instantiations without a word (mozilla/sccache#2811); and it is
+        not on the PATH, where torch would see it and do without response files, whose command lines
+        are then too long for Windows.
         """
         name, product = visual_studio(stack)
         toolkit = self.cuda_home(stack)
         level = catalog.cpu_levels()[stack.variant.cpu]
         flags = " ".join(level.msvc or [])
-        # Else std::mutex needs a msvcp140.dll of 14.40 or newer, and import ends in WinError 1114 beside an older one.
-        mutex = [MUTEX] if msc_ver(product.toolset) >= msc_ver(MUTEX_SINCE) else []
+        # Else std::mutex needs a msvcp140.dll of 14.40 or newer, and import ends in WinError 1114
+        # beside an older one.
+        if msc_ver(product.toolset) >= msc_ver(MUTEX_SINCE):
+            mutex = [MUTEX]
+        else:
+            mutex = []
         parts = {
             f"Visual Studio {name}, toolset {product.toolset}": {
                 "CC": "cl",
                 "CXX": "cl",
                 "CMAKE_GENERATOR": "Ninja",
-                "DISTUTILS_USE_SDK": "1",  # else setuptools asks vswhere for the newest Visual Studio
+                # else setuptools asks vswhere for the newest Visual Studio
+                "DISTUTILS_USE_SDK": "1",
             },
             "compiler cache": {
                 "CMAKE_C_COMPILER_LAUNCHER": f"{ROOT}/tools/sccache/sccache.exe",
@@ -278,7 +337,12 @@ class Windows(Platform):
                 "SCCACHE_IDLE_TIMEOUT": "0",
                 "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
             },
-            f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": " ".join([flags, *mutex])} if flags else {},
+            f"variant: {stack.variant.cpu}": {
+                "CFLAGS": flags,
+                "CXXFLAGS": " ".join([flags, *mutex]),
+            }
+            if flags
+            else {},
         }
         if mutex and not flags:
             parts["runtimes before 14.40"] = {"CXXFLAGS": MUTEX}
@@ -286,21 +350,37 @@ class Windows(Platform):
             parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
             if catalog.number(stack.cuda) < NVTX_BELOW:
                 parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
-        return parts | {word.windows.origin: word.windows.env for word in effects(stack).values() if word.windows.env}
+        return parts | {
+            word.windows.origin: word.windows.env
+            for word in effects(stack).values()
+            if word.windows.env
+        }
 
     def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan:
-        """Compiler, tools and Python packages. Raises UsageError: a package is not pinned for the variant's Python."""
-        known, python = windows_tools(), stack.variant.python
+        """Compiler, tools and Python packages. Raises UsageError: a package is not pinned for the
+        variant's Python.
+        """
+        known = windows_tools()
+        python = stack.variant.python
         name, product = visual_studio(stack)
         words = [word.windows for word in effects(stack).values()]
         tools = ["sccache", *(tool for word in words for tool in word.tools)]
-        tools += ["zlib"] if stack.cudnn and stack.cudnn.startswith("8.") else []  # it loads zlibwapi.dll by name
-        wheels = [*known.frontend, *recipe.wheels, *(package for word in words for package in word.wheels)]
-        wheels += known.frontend_before_311 if python in ("py39", "py310") else []
+        if stack.cudnn and stack.cudnn.startswith("8."):
+            tools.append("zlib")  # it loads zlibwapi.dll by name
+        wheels = [
+            *known.frontend,
+            *recipe.wheels,
+            *(package for word in words for package in word.wheels),
+        ]
+        if python in ("py39", "py310"):
+            wheels += known.frontend_before_311
         release = catalog.torch_releases().get(stack.torch or "")
         pins = []
         for entry in sorted(set(wheels)):
-            below = numpy_end(release, stack.variant.cpu) if release and entry == "numpy" else None
+            if release and entry == "numpy":
+                below = numpy_end(release, stack.variant.cpu)
+            else:
+                below = None
             version, digest = wheel(entry, python, below)
             pins.append(WheelPin(name=entry, version=version, sha256=digest))
         return WindowsPlan(
@@ -312,22 +392,45 @@ class Windows(Platform):
         )
 
     def floating(self, plan: Plan) -> list[str]:
-        """Unpinned: the compiler below the toolset's second number, and in a container what it is installed on."""
-        tags = [tag for tag, core in catalog.windows().servercore.items() if "@sha256:" not in core.image]
+        """Unpinned: the compiler below the toolset's second number, and in a container what it is
+        installed on.
+        """
+        tags = [
+            tag
+            for tag, core in catalog.windows().servercore.items()
+            if "@sha256:" not in core.image
+        ]
         windows = plan.windows
-        found = (
-            [f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, whichever it is"]
-            if windows
-            else []
-        )
+        if windows:
+            found = [
+                (
+                    f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, "
+                    "whichever it is"
+                )
+            ]
+        else:
+            found = []
         if tags:
-            found.append(f"container.cmd: the base image ({', '.join(tags)}), renewed each month; FARM_BASE pins it")
-        return [*found, "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them"]
+            found.append(
+                f"container.cmd: the base image ({', '.join(tags)}), renewed each month; "
+                "FARM_BASE pins it"
+            )
+        return [
+            *found,
+            "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them",
+        ]
 
-    def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        """The files of the image and of the job. Raises UsageError: the source or a value cannot be in a batch file."""
+    def render(
+        self, templates: Templates, plan: Plan, values: Mapping[str, Any]
+    ) -> tuple[Files, Files]:
+        """The files of the image and of the job. Raises UsageError: the source or a value cannot be
+        in a batch file.
+        """
         if plan.windows is None or plan.source.kind not in ("git", "path"):
-            raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")
+            raise UsageError(
+                f"{plan.package} has no repository to build from on Windows",
+                hint="--platform linux",
+            )
         templates.filters["cmd"] = cmd_text
         common = _common(templates, plan, plan.windows)
         filled = {**values, **_values(plan, plan.windows, common)}
@@ -335,19 +438,25 @@ class Windows(Platform):
         def made(name: str) -> str:
             text = templates.fill(f"{name}.j2", filled)
             # cmd.exe mistakes labels and long blocks in files with bare line feeds.
-            return text.replace("\n", "\r\n") if name.endswith(".cmd") else text
+            if name.endswith(".cmd"):
+                return text.replace("\n", "\r\n")
+            return text
 
         image = {"Dockerfile": made("Dockerfile")}
         image |= {f"scripts/{name}": made(name) for name in IMAGE_TEMPLATES}
         image |= {f"scripts/{name}": text for name, text in common.items()}
         # Before image.cmd is made, which holds the digest itself.
         whole = json.dumps(image, sort_keys=True)
-        filled["image_digest"] = hashlib.sha256(whole.encode()).hexdigest()  # of all that image.cmd builds from
+        filled["image_digest"] = hashlib.sha256(
+            whole.encode()
+        ).hexdigest()  # of all that image.cmd builds from
         image["image.cmd"] = made("image.cmd")
         job = common | {name: made(name) for name in JOB_TEMPLATES}
         if values["archives"]:
             job["archives.txt"] = f"{values['archives']}\r\n"
-            if values["archives"].startswith("http"):  # a build of an image sees no folder of the host
+            if values["archives"].startswith(
+                "http"
+            ):  # a build of an image sees no folder of the host
                 image["archives.txt"] = job["archives.txt"]
         return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
 

@@ -1,4 +1,6 @@
-"""The engines by name: how each is opened, which runners it has now, and what those of `ci/runners.yaml` can do."""
+"""The engines by name: how each is opened, which runners it has now, and what those of
+`ci/runners.yaml` can do.
+"""
 
 import contextlib
 import os
@@ -33,12 +35,14 @@ from farm.run.workspace import Workspace
 
 def cannot_test(stack: Stack, runner: Runner) -> list[str]:
     """The reasons why a machine cannot smoke-test a wheel; empty: it can."""
-    variant, found = stack.variant, []
+    variant = stack.variant
+    found = []
     if "smoke" not in runner.jobs:
         found.append(f"takes {' and '.join(runner.jobs)} jobs, not smoke")
     if (runner.platform, runner.machine) != (stack.platform, variant.machine):
         found.append(
-            f"is {runner.platform} on {runner.machine}, the wheel is for {stack.platform} on {variant.machine}"
+            f"is {runner.platform} on {runner.machine}, the wheel is for {stack.platform} on "
+            f"{variant.machine}"
         )
     if variant.cpu not in runner.cpu_levels:
         levels = ", ".join(runner.cpu_levels) or "none that are written down"
@@ -83,7 +87,9 @@ class Reported:
 
 
 def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
-    """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds its error."""
+    """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds
+    its error.
+    """
     listed: dict[str, Listed] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:
@@ -111,7 +117,8 @@ def _reported_by_docker(runner: Runner) -> Reported:
         info = client.info()
     finally:
         client.close()
-    system, spelling = str(info.get("OSType", "")), str(info.get("Architecture", ""))
+    system = str(info.get("OSType", ""))
+    spelling = str(info.get("Architecture", ""))
     platform = named(system)
     return Reported(
         online=True,
@@ -146,17 +153,29 @@ def differences(runner: Runner, reported: Reported) -> list[str]:
     """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
     found = []
     for what in ("platform", "machine"):
-        written, has = getattr(runner, what), getattr(reported, what)
+        written = getattr(runner, what)
+        has = getattr(reported, what)
         if has is not None and has != written:
             found.append(f"{what} is {has}, the file says {written}")
     # With a dot at the end, so that 10.0.1 does not pass for 10.0.17763.
-    if runner.os_version and reported.os_version and not f"{reported.os_version}.".startswith(f"{runner.os_version}."):
+    if (
+        runner.os_version
+        and reported.os_version
+        and not f"{reported.os_version}.".startswith(f"{runner.os_version}.")
+    ):
         found.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
     if runner.cpus and reported.cpus and runner.cpus * runner.slots > reported.cpus:
-        found.append(f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}")
-    if runner.memory_gb and reported.memory_gb and runner.memory_gb * runner.slots * SLACK > reported.memory_gb:
         found.append(
-            f"has {reported.memory_gb:.1f} GB of memory, the file promises {runner.slots} x {runner.memory_gb:g}"
+            f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}"
+        )
+    if (
+        runner.memory_gb
+        and reported.memory_gb
+        and runner.memory_gb * runner.slots * SLACK > reported.memory_gb
+    ):
+        found.append(
+            f"has {reported.memory_gb:.1f} GB of memory, the file promises {runner.slots} x "
+            f"{runner.memory_gb:g}"
         )
     if reported.labels is not None:
         carried = {label.lower() for label in reported.labels}
@@ -169,9 +188,12 @@ def differences(runner: Runner, reported: Reported) -> list[str]:
     return found
 
 
-# A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
+# A manager answers in milliseconds; one that does not in this time is away, and `farm status`
+# should say so.
 MANAGER_TIMEOUT_S = 60
-MAX_OUTPUT = 16 << 30  # bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)
+MAX_OUTPUT = (
+    16 << 30
+)  # bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)
 HERE = Runner(engine="docker")  # this machine, where ci/runners.yaml has no entry `local`
 
 
@@ -179,10 +201,10 @@ HERE = Runner(engine="docker")  # this machine, where ci/runners.yaml has no ent
 class Backend:
     """An open engine.
 
-    `builder`: the Docker engine that makes toolchain images (None: the runner sees to its compilers itself); `workers`:
-    the runners now, for the queue; `swarm`: where images are pushed; `tests`: smoke tests run there as jobs;
-    `max_output`: bytes that a job may leave; `lock`: held while an image is made and pushed, so that runs that start
-    together do it once.
+    `builder`: the Docker engine that makes toolchain images (None: the runner sees to its compilers
+    itself); `workers`: the runners now, for the queue; `swarm`: where images are pushed; `tests`:
+    smoke tests run there as jobs; `max_output`: bytes that a job may leave; `lock`: held while an
+    image is made and pushed, so that runs that start together do it once.
     """
 
     engine: Engine
@@ -196,7 +218,9 @@ class Backend:
 
 
 def open_backend(workspace: Workspace, name: str, runner: str | None = None) -> Backend:
-    """The engine called `name`, of `runner` where each has its own; UsageError, NoRunnerError: none, or no answer."""
+    """The engine called `name`, of `runner` where each has its own; UsageError, NoRunnerError:
+    none, or no answer.
+    """
     kind = engine_kind(name)
     kind.check(workspace)
     machine = kind.machine_of(workspace, runner)
@@ -211,7 +235,9 @@ def engine_kind(name: str) -> "EngineKind":
 
 
 def engine_for(plan: Plan, name: str | None = None) -> str:
-    """The name of the engine that was asked for, else of Docker's where that can build the plan, else the host's."""
+    """The name of the engine that was asked for, else of Docker's where that can build the plan,
+    else the host's.
+    """
     if name is not None:
         return name
     able = (name for name in ("docker", "host") if plan.platform in ENGINES[name].traits.platforms)
@@ -219,13 +245,21 @@ def engine_for(plan: Plan, name: str | None = None) -> str:
 
 
 def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
-    """Refuses a plan that the engine called `name` cannot carry out, or whose configuration is missing; asks no one."""
+    """Refuses a plan that the engine called `name` cannot carry out, or whose configuration is
+    missing; asks no one.
+    """
     kind = engine_kind(name)
     if plan.platform not in kind.traits.platforms:
-        able = [f"--on {other}" for other, each in ENGINES.items() if plan.platform in each.traits.platforms]
+        able = [
+            f"--on {other}"
+            for other, each in ENGINES.items()
+            if plan.platform in each.traits.platforms
+        ]
         raise NoRunnerError(
             f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
-            hint="; or ".join([*able, f"run the same on a {facts(plan.platform).title} machine with --on host"]),
+            hint="; or ".join(
+                [*able, f"run the same on a {facts(plan.platform).title} machine with --on host"]
+            ),
         )
     kind.check(workspace)
 
@@ -236,16 +270,26 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
 
     def workers() -> list[Worker]:
         return [
-            Worker(name, machine=machine_of(client), emulates=True, memory=engine.capacity().memory, slots=runner.slots)
+            Worker(
+                name,
+                machine=machine_of(client),
+                emulates=True,
+                memory=engine.capacity().memory,
+                slots=runner.slots,
+            )
         ]
 
-    return Backend(engine, client, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT, close=client.close)
+    return Backend(
+        engine, client, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT, close=client.close
+    )
 
 
 def _swarm(workspace: Workspace, name: str, runner: Runner) -> Backend:
     swarm = _check_swarm(workspace)
     client = connect(swarm.url, MANAGER_TIMEOUT_S)
-    engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
+    engine = SwarmEngine(
+        client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb)
+    )
 
     def workers() -> list[Worker]:
         # Its manager chooses the node.
@@ -262,10 +306,13 @@ def _swarm(workspace: Workspace, name: str, runner: Runner) -> Backend:
 
 def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
     system, machine = this_machine()
-    engine = HostEngine(system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+    engine = HostEngine(
+        system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb)
+    )
 
     def workers() -> list[Worker]:
-        memory, busy = engine.capacity().memory, engine.busy() or ""
+        memory = engine.capacity().memory
+        busy = engine.busy() or ""
         return [Worker(name, platform=system.facts.name, machine=machine, memory=memory, busy=busy)]
 
     return Backend(engine, None, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT)
@@ -276,7 +323,9 @@ def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
     engine = SlurmEngine(slurm)
 
     def workers() -> list[Worker]:
-        return [Worker(name, memory=engine.capacity().memory, slots=slurm.jobs)]  # its own queue chooses the node
+        return [
+            Worker(name, memory=engine.capacity().memory, slots=slurm.jobs)
+        ]  # its own queue chooses the node
 
     return Backend(engine, None, workers, tests=slurm.smoke is not None)
 
@@ -289,8 +338,11 @@ def _github_api(workspace: Workspace) -> GithubApi:
 def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     # Names of runners are compared without case.
     described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
-    builders = [runner for runner in described.values() if runner.by_labels and "build" in runner.jobs]
-    # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing, the least.
+    builders = [
+        runner for runner in described.values() if runner.by_labels and "build" in runner.jobs
+    ]
+    # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing,
+    # the least.
     capacity = Capacity(
         max((runner.cpus or 1.0 for runner in builders), default=1.0),
         max((_bytes(runner.memory_gb) or 1 << 30 for runner in builders), default=1 << 30),
@@ -300,42 +352,50 @@ def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     def workers() -> list[Worker]:
         found = []
         for runner in api.runners():
-            listed, known = listed_as(runner.name, runner), described.get(runner.name.lower())
+            listed = listed_as(runner.name, runner)
+            known = described.get(runner.name.lower())
             found.append(
                 Worker(
                     runner.name,
                     platform=listed.platform or DEFAULT,
                     machine=listed.machine or "x86_64",
                     labels=frozenset(label.lower() for label in listed.labels or ()),
-                    # GitHub does not say what a machine has: without an entry in ci/runners.yaml it takes any job.
+                    # GitHub does not say what a machine has: without an entry in ci/runners.yaml it
+                    # takes any job.
                     memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,
                     online=listed.online,
                 )
             )
         return found
 
-    return Backend(GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close)
+    return Backend(
+        GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close
+    )
 
 
 @dataclass(frozen=True)
 class EngineKind:
     """An engine by its name, before it is opened.
 
-    `check` raises UsageError where its configuration is missing, and asks no one; `labels` gives a function from
-    variant and platform of a build to what its runner must carry; `machines`: the entries of ci/runners.yaml with an
-    engine of their own.
+    `check` raises UsageError where its configuration is missing, and asks no one; `labels` gives a
+    function from variant and platform of a build to what its runner must carry; `machines`: the
+    entries of ci/runners.yaml with an engine of their own.
     """
 
     traits: Traits
     open: Callable[[Workspace, str, Runner], Backend]
     check: Callable[[Workspace], object] = lambda _workspace: None
-    labels: "Callable[[Workspace], Labels]" = lambda _workspace: lambda _variant, _platform: frozenset()
+    labels: "Callable[[Workspace], Labels]" = lambda _workspace: (
+        lambda _variant, _platform: frozenset()
+    )
     machines: "Callable[[Workspace], list[str]]" = lambda _workspace: [LOCAL]
 
     def machine_of(self, workspace: Workspace, runner: str | None) -> str:
         """The machine whose engine serves a runner."""
         names = self.machines(workspace)
-        return runner if runner in names else LOCAL if LOCAL in names else names[0]
+        if runner in names:
+            return runner
+        return LOCAL if LOCAL in names else names[0]
 
     def queued(self, workspace: Workspace) -> bool:
         """True if a build always goes through the queue, which chooses among several runners."""
@@ -344,14 +404,24 @@ class EngineKind:
 
 def docker_runners(workspace: Workspace) -> dict[str, Runner]:
     """The Docker engines that `ci/runners.yaml` names: the machines that are reached by a URL."""
-    return {name: runner for name, runner in load_runners(workspace.project).items() if not runner.by_labels}
+    return {
+        name: runner
+        for name, runner in load_runners(workspace.project).items()
+        if not runner.by_labels
+    }
 
 
 def card_machine(workspace: Workspace, plan: Plan) -> str | None:
-    """The Docker machine of `ci/runners.yaml` that has a card for the plan's wheel; None: this machine tests it."""
+    """The Docker machine of `ci/runners.yaml` that has a card for the plan's wheel; None: this
+    machine tests it.
+    """
     cuda = str(plan.options["cuda"]) if plan.options.get("cuda") else None
     stack = Stack(plan.recipe, plan.parsed_variant, plan.platform, cuda=cuda)
-    able = (n for n, r in docker_runners(workspace).items() if r.url and r.gpus and not cannot_test(stack, r))
+    able = (
+        n
+        for n, r in docker_runners(workspace).items()
+        if r.url and r.gpus and not cannot_test(stack, r)
+    )
     return next(able, None) if plan.parsed_variant.sms else None
 
 
@@ -366,7 +436,8 @@ def _docker_builders(workspace: Workspace) -> list[str]:
     if not found:
         raise UsageError(
             "ci/runners.yaml names no Docker engine that builds",
-            hint="add `local: {engine: docker}` for this machine's; for another one also its url: ssh://USER@HOST",
+            hint="add `local: {engine: docker}` for this machine's; for another one also its url: "
+            "ssh://USER@HOST",
         )
     return found
 
@@ -375,7 +446,8 @@ def _check_slurm(workspace: Workspace) -> Slurm:
     if workspace.settings.slurm is None:
         raise UsageError(
             "ci/farm.yaml does not say how Slurm is reached",
-            hint="slurm: {folder: /a/folder/that/login/node/and/nodes/share, cpus: 8, memory_gb: 32}",
+            hint="slurm: {folder: /a/folder/that/login/node/and/nodes/share, cpus: 8, memory_gb: "
+            "32}",
         )
     return workspace.settings.slurm
 
@@ -400,16 +472,23 @@ def _github_labels(workspace: Workspace) -> Labels:
 
 
 ENGINES: dict[str, EngineKind] = {
-    "docker": EngineKind(DockerEngine.traits, _docker, check=_docker_builders, machines=_docker_builders),
+    "docker": EngineKind(
+        DockerEngine.traits, _docker, check=_docker_builders, machines=_docker_builders
+    ),
     "host": EngineKind(HostEngine.traits, _host),
     "slurm": EngineKind(SlurmEngine.traits, _slurm, check=_check_slurm),
     "swarm": EngineKind(SwarmEngine.traits, _swarm, check=_check_swarm),
     # `check`: opening a client looks at repository and token, and sends no request.
     "github": EngineKind(
-        GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
+        GithubEngine.traits,
+        _github,
+        check=lambda workspace: _github_api(workspace).close(),
+        labels=_github_labels,
     ),
 }
-"""Values of `--on`. CONTRIBUTING, "Adding an engine", names what a new one needs beside a line here."""
+"""Values of `--on`. CONTRIBUTING, "Adding an engine", names what a new one needs beside a line
+here.
+"""
 
 
 def _bytes(gigabytes: float | None) -> int | None:
@@ -417,9 +496,13 @@ def _bytes(gigabytes: float | None) -> int | None:
 
 
 def this_machine() -> tuple[Platform, str]:
-    """The platform that this Python runs on, and the machine by the farm's name; NoRunnerError: the farm has none."""
+    """The platform that this Python runs on, and the machine by the farm's name; NoRunnerError: the
+    farm has none.
+    """
     found = here()
     if found is None:
         known = ", ".join(each.title for each in PLATFORMS.values())
-        raise NoRunnerError(f"the farm does not build on {sys.platform}", hint=f"it builds on {known}")
+        raise NoRunnerError(
+            f"the farm does not build on {sys.platform}", hint=f"it builds on {known}"
+        )
     return platform(found.name), found.machine(machine())

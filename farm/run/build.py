@@ -1,6 +1,7 @@
 """The build job and its toolchain: source and script into a container, wheel out.
 
-The toolchain is this machine's own, proved; or an image, made, pushed, and unpacked where Docker is not.
+The toolchain is this machine's own, proved; or an image, made, pushed, and unpacked where Docker is
+not.
 """
 
 import contextlib
@@ -48,11 +49,15 @@ ADVICE = {
 }
 """Hints for an end that the engine itself explains."""
 NOTED = ("+ ", "farm: step", "farm: waits")
-"""How build.sh marks what it does: the shell's trace of its commands, its own steps, and the run that it waits for."""
+"""How build.sh marks what it does: the shell's trace of its commands, its own steps, and the run
+that it waits for.
+"""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
-TREE, CACHE = "/farm/src", "/farm/ccache"
-TREES, CACHES = "farm-tree-", "farm-ccache-"  # how the names of their volumes begin
+TREE = "/farm/src"
+CACHE = "/farm/ccache"
+TREES = "farm-tree-"
+CACHES = "farm-ccache-"  # how the names of their volumes begin
 
 
 def tree_volume(digest: str) -> str:
@@ -61,12 +66,18 @@ def tree_volume(digest: str) -> str:
 
 
 def cache_volume(plan: Plan, project: str) -> str | None:
-    """The compiler cache of one package of one project, which no other may find; None where the recipe has none."""
-    return f"{CACHES}{project}-{plan.package}" if "ccache" in plan.apt else None
+    """The compiler cache of one package of one project, which no other may find; None where the
+    recipe has none.
+    """
+    if "ccache" in plan.apt:
+        return f"{CACHES}{project}-{plan.package}"
+    return None
 
 
 def kept(plan: Plan, project: str) -> dict[str, str]:
-    """Folders that outlive an attempt, and their volumes: the plan's own build tree, the package's compiler cache."""
+    """Folders that outlive an attempt, and their volumes: the plan's own build tree, the package's
+    compiler cache.
+    """
     cache = cache_volume(plan, project)
     return {TREE: tree_volume(plan.digest), **({CACHE: cache} if cache else {})}
 
@@ -81,9 +92,11 @@ def make_job(
     volumes: dict[str, str] | None = None,
     holder: str = "",
 ) -> Job:
-    """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
+    """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as
+    /farm/source.
 
-    `holder`: the run and its log, for another build that waits for the same tree. The others are as in Job.
+    `holder`: the run and its log, for another build that waits for the same tree. The others are as
+    in Job.
     """
     system = platform(plan.platform)
     output = system.host_output(plan)
@@ -112,7 +125,9 @@ def make_job(
 
 @contextlib.contextmanager
 def completed(engine: Engine, job: Job) -> Iterator[tuple[str, bytes, Observation]]:
-    """A short job that has run to its end: its handle, its log and how it ended; the engine forgets it afterwards."""
+    """A short job that has run to its end: its handle, its log and how it ended; the engine forgets
+    it afterwards.
+    """
     with contextlib.ExitStack() as stack:
         with held():
             handle = engine.submit(job)
@@ -130,7 +145,9 @@ def follow(
     note: Callable[[int, int], object] = lambda *_: None,
     saw: Callable[[Observation], object] = lambda _: None,
 ) -> Observation:
-    """Write the job's output to `log` and show it until its end, which is returned; `note` gets steps, `saw` states."""
+    """Write the job's output to `log` and show it until its end, which is returned; `note` gets
+    steps, `saw` states.
+    """
     saw(observed := engine.observe(handle))
     while observed.state in ("queued", "starting"):
         time.sleep(engine.poll_s)
@@ -138,7 +155,9 @@ def follow(
     noted = float("-inf")
     with storing("the build's log", log):
         log.parent.mkdir(parents=True, exist_ok=True)
-        stream = log.open("wb", buffering=0)  # a full disk fails the write itself, not the close at the end
+        stream = log.open(
+            "wb", buffering=0
+        )  # a full disk fails the write itself, not the close at the end
     # Closed where this machine's disk fails as well: else the engine's own stream would stay open.
     with stream, contextlib.closing(_lines(engine, handle, stream)) as lines:
         for text in lines:
@@ -157,7 +176,8 @@ def follow(
 
 def _lines(engine: Engine, handle: str, stream: FileIO) -> Generator[str, None, None]:
     """The lines of a build's output, of which so much as there may be goes to `stream`, too."""
-    rest, left = b"", MAX_LOG
+    rest = b""
+    left = MAX_LOG
     for piece in engine.logs(handle):
         with storing("the build's log", Path(str(stream.name))):
             stream.write(piece[: max(0, left)])
@@ -176,22 +196,28 @@ def _lines(engine: Engine, handle: str, stream: FileIO) -> Generator[str, None, 
 def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> None:
     """Raise what the end of a build means; a success returns.
 
-    NoRunnerError: the machine lacks something, in the script's own words; BuildFailedError: the build's own fault, with
-    its first error and the cause where known; InfrastructureError: the engine lost it, or it was killed from outside.
+    NoRunnerError: the machine lacks something, in the script's own words; BuildFailedError: the
+    build's own fault, with its first error and the cause where known; InfrastructureError: the
+    engine lost it, or it was killed from outside.
     """
     if observed.state != "done":
-        raise InfrastructureError(f"the build was {observed.state}: {observed.text}", hint="run the same command again")
+        raise InfrastructureError(
+            f"the build was {observed.state}: {observed.text}", hint="run the same command again"
+        )
     if observed.cause is Cause.KILLED:
         raise InfrastructureError(
-            f"the build was {observed.text}", hint="run the same command again: it continues with what is compiled"
+            f"the build was {observed.text}",
+            hint="run the same command again: it continues with what is compiled",
         )
-    # A script reserves some exit codes for what its machine lacks; with a cause the code is the engine's.
+    # A script reserves some exit codes for what its machine lacks; with a cause the code is the
+    # engine's.
     failure = platform(platform_name).failures.get(observed.exit_code or 0)
     if failure is not None and observed.cause is None:
         text = "\n".join("    " + line for line in log_end(log)[-5:])
         script = platform(platform_name).entry
         raise failure(
-            f"{script} ended with {observed.exit_code}; its last lines:\n{text}", hint=f"the whole log: {log}"
+            f"{script} ended with {observed.exit_code}; its last lines:\n{text}",
+            hint=f"the whole log: {log}",
         )
     if observed.exit_code != 0:
         why = f" ({observed.text})" if observed.text else ""
@@ -199,7 +225,8 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
         if observed.cause in ADVICE:
             found = replace(found, advice=ADVICE[observed.cause])
         raise BuildFailedError(
-            f"the build failed with exit code {observed.exit_code}{why}:\n{found.text}", hint=found.hint(log)
+            f"the build failed with exit code {observed.exit_code}{why}:\n{found.text}",
+            hint=found.hint(log),
         )
 
 
@@ -228,17 +255,26 @@ IMAGE = "image.id"  # the file of a run that says in which image it was built
 
 
 def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
-    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`; BuildFailedError: it failed."""
+    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`;
+    BuildFailedError: it failed.
+    """
     with completed(engine, job) as (handle, log, observed):
         if observed.state != "done" or observed.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
-            raise BuildFailedError(f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}")
+            raise BuildFailedError(
+                f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}"
+            )
         engine.collect(handle, dest, limit)
 
 
-def pack_toolchain(workspace: Workspace, engine: Engine, image: str, *, whole: bool = False) -> Path:
-    """The file system of an image as a compressed tar, packed once; CUDA's big libraries `whole`, else stand-ins."""
-    script, cache = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py", workspace.artifacts / "toolchains"
+def pack_toolchain(
+    workspace: Workspace, engine: Engine, image: str, *, whole: bool = False
+) -> Path:
+    """The file system of an image as a compressed tar, packed once; CUDA's big libraries `whole`,
+    else stand-ins.
+    """
+    script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+    cache = workspace.artifacts / "toolchains"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     packed = cache / f"{image.rpartition(':')[2]}-{version}{'-whole' if whole else ''}.tar.xz"
     if packed.exists():
@@ -250,7 +286,12 @@ def pack_toolchain(workspace: Workspace, engine: Engine, image: str, *, whole: b
     job = Job(
         name=f"pack {image}",
         image=image,
-        command=("python3", f"/farm/job/{script.name}", "/farm/out", *(["--whole"] if whole else [])),
+        command=(
+            "python3",
+            f"/farm/job/{script.name}",
+            "/farm/out",
+            *(["--whole"] if whole else []),
+        ),
         inputs={"/farm/job": folder},
         output="/farm/out",
         environment={},
@@ -273,13 +314,18 @@ print(version, *(m for m in ("build", "setuptools", "wheel") if not importlib.ut
 
 
 def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
-    """NoRunnerError where this machine lacks the plan's Python or compilers; a self-contained script looks itself."""
+    """NoRunnerError where this machine lacks the plan's Python or compilers; a self-contained
+    script looks itself.
+    """
     system, _ = this_machine()
     if plan.platform != system.facts.name:
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")
     with outcomes.timed("toolchain", workspace.watcher) as step, temporary_folder() as home:
         environment = processes.environment(str(home), tree=False)  # what the build gets
-        step.result = f"{system.entry} looks for it" if system.self_contained else _prove(plan, script, environment)
+        if system.self_contained:
+            step.result = f"{system.entry} looks for it"
+        else:
+            step.result = _prove(plan, script, environment)
 
 
 def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
@@ -290,67 +336,92 @@ def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
     if version != wanted:
         raise NoRunnerError(
             f"the plan is for Python {wanted}; python3 here is {version}",
-            hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, setuptools and wheel",
+            hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, "
+            "setuptools and wheel",
         )
     if absent:
         names = " ".join(absent)
         raise NoRunnerError(
             f"python3 here lacks {', '.join(absent)}",
-            # A distribution's own Python refuses `pip install` (PEP 668); a virtual environment never does.
-            hint=f"python3 -m venv ~/farm-python && ~/farm-python/bin/pip install {names}, then put "
+            # A distribution's own Python refuses `pip install` (PEP 668); a virtual environment
+            # never does.
+            hint=f"python3 -m venv ~/farm-python && ~/farm-python/bin/pip install {names}, then "
+            "put "
             "~/farm-python/bin first into PATH; or Debian's packages: apt-get install "
             + " ".join(f"python3-{name}" for name in absent),
         )
     command = ["python3", str(script), "--cxx", plan.env["CXX"]]
     if plan.toolkit:
-        # The lowest is the first that a newer nvcc no longer knows. The variant's: `device_code: false` promises none.
+        # The lowest is the first that a newer nvcc no longer knows. The variant's: `device_code:
+        # false` promises none.
         command += ["--sm", str(min(plan.parsed_variant.sms))]
     _output(command, environment)
-    return f"Python {wanted}, {plan.env['CXX']}" + (f", CUDA {plan.toolkit.cuda}" if plan.toolkit else "")
+    return f"Python {wanted}, {plan.env['CXX']}" + (
+        f", CUDA {plan.toolkit.cuda}" if plan.toolkit else ""
+    )
 
 
 def _output(command: list[str], environment: dict[str, str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROVE_S, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PROVE_S, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoRunnerError(f"{command[0]} cannot be run here: {error}") from error
     if done.returncode:
         raise NoRunnerError(
-            f"this machine's toolchain does not work: {(done.stderr or done.stdout).strip()[-500:]}",
-            hint="install the compilers that `farm plan` names, or build in a container: --on docker",
+            "this machine's toolchain does not work: "
+            f"{(done.stderr or done.stdout).strip()[-500:]}",
+            hint="install the compilers that `farm plan` names, or build in a container: --on "
+            "docker",
         )
     return done.stdout
 
 
 def emulates(backend: Backend, plan: Plan) -> bool:
-    """True if the engine emulates the plan's machine; NoRunnerError: it cannot, or makes images for a swarm."""
+    """True if the engine emulates the plan's machine; NoRunnerError: it cannot, or makes images for
+    a swarm.
+    """
     if backend.builder is None or not images.emulates(backend.builder, plan.machine):
         return False
     if backend.swarm is not None:
         raise NoRunnerError(
-            f"the plan is for {plan.machine}, and so must be the Docker engine that makes images for a swarm",
+            f"the plan is for {plan.machine}, and so must be the Docker engine that makes images "
+            "for a swarm",
             hint="set DOCKER_HOST to such an engine, or submit with --on docker",
         )
     return True
 
 
 def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
-    """Renders a plan into `folder/context`. It needs no engine: what can be read of a plan is there without one."""
+    """Renders a plan into `folder/context`. It needs no engine: what can be read of a plan is there
+    without one.
+    """
     context = folder / "context"
     with outcomes.timed("render", workspace.watcher) as step:
         rendered = render(workspace.project, plan)
         files = rendered.write(context)
-        inside = context.is_relative_to(workspace.project)  # `artifacts:` may name a folder anywhere
-        step.result = f"{len(files)} files in {context.relative_to(workspace.project) if inside else context}"
+        inside = context.is_relative_to(
+            workspace.project
+        )  # `artifacts:` may name a folder anywhere
+        step.result = (
+            f"{len(files)} files in {context.relative_to(workspace.project) if inside else context}"
+        )
     return rendered
 
 
 def toolchain(
-    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+    workspace: Workspace,
+    backend: Backend,
+    plan: Plan,
+    rendered: Rendered,
+    folder: Path,
+    outcomes: Outcomes,
 ) -> str:
     """Makes the toolchain of a rendered plan: the image's name that the runners know, or "".
 
-    InfrastructureError: it cannot be made, pushed or unpacked. NoRunnerError: another machine's, or no compiler.
+    InfrastructureError: it cannot be made, pushed or unpacked. NoRunnerError: another machine's, or
+    no compiler.
     """
     traits = backend.engine.traits
     if traits.gathers:  # `farm build` on the runner makes it
@@ -358,19 +429,36 @@ def toolchain(
     if traits.unpacks:
         return unpacked_toolchain(workspace, backend.engine, plan, rendered, folder, outcomes)
     if traits.on_this_machine:
-        prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
-    return "" if backend.builder is None else _image(workspace, backend, plan, rendered, folder, outcomes)
+        prove_host(
+            workspace,
+            plan,
+            shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py",
+            outcomes,
+        )
+    if backend.builder is None:
+        return ""
+    return _image(workspace, backend, plan, rendered, folder, outcomes)
 
 
 def _image(
-    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+    workspace: Workspace,
+    backend: Backend,
+    plan: Plan,
+    rendered: Rendered,
+    folder: Path,
+    outcomes: Outcomes,
 ) -> str:
-    watcher, settings, client = workspace.watcher, workspace.settings, backend.builder
+    watcher = workspace.watcher
+    settings = workspace.settings
+    client = backend.builder
     assert client is not None
     emulated = emulates(backend, plan)
     assert plan.base  # submit refuses the others
     if emulated:
-        watcher.note(f"{plan.machine} is emulated by qemu on this engine: image, build and test take far longer")
+        watcher.note(
+            f"{plan.machine} is emulated by qemu on this engine: image, build and test take far "
+            "longer"
+        )
     with outcomes.timed("image", watcher) as step, backend.lock:
         base = images.base_image(
             client,
@@ -387,15 +475,24 @@ def _image(
             context=rendered.image,
             digest=rendered.image_digest,
             base=base,
-            labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
+            labels={
+                "farm.base": plan.base,
+                "farm.channel": plan.channel,
+                images.PROJECT_LABEL: workspace.id,
+            },
             archives=settings.archives_url,
             emulated=emulated,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
-        image = images.ensure_image(client, wanted, log=folder / "image.log", line=watcher.line, note=watcher.note)
+        image = images.ensure_image(
+            client, wanted, log=folder / "image.log", line=watcher.line, note=watcher.note
+        )
         # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")
-        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}{', emulated' if emulated else ''}"
+        step.result = (
+            f"{image.tag}, "
+            f"{'reused' if image.reused else 'built'}{', emulated' if emulated else ''}"
+        )
         if backend.swarm is None or backend.swarm.registry is None:
             return image.tag
         pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
@@ -405,14 +502,23 @@ def _image(
 
 
 def unpacked_toolchain(
-    workspace: Workspace, engine: Engine, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+    workspace: Workspace,
+    engine: Engine,
+    plan: Plan,
+    rendered: Rendered,
+    folder: Path,
+    outcomes: Outcomes,
 ) -> str:
-    """Makes sure that an engine has the file system of a plan's image; only the first time needs a Docker engine."""
+    """Makes sure that an engine has the file system of a plan's image; only the first time needs a
+    Docker engine.
+    """
     assert isinstance(engine, SlurmEngine)
     image = f"toolchain-{rendered.image_digest[:24]}"
     if there := engine.image(image):
         with outcomes.timed("image", workspace.watcher) as step:
-            (folder / IMAGE).write_text(there["id"], encoding="utf-8")  # for the provenance, as in `_image`
+            (folder / IMAGE).write_text(
+                there["id"], encoding="utf-8"
+            )  # for the provenance, as in `_image`
             step.result = f"{image}, in {engine.folder}"
         return image
     with contextlib.closing(open_backend(workspace, "docker")) as maker:
@@ -421,29 +527,42 @@ def unpacked_toolchain(
         with outcomes.timed("unpack", workspace.watcher) as step:
             packed = pack_toolchain(workspace, maker.engine, made, whole=True)
             image_id = (folder / IMAGE).read_text(encoding="utf-8")
-            engine.add_toolchain(image, packed, image_id, maker.engine.image_environment(made), workspace.id)
+            engine.add_toolchain(
+                image, packed, image_id, maker.engine.image_environment(made), workspace.id
+            )
             step.result = f"{image} into {engine.folder}"
     return image
 
 
 def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
-    """The wheels that the toolkit takes something from, by file name; fetched when they are not here."""
+    """The wheels that the toolkit takes something from, by file name; fetched when they are not
+    here.
+    """
     cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True, exist_ok=True)
     wheels = plan.toolkit.wheels if plan.toolkit else []
-    return {str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line) for each in wheels}
+    return {
+        str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line)
+        for each in wheels
+    }
 
 
 def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
-    """Pushes an image; False where the registry has it already; InfrastructureError: the registry refuses it."""
+    """Pushes an image; False where the registry has it already; InfrastructureError: the registry
+    refuses it.
+    """
     repository, _, name = tag.partition(":")
-    there, problem = f"{registry}/{repository}", None
+    there = f"{registry}/{repository}"
+    problem = None
     try:
         for _ in range(PUSH_ATTEMPTS):
-            # In the loop: runs that push the same image give it the same name, and the first that is done removes it.
+            # In the loop: runs that push the same image give it the same name, and the first that
+            # is done removes it.
             client.images.get(tag).tag(there, name)
             events = list(client.images.push(there, name, stream=True, decode=True))
-            with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
+            with contextlib.suppress(
+                docker.errors.APIError
+            ):  # it is gone, or in use: a name that stays does no harm
                 client.images.remove(f"{there}:{name}")
             problem = next((event["error"] for event in events if "error" in event), None)
             if problem is None:
@@ -452,4 +571,6 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
                 break
     except ERRORS as error:
         problem = str(error)
-    raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
+    raise InfrastructureError(
+        f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?"
+    )

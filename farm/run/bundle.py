@@ -1,4 +1,6 @@
-"""An offline bundle: a plan with all that it needs, in parts that can be carried; and the wheel that comes back."""
+"""An offline bundle: a plan with all that it needs, in parts that can be carried; and the wheel
+that comes back.
+"""
 
 import hashlib
 import io
@@ -23,7 +25,15 @@ from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
-from farm.run.build import TREE, pack_toolchain, run_to_end, the_wheel, toolchain, tree_volume, write_context
+from farm.run.build import (
+    TREE,
+    pack_toolchain,
+    run_to_end,
+    the_wheel,
+    toolchain,
+    tree_volume,
+    write_context,
+)
 from farm.run.inputs import fetch_needs, gather
 from farm.run.workspace import Outcomes, Workspace
 
@@ -34,10 +44,11 @@ RUNNER = "farm.run.standalone.bundle:main"
 def write_bundle(
     plan: Plan, *, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
 ) -> list[Path]:
-    """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns the files.
+    """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns
+    the files.
 
-    `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that they get below
-    /farm. UsageError: `dest` holds something, or cannot be a folder.
+    `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that
+    they get below /farm. UsageError: `dest` holds something, or cannot be a folder.
     """
     require_empty(dest)
     made: list[Path] = []
@@ -55,20 +66,27 @@ def require_empty(dest: Path) -> None:
     if dest.exists() and not dest.is_dir():
         raise UsageError(f"{dest} is not a folder", hint="name a folder for the bundle")
     if dest.exists() and any(dest.iterdir()):
-        raise UsageError(f"{dest} is not empty", hint="name another folder for the bundle, or remove it")
+        raise UsageError(
+            f"{dest} is not empty", hint="name another folder for the bundle, or remove it"
+        )
 
 
-def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]) -> list[Path]:
+def _write(
+    plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
+) -> list[Path]:
     splitter = _Parts(dest)
     with (
         io.BufferedWriter(splitter, 1 << 20) as stream,
         # Mode `w|` never seeks: a part that is written is hashed and closed.
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
-        # `run` unpacks it while it reads the parts: the packed file is never written to the disk there.
+        # `run` unpacks it while it reads the parts: the packed file is never written to the disk
+        # there.
         _add(archive, [("tree.tar.xz", tree)])
         for name, folder in inputs.items():
-            _add(archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder)))
+            _add(
+                archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder))
+            )
     parts = splitter.finish()
     manifest: dict[str, Any] = {
         "schema": 1,
@@ -94,7 +112,9 @@ def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], envir
 
 
 def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
-    """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered."""
+    """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources
+    are gathered.
+    """
     require_empty(dest)  # said before the minutes that packing takes
     check_engine(workspace, "docker", plan)
     backend = open_backend(workspace, "docker")
@@ -114,7 +134,13 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             step.result = str(tree)
         sources = folder / "sources"
         mirror = workspace.settings.debian_mirror
-        gather(plan, workspace.artifacts / "sources", sources, mirror=mirror, line=workspace.watcher.line)
+        gather(
+            plan,
+            workspace.artifacts / "sources",
+            sources,
+            mirror=mirror,
+            line=workspace.watcher.line,
+        )
         inputs = {"job": folder / "context" / "job", "source": sources, **needed}
         environment = engine.image_environment(image)
         return write_bundle(plan, dest=dest, tree=tree, inputs=inputs, environment=environment)
@@ -128,7 +154,9 @@ def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
     for name, path in files:
         info = tarfile.TarInfo(name)
         # One time and one mode for all: the same plan gives the same parts.
-        info.size, info.mtime, info.mode = path.stat().st_size, EPOCH, 0o644
+        info.size = path.stat().st_size
+        info.mtime = EPOCH
+        info.mode = 0o644
         with path.open("rb") as stream:
             archive.addfile(info, stream)
 
@@ -166,7 +194,8 @@ class _Parts(io.RawIOBase):
         name = f"part-{len(self._parts):02d}"
         self._parts.append({"name": name, "size": 0})
         self._stream = (self._dest / name).open("wb")
-        self._hash, self._left = hashlib.sha256(), PART_BYTES
+        self._hash = hashlib.sha256()
+        self._left = PART_BYTES
 
     def _end(self) -> None:
         if self._stream:
@@ -187,7 +216,9 @@ COLLECT_TIMEOUT_S = 3600
 
 
 class PiecesResult(Model):
-    """`result.json` beside the pieces: `size` in bytes; `plan` is the digest of the plan that was built."""
+    """`result.json` beside the pieces: `size` in bytes; `plan` is the digest of the plan that was
+    built.
+    """
 
     size: int = Field(gt=0, le=MAX_BUILT)
     sha256: Sha256
@@ -198,21 +229,24 @@ class PiecesResult(Model):
 def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
     """The wheel; it is in `wheel/` of the new folder `dest`, its libraries in `lib/`.
 
-    `pieces` holds `result.json` and `piece-00`, `piece-01`, … UsageError: they are missing, of another plan, or
-    damaged; `dest` holds nothing then.
+    `pieces` holds `result.json` and `piece-00`, `piece-01`, … UsageError: they are missing, of
+    another plan, or damaged; `dest` holds nothing then.
     """
     try:
         with (pieces / "result.json").open("rb") as stream:
             result = PiecesResult.model_validate_json(stream.read(MAX_RESULT))
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}", hint="name the folder of `run --out`") from error
+        raise UsageError(
+            f"{error.filename}: {error.strerror}", hint="name the folder of `run --out`"
+        ) from error
     except ValidationError as error:
         raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
     # First of all: pieces of another plan would make a whole wheel, and the wrong one.
     if result.plan != plan.digest:
         raise UsageError(
             f"{pieces} holds a build of plan {result.plan[:12]}, this is plan {plan.digest[:12]}",
-            hint="give the selectors that the bundle was rendered with, in the checkout that rendered it",
+            hint="give the selectors that the bundle was rendered with, in the checkout that "
+            "rendered it",
         )
     files = [pieces / f"piece-{number:02d}" for number in range(result.pieces)]
     missing = [path.name for path in files if not path.is_file()]
@@ -220,12 +254,16 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
         raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="copy them here")
     # Sizes before hashes: a piece that is still being copied is found at once.
     if sum(path.stat().st_size for path in files) != result.size:
-        raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again")
+        raise UsageError(
+            f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again"
+        )
     total = hashlib.sha256()
     for data in _content(files):
         total.update(data)
     if total.hexdigest() != result.sha256:
-        raise UsageError(f"the pieces in {pieces} are damaged: their sha256 differs", hint="copy them again")
+        raise UsageError(
+            f"the pieces in {pieces} are damaged: their sha256 differs", hint="copy them again"
+        )
     transfer.unpack(_content(files), dest, MAX_BUILT)
     return the_wheel(dest / "wheel")
 
@@ -238,18 +276,23 @@ def _content(files: list[Path]) -> Iterator[bytes]:
 
 
 def stand_ins(libraries: Path) -> list[str]:
-    """The libraries that the bundle's toolchain had only to link with: cuBLAS and others of CUDA's big ones."""
+    """The libraries that the bundle's toolchain had only to link with: cuBLAS and others of CUDA's
+    big ones.
+    """
     found = sorted(libraries.iterdir()) if libraries.is_dir() else []
     return [path.name for path in found if STAND_IN in path.read_bytes()]
 
 
-def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest: Path, *, run: str) -> None:
+def collect_libraries(
+    plan: Plan, engine: Engine, image: str, wheel: Path, dest: Path, *, run: str
+) -> None:
     """Put the libraries that the wheel needs into `dest`, from the image, which has them whole."""
     excluded = [word for pattern in plan.never_vendored for word in ("--exclude", pattern)]
     job = Job(
         name=f"libraries of {plan.package}-{plan.variant}",
         image=image,
-        # The script that a build in a container runs as well: the same libraries, however the wheel was built.
+        # The script that a build in a container runs as well: the same libraries, however the wheel
+        # was built.
         command=(
             "python3",
             "/farm/scripts/collect_libraries.py",

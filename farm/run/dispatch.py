@@ -1,11 +1,13 @@
-"""The dispatcher: carries out detached runs, in the order and on the runners that the queue decides.
+"""The dispatcher: carries out detached runs, in the order and on the runners that the queue
+decides.
 
-It keeps nothing that the journal and the engines do not know: killed at any moment, the next one takes every run up
-where it is. Each run under way has a thread, which follows its build and does the short steps after it. The slot of its
-runner is free again as soon as the wheel is here.
+It keeps nothing that the journal and the engines do not know: killed at any moment, the next one
+takes every run up where it is. Each run under way has a thread, which follows its build and does
+the short steps after it. The slot of its runner is free again as soon as the wheel is here.
 
-A round costs what has changed, not what waits: new runs and requests to cancel are read from where the last round
-stopped, a run is looked at when something happened to it, and a decision is made when a runner may have become free.
+A round costs what has changed, not what waits: new runs and requests to cancel are read from where
+the last round stopped, a run is looked at when something happened to it, and a decision is made
+when a runner may have become free.
 """
 
 import contextlib
@@ -20,7 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
+from farm.base.errors import (
+    BuildFailedError,
+    ExitCode,
+    FarmError,
+    InfrastructureError,
+    NoRunnerError,
+)
 from farm.base.locks import lock
 from farm.engines.base import FINAL
 from farm.run import mainjob
@@ -38,15 +46,22 @@ FIELDS = (*PRODUCT, "machine", "needs", "memory_per_job_gb")
 """Fields of a plan that a decision needs; the plan itself is read when the run starts."""
 TICK_S = 1.0
 DECIDE_S = 5.0
-"""How long a decision stands while nothing changes: engines are asked for their runners so often at most."""
-ANSWER_S = 10.0  # how long an engine may take to name its runners before the runs of other engines go on without it
+"""How long a decision stands while nothing changes: engines are asked for their runners so often at
+most.
+"""
+# how long an engine may take to name its runners before the runs of other engines go on without it
+ANSWER_S = 10.0
 OTHERS_S = 5.0  # how often runs are asked about that another live process owns
 PAUSE_S = 5.0
-LOST_S = 60.0  # how long a runner that lost a build does not get that one again, where it is the only one
+# how long a runner that lost a build does not get that one again, where it is the only one
+LOST_S = 60.0
 LOSSES = 3  # how often a build may be lost before its run ends
-GIVE_UP_S = 600.0  # how long the journal may be out of reach (a full disk, a lock) before the dispatcher ends
+# how long the journal may be out of reach (a full disk, a lock) before the dispatcher ends
+GIVE_UP_S = 600.0
 MAX_STEP_TRIES = 20
-"""How often a step that needs no runner (publish, push of an image) is tried while store or registry are away."""
+"""How often a step that needs no runner (publish, push of an image) is tried while store or
+registry are away.
+"""
 
 
 class AlreadyDispatchingError(FarmError):
@@ -55,7 +70,9 @@ class AlreadyDispatchingError(FarmError):
 
 @contextlib.contextmanager
 def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
-    """Holds the dispatcher's lock in `folder`; AlreadyDispatchingError where another one has it for `patience_s`."""
+    """Holds the dispatcher's lock in `folder`; AlreadyDispatchingError where another one has it for
+    `patience_s`.
+    """
     # "a": the file is only locked, never written, and must not be cut by whoever comes second.
     with (folder / "dispatch.lock").open("ab") as file:
         deadline = time.monotonic() + patience_s
@@ -71,7 +88,9 @@ def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
-    """A call in a thread of its own, since an engine may never return: such a one must not keep the process alive."""
+    """A call in a thread of its own, since an engine may never return: such a one must not keep the
+    process alive.
+    """
     answer: Future[T] = Future()
 
     def carry_out() -> None:
@@ -88,9 +107,10 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 class Entry:
     """One run that has not ended.
 
-    `worker`: the runner that it was given (None: the step under way needs none), of which it `holds` a slot; `active`:
-    it has a thread; `not_before`: when it may be looked at again, as `time.time` counts; `step_tries` of a step that
-    needs no runner; `losses` of its attempts, the newest at `lost_at`; `reason`: why it waits, as the journal has it.
+    `worker`: the runner that it was given (None: the step under way needs none), of which it
+    `holds` a slot; `active`: it has a thread; `not_before`: when it may be looked at again, as
+    `time.time` counts; `step_tries` of a step that needs no runner; `losses` of its attempts, the
+    newest at `lost_at`; `reason`: why it waits, as the journal has it.
     """
 
     id: str
@@ -108,7 +128,9 @@ class Entry:
 
 @dataclass
 class Dispatcher:
-    """See the module. `only`: these runs and no others; `warn` is given what the journal cannot take."""
+    """See the module. `only`: these runs and no others; `warn` is given what the journal cannot
+    take.
+    """
 
     workspace: Workspace
     journal: Journal
@@ -134,7 +156,9 @@ class Dispatcher:
     _calls: dict[tuple[str, str], Future[list[Worker]]] = field(default_factory=dict)
 
     def drain(self) -> None:
-        """Works until no detached run is left; InfrastructureError: the journal was out of reach for `GIVE_UP_S`."""
+        """Works until no detached run is left; InfrastructureError: the journal was out of reach
+        for `GIVE_UP_S`.
+        """
         away: float | None = None
         try:
             while True:
@@ -142,7 +166,9 @@ class Dispatcher:
                     if not self.tick():
                         return
                     away = None
-                except InfrastructureError as error:  # the journal: engines that are away are dealt with below
+                except (
+                    InfrastructureError
+                ) as error:  # the journal: engines that are away are dealt with below
                     away = away or time.monotonic()
                     if time.monotonic() - away > GIVE_UP_S:
                         raise
@@ -154,11 +180,15 @@ class Dispatcher:
                 backend.close()
 
     def tick(self) -> bool:
-        """One round; False when nothing is left to do; InfrastructureError of the journal: it may be made again."""
+        """One round; False when nothing is left to do; InfrastructureError of the journal: it may
+        be made again.
+        """
         self._take_ended(0.0)
         for run_id in list(self._results):
             self._conclude(run_id, self._results[run_id])
-            del self._results[run_id]  # after it: what the journal could not take is settled in the next round
+            del self._results[
+                run_id
+            ]  # after it: what the journal could not take is settled in the next round
         self._find()
         now = self._now()
         for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
@@ -169,7 +199,9 @@ class Dispatcher:
             self._look(run_id, now)
         for on in {entry.on for entry in self._entries.values()}:
             if on in self._changed or now - self._decided.get(on, float("-inf")) >= DECIDE_S:
-                self._changed.discard(on)  # first: a slot that becomes free meanwhile is a change again
+                self._changed.discard(
+                    on
+                )  # first: a slot that becomes free meanwhile is a change again
                 self._decided[on] = now
                 self._admit(on, now)
         if self._reasons:
@@ -186,7 +218,9 @@ class Dispatcher:
                 patience_s = 0.0
 
     def _now(self) -> float:
-        """The time of the start and what has gone since: a clock that is set back holds up nothing."""
+        """The time of the start and what has gone since: a clock that is set back holds up
+        nothing.
+        """
         return self._ahead + time.monotonic()
 
     # --- which runs there are
@@ -196,7 +230,11 @@ class Dispatcher:
         found = self.journal.open_after(self._newest, FIELDS)
         for run in found:
             self._makers.add(run)
-        mine = {r.id: r for r in found if r.request.detached and (self.only is None or r.id in self.only)}
+        mine = {
+            r.id: r
+            for r in found
+            if r.request.detached and (self.only is None or r.id in self.only)
+        }
         if self._others and time.monotonic() - self._others_at > OTHERS_S:
             self._others_at = time.monotonic()
             gone = {run_id for run_id in self._others if self.journal.run(run_id).finished}
@@ -211,7 +249,8 @@ class Dispatcher:
         self._newest = found[-1].id if found else self._newest
 
     def _track(self, run: OpenRun, *, has_attempts: bool) -> None:
-        about, on = run.about, run.request.on
+        about = run.about
+        on = run.request.on
         try:
             if about["machine"] is None:
                 plan_of(self.journal.run(run.id))  # says what is wrong with it
@@ -243,7 +282,9 @@ class Dispatcher:
         self._changed.add(on)
         if not has_attempts:
             mainjob.take_over(self.workspace, self.journal, run.id, run.plan_digest)
-        if has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir():  # also of an earlier run
+        if (
+            has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir()
+        ):  # also of an earlier run
             self._look_at.add(run.id)
 
     def _attempts(self, run_id: str) -> list[Attempt]:
@@ -251,7 +292,9 @@ class Dispatcher:
 
     def _live(self, run_id: str) -> Attempt | None:
         """The build that an engine has."""
-        return next((attempt for attempt in self._attempts(run_id) if attempt.state not in FINAL), None)
+        return next(
+            (attempt for attempt in self._attempts(run_id) if attempt.state not in FINAL), None
+        )
 
     def _lost(self, run_id: str) -> list[Attempt]:
         return [attempt for attempt in self._attempts(run_id) if attempt.result == "infra"]
@@ -259,7 +302,9 @@ class Dispatcher:
     # --- before the build
 
     def _look(self, run_id: str, now: float) -> None:
-        """Ends what was cancelled, goes on with what needs no runner: a build under way, or one that was collected."""
+        """Ends what was cancelled, goes on with what needs no runner: a build under way, or one
+        that was collected.
+        """
         entry = self._entries.get(run_id)
         if entry is None or entry.active:  # its own thread sees to it
             self._look_at.discard(run_id)
@@ -295,7 +340,9 @@ class Dispatcher:
                     waiting.remove(entry)
                 else:
                     entry.task = replace(entry.task, needs=needs._replace(excluded=frozenset()))
-        names = {name for entry in waiting for name in entry.task.after if name not in self._entries}
+        names = {
+            name for entry in waiting for name in entry.task.after if name not in self._entries
+        }
         before = [self.journal.run(name) for name in names]
         failed = {run.id for run in before if run.finished and run.result != "success"}
         decision = self._queues.setdefault(on, Queue(self.workspace.settings.grace_s)).decide(
@@ -310,12 +357,20 @@ class Dispatcher:
             self._start(self._entries[placement.task.id], placement.worker)
         trouble = "; ".join(troubles)
         for name, why in decision.waiting.items():
-            self._wait(self._entries[name], f"{why} ({trouble})" if workers and trouble else trouble or why)
+            self._wait(
+                self._entries[name], f"{why} ({trouble})" if workers and trouble else trouble or why
+            )
         for name, why in decision.refused.items():
             if self._entries[name].task.after & failed:
-                self._end(self._entries[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
+                self._end(
+                    self._entries[name],
+                    BuildFailedError(why, hint="`farm retry` that run, then this one"),
+                )
                 continue
-            hint = "add such a runner to ci/runners.yaml, or correct what it says of one; then `farm retry`"
+            hint = (
+                "add such a runner to ci/runners.yaml, or correct what it says of one; then "
+                "`farm retry`"
+            )
             text = f"no runner of {on} takes it: {why}" if workers else trouble or why
             self._end(self._entries[name], NoRunnerError(text, hint=hint))
 
@@ -325,13 +380,16 @@ class Dispatcher:
             self._reasons[entry.id] = entry.reason = why
 
     def _workers(self, on: str) -> tuple[list[Worker], list[str]]:
-        """The runners of an engine, and what is wrong with machines of it that do not answer, once for `ANSWER_S`."""
+        """The runners of an engine, and what is wrong with machines of it that do not answer, once
+        for `ANSWER_S`.
+        """
         names = engine_kind(on).machines(self.workspace)
         fresh = [name for name in names if (on, name) not in self._calls]
         for name in fresh:
             self._calls[on, name] = in_thread(partial(self._workers_of, on, name))
         wait([self._calls[on, name] for name in fresh], ANSWER_S)
-        workers, troubles = [], []
+        workers = []
+        troubles = []
         for name in names:
             where = f"the engine {on}" if len(names) == 1 else f"runner {name}"
             if not self._calls[on, name].done():  # it is asked for again
@@ -348,7 +406,9 @@ class Dispatcher:
 
     def _backend(self, on: str, runner: str | None) -> Backend:
         key = on, engine_kind(on).machine_of(self.workspace, runner)
-        with self._opening.setdefault(key, threading.Lock()):  # asked for by the threads of runs as well
+        with self._opening.setdefault(
+            key, threading.Lock()
+        ):  # asked for by the threads of runs as well
             if key not in self._backends:
                 self._backends[key] = open_backend(self.workspace, on, runner)
             return self._backends[key]
@@ -356,7 +416,10 @@ class Dispatcher:
     # --- the build and what follows, in a thread
 
     def _start(self, entry: Entry, worker: str | None) -> None:
-        entry.active, entry.holds, entry.worker, entry.reason = True, worker is not None, worker, ""
+        entry.active = True
+        entry.holds = worker is not None
+        entry.worker = worker
+        entry.reason = ""
         self._reasons.pop(entry.id, None)
         threading.Thread(target=self._carry_out, args=(entry,), name=entry.id, daemon=True).start()
 
@@ -366,12 +429,16 @@ class Dispatcher:
         self._changed.add(entry.on)
 
     def _carry_out(self, entry: Entry) -> None:
-        """The whole life of a run's thread: whatever happens, its end is put where the next round finds it."""
+        """The whole life of a run's thread: whatever happens, its end is put where the next round
+        finds it.
+        """
         problem: BaseException | None = None
         outcomes = Outcomes(run=entry.id)
         try:
             run = self.journal.run(entry.id)
-            if self._live(entry.id) is None:  # else it is asked about again, for as long as its machine is away
+            if (
+                self._live(entry.id) is None
+            ):  # else it is asked about again, for as long as its machine is away
                 self.journal.event(entry.id, EventKind.BEGUN)
             job = MainJob(
                 self.workspace,
@@ -396,28 +463,42 @@ class Dispatcher:
     # --- after it
 
     def _conclude(self, run_id: str, error: BaseException | None) -> None:
-        """The end of a run whose thread has ended, or its next try. If the journal fails, all of this is done again."""
-        entry, now = self._entries[run_id], self._now()
+        """The end of a run whose thread has ended, or its next try. If the journal fails, all of
+        this is done again.
+        """
+        entry = self._entries[run_id]
+        now = self._now()
         if error is None:
             self.journal.finish_run(run_id, "success", ExitCode.DONE)
             self._forget(entry)
             return
-        if not isinstance(error, FarmError):  # a bug, or this machine is out of something: the others go on
+        if not isinstance(
+            error, FarmError
+        ):  # a bug, or this machine is out of something: the others go on
             text = f"{type(error).__name__}: {error}"
             system = isinstance(error, OSError)
-            error = InfrastructureError(text) if system else FarmError(f"the farm itself failed: {text}")
+            if system:
+                error = InfrastructureError(text)
+            else:
+                error = FarmError(f"the farm itself failed: {text}")
         lost = self._lost(run_id)
-        away = isinstance(error, NoRunnerError) and len(lost) > entry.losses  # the runner went between look and start
+        away = (
+            isinstance(error, NoRunnerError) and len(lost) > entry.losses
+        )  # the runner went between look and start
         if not isinstance(error, InfrastructureError) and not away:  # the build's own fault
             self._end(entry, error)
         elif isinstance(error, AwayError) and self.journal.happened(run_id, EventKind.CANCEL):
-            self._end(entry, CancelledError(f"cancelled; its build may go on to its time limit: {error}"))
+            self._end(
+                entry, CancelledError(f"cancelled; its build may go on to its time limit: {error}")
+            )
         elif isinstance(error, AwayError) and (gone := self._gone(entry, now)):
             self.journal.set_state(gone.id, "lost", "infra", why=str(error))
             self._lose(entry, gone.runner, self._lost(run_id), error, now)
         elif isinstance(error, StillRunningError):
             live = self._live(run_id) if isinstance(error, AwayError) else None
-            if live is not None:  # the attempt's reason until its engine answers: one event, however often it is asked
+            if (
+                live is not None
+            ):  # the attempt's reason until its engine answers: one event, however often it is asked
                 self.journal.set_state(live.id, "running", why=str(error))
             else:
                 note_error(self.journal, run_id, error)
@@ -432,7 +513,9 @@ class Dispatcher:
             self._again(entry, now + PAUSE_S)
 
     def _gone(self, entry: Entry, now: float) -> Attempt | None:
-        """The build of a machine that has not answered for `grace_s`, where others could build it; else None."""
+        """The build of a machine that has not answered for `grace_s`, where others could build it;
+        else None.
+        """
         state = self.journal.happened(entry.id, EventKind.STATE)
         if state is None or len(engine_kind(entry.on).machines(self.workspace)) < 2:
             return None
@@ -440,20 +523,30 @@ class Dispatcher:
             return None
         return self._live(entry.id)
 
-    def _lose(self, entry: Entry, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
+    def _lose(
+        self, entry: Entry, worker: str, lost: list[Attempt], error: FarmError, now: float
+    ) -> None:
         """A runner lost the build: it goes to another entry, if there is entry."""
         if len(lost) >= LOSSES:
             self._end(entry, error)
             return
-        entry.losses, entry.lost_at = len(lost), now
+        entry.losses = len(lost)
+        entry.lost_at = now
         needs = entry.task.needs
         entry.task = replace(entry.task, needs=needs._replace(excluded=needs.excluded | {worker}))
-        self._wait(entry, f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is one")
+        self._wait(
+            entry,
+            f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is "
+            "one",
+        )
         self._again(entry, 0.0)
 
     def _again(self, entry: Entry, not_before: float) -> None:
         """The run has no thread now, and is looked at when its time has come."""
-        entry.active, entry.holds, entry.worker, entry.not_before = False, False, None, not_before
+        entry.active = False
+        entry.holds = False
+        entry.worker = None
+        entry.not_before = not_before
         self._look_at.add(entry.id)
         self._changed.add(entry.on)
 

@@ -1,10 +1,13 @@
-"""Inputs of a build: sources, fetched once a host and verified; needed wheels; the record of them for a provenance.
+"""Inputs of a build: sources, fetched once a host and verified; needed wheels; the record of them
+for a provenance.
 
-`<cache>/<key>.tar` is a source, whatever it is compressed with; `<key>` holds the commit or hash. A cached file is
-verified again each time that it is used. Wheels that a toolkit takes something from are kept beside them.
+`<cache>/<key>.tar` is a source, whatever it is compressed with; `<key>` holds the commit or hash. A
+cached file is verified again each time that it is used. Wheels that a toolkit takes something from
+are kept beside them.
 
-Whoever runs a build knows its inputs: the journal of this machine, or the farm on a runner, whose `farm build` leaves
-`built/inputs.json` beside the wheel. A container cannot say it: the file is written after its output was taken.
+Whoever runs a build knows its inputs: the journal of this machine, or the farm on a runner, whose
+`farm build` leaves `built/inputs.json` beside the wheel. A container cannot say it: the file is
+written after its output was taken.
 """
 
 import contextlib
@@ -66,12 +69,19 @@ Line = Callable[[str], None]
 
 
 def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
-    """One tar a commit, with its submodules, and its own hash beside it; BuildFailedError: no such tag or commit."""
+    """One tar a commit, with its submodules, and its own hash beside it; BuildFailedError: no such
+    tag or commit.
+    """
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
     noted = packed.with_suffix(".sha256")
-    # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
-    if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == sha256_of(packed):
+    # The commit names the content, not the bytes of a tar: only its own hash shows that the cache
+    # is damaged.
+    if (
+        packed.exists()
+        and noted.exists()
+        and noted.read_text(encoding="ascii") == sha256_of(packed)
+    ):
         return packed
     with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
         tree = folder / "tree"
@@ -79,55 +89,71 @@ def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
         part = folder / "packed.tar"
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname="source")
-        # The hash before the file: killed between the two, they differ, and the next call clones again.
+        # The hash before the file: killed between the two, they differ, and the next call clones
+        # again.
         noted.write_text(sha256_of(part), encoding="ascii")
         retry_while_open(part.replace, packed)
     return packed
 
 
 def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
-    url, tag = str(source.url), str(source.tag)
+    url = str(source.url)
+    tag = str(source.tag)
     command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
     command += ["--shallow-submodules", "--", url, str(tree)]
     line("+ " + " ".join(command))
     # A farm has no one to type a password; what git says is read below.
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment
+        )
     except FileNotFoundError as error:
-        raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
+        raise InfrastructureError(
+            f"{url} cannot be fetched: there is no git here", hint="install git"
+        ) from error
     if result.returncode:
         tail = "\n".join(log_line(text) for text in result.stderr.splitlines()[-5:])
         if "not found in upstream" in result.stderr:
-            raise BuildFailedError(f"{url} has no tag {tag}:\n{tail}", hint="correct the tag in the recipe")
+            raise BuildFailedError(
+                f"{url} has no tag {tag}:\n{tail}", hint="correct the tag in the recipe"
+            )
         if "transport 'file' not allowed" in result.stderr:
             raise BuildFailedError(
-                f"git clone of {url} at {tag} failed: a submodule is a folder of this machine:\n{tail}",
-                hint="git takes such a submodule only if it is told to: git config --global protocol.file.allow always",
+                f"git clone of {url} at {tag} failed: a submodule is a folder of this "
+                f"machine:\n{tail}",
+                hint="git takes such a submodule only if it is told to: git config --global "
+                "protocol.file.allow always",
             )
-        raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
+        raise InfrastructureError(
+            f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?"
+        )
     command = ["git", "-C", str(tree), "rev-parse", "HEAD"]
     head = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     # A tag can be moved; the commit is what the plan means.
     if head != source.commit:
         raise BuildFailedError(
             f"{url}: tag {tag} is commit {head}, the plan says {source.commit}",
-            hint="if upstream moved the tag on purpose, change `commit` of the recipe, or the catalogue's of PyTorch",
+            hint="if upstream moved the tag on purpose, change `commit` of the recipe, or the "
+            "catalogue's of PyTorch",
         )
 
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
 MAX_PAGE = 64 << 20
-_AR, _AR_HEADER = b"!<arch>\n", 60
+_AR = b"!<arch>\n"
+_AR_HEADER = 60
 
 
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
-    """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
+    """Put the sources of a plan into the folder `dest` as `00.tar` (the tree), `01.tar`, … (its
+    parts); returns them.
 
-    `cache`: where fetched sources are kept; `mirror`: where Debian's packages are (None: where apt gets them here);
-    `line` gets what is fetched. UsageError: a folder beside the recipe is not what the plan was made from;
-    InfrastructureError: something cannot be fetched; BuildFailedError: it is not what the plan names.
+    `cache`: where fetched sources are kept; `mirror`: where Debian's packages are (None: where apt
+    gets them here); `line` gets what is fetched. UsageError: a folder beside the recipe is not what
+    the plan was made from; InfrastructureError: something cannot be fetched; BuildFailedError: it
+    is not what the plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True, exist_ok=True)
@@ -147,11 +173,20 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
 
 
 def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> list[Path]:
-    """Fetch into the cache what a build of the plan needs from elsewhere, in time: a wrong hash is said in seconds."""
+    """Fetch into the cache what a build of the plan needs from elsewhere, in time: a wrong hash is
+    said in seconds.
+    """
     cache.mkdir(parents=True, exist_ok=True)
-    own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
+    if plan.source.kind == "path":
+        own = []
+    else:
+        own = [fetch(plan.source, cache, mirror=mirror, line=line)]
     parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
-    return [*own, *parts, *(fetch(wheel, cache, mirror=None, line=line) for wheel in plan.build_requires)]
+    return [
+        *own,
+        *parts,
+        *(fetch(wheel, cache, mirror=None, line=line) for wheel in plan.build_requires),
+    ]
 
 
 def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
@@ -160,10 +195,16 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
     except (InfrastructureError, BuildFailedError) as error:
         # Two parts for two base images may share a folder; their files differ.
         parts = recipe(plan.recipe).parts
-        listed = [(each.into, getattr(each.source, "file", None), each.alternatives) for each in parts]
-        instead = next((text for into, file, text in listed if (into, file) == (part.into, part.source.file)), None)
+        listed = [
+            (each.into, getattr(each.source, "file", None), each.alternatives) for each in parts
+        ]
+        instead = next(
+            (text for into, file, text in listed if (into, file) == (part.into, part.source.file)),
+            None,
+        )
         raise type(error)(
-            f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
+            f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: "
+            f"{error}",
             hint=f"{error.hint}; instead of it: {instead}" if instead else error.hint,
         ) from error
 
@@ -180,7 +221,10 @@ def _place(found: Path, target: Path, part: PartPlan | None) -> None:
             shutil.copyfile(found, target)
         return
     # A low level: libraries of 400 MB to link with are packed in each build.
-    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT, preset=1) as chosen:
+    with (
+        outputs.writing(target),
+        tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT, preset=1) as chosen,
+    ):
         left = set(part.members)
         for name, size, stream in _files(found):
             member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
@@ -208,15 +252,24 @@ def _from_zip(archive: Path, target: Path) -> None:
             for info in packed.infolist():
                 if not info.is_dir():
                     _add(tree, packed, info)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         raise BuildFailedError(f"{archive} cannot be unpacked: {error}", hint=_CHECK) from error
 
 
 def _add(tree: tarfile.TarFile, packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-    mode, member = info.external_attr >> 16, tarfile.TarInfo(info.filename)  # of a zip that was made on Unix
+    mode = info.external_attr >> 16
+    member = tarfile.TarInfo(info.filename)  # of a zip that was made on Unix
     with packed.open(info) as content:
         if stat.S_ISLNK(mode):
-            member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(content.read())
+            member.type = tarfile.SYMTYPE
+            member.linkname = os.fsdecode(content.read())
             tree.addfile(_plain(member, 0, 0o777))
         else:
             tree.addfile(_plain(member, info.file_size, mode & 0o755 | 0o644), content)
@@ -232,7 +285,9 @@ def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                         yield info.filename, info.file_size, content
         return
     with contextlib.ExitStack() as opened:
-        packed = opened.enter_context(_package_content(archive) if archive.suffix == ".deb" else archive.open("rb"))
+        packed = opened.enter_context(
+            _package_content(archive) if archive.suffix == ".deb" else archive.open("rb")
+        )
         tar = opened.enter_context(tarfile.open(fileobj=packed))
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
@@ -252,7 +307,11 @@ def _package_content(package: Path) -> IO[bytes]:
 
 
 def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:
-    info.size, info.mode, info.mtime, info.uname, info.gname = size, mode, EPOCH, "root", "root"
+    info.size = size
+    info.mode = mode
+    info.mtime = EPOCH
+    info.uname = "root"
+    info.gname = "root"
     return info
 
 
@@ -265,10 +324,13 @@ def _pack(folder: Path, target: Path, line: Line) -> None:
         for path in tree.files:
             info = _named(path, folder)
             with path.open("rb") as stream:
-                archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
+                archive.addfile(
+                    _plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream
+                )
         for path, end in tree.links.items():
             info = _named(path, folder)
-            info.type, info.linkname = tarfile.SYMTYPE, end
+            info.type = tarfile.SYMTYPE
+            info.linkname = end
             archive.addfile(_plain(info, 0, 0o777))
 
 
@@ -277,7 +339,9 @@ def _named(path: Path, folder: Path) -> tarfile.TarInfo:
 
 
 def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
-    """The file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
+    """The file of a source in the cache, fetched when it is not there; see `gather` for what it
+    raises.
+    """
     if source.kind == "git":
         return packed_clone(source, cache, line)
     assert source.sha256 is not None
@@ -296,14 +360,20 @@ def _address(source: SourcePlan, mirror: str | None) -> str:
         return str(source.url)
     if source.kind.startswith("debian-"):
         name = str(source.package)
-        initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
+        if name.startswith("lib"):
+            initial = name[:4]
+        else:
+            initial = name[0]
         return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
     return index_address(str(source.package), str(source.file), source.url)
 
 
 def apt_mirror() -> str:
-    """Where apt gets Debian's packages on this machine; InfrastructureError: there is no such mirror over HTTP."""
-    # apt itself says what its lists of sources come to, in whichever of their two formats they are written.
+    """Where apt gets Debian's packages on this machine; InfrastructureError: there is no such
+    mirror over HTTP.
+    """
+    # apt itself says what its lists of sources come to, in whichever of their two formats they are
+    # written.
     command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
     try:
         text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -313,11 +383,15 @@ def apt_mirror() -> str:
         site, _, origin = word.partition(" ")
         if origin == "Debian" and site.startswith("http"):
             return site
-    raise InfrastructureError("no mirror of Debian is known here", hint="name one: debian_mirror in ci/farm.yaml")
+    raise InfrastructureError(
+        "no mirror of Debian is known here", hint="name one: debian_mirror in ci/farm.yaml"
+    )
 
 
 def index_address(package: str, file: str, index: str | None = None) -> str:
-    """Where an index (None: the one that pip is set to) has a file; BuildFailedError: it has no such file."""
+    """Where an index (None: the one that pip is set to) has a file; BuildFailedError: it has no
+    such file.
+    """
     page, addresses = _index_page(package, index)
     plain = [address.partition("#")[0] for address, _ in addresses]
     by_name = {unquote(address.rpartition("/")[2]): address for address in plain}
@@ -331,12 +405,16 @@ def index_address(package: str, file: str, index: str | None = None) -> str:
 
 
 def index_files(package: str, python: str) -> dict[str, str]:
-    """The files of a project for a Python (`3.11`) on the index that pip is set to, with their sha256 or nothing."""
+    """The files of a project for a Python (`3.11`) on the index that pip is set to, with their
+    sha256 or nothing.
+    """
     found = {}
     for address, wanted in _index_page(package)[1]:
         with contextlib.suppress(InvalidSpecifier):
             if SpecifierSet(wanted).contains(python):
-                found[unquote(address.partition("#")[0].rpartition("/")[2])] = address.partition("#sha256=")[2]
+                found[unquote(address.partition("#")[0].rpartition("/")[2])] = address.partition(
+                    "#sha256="
+                )[2]
     return found
 
 
@@ -346,7 +424,10 @@ def _index_page(package: str, index: str | None = None) -> tuple[str, list[tuple
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
     pythons = re.compile(r'data-requires-python="([^"]*)"')
     return page, [
-        (urljoin(page, unescape(match[1])), unescape(found[1]) if (found := pythons.search(match[0])) else "")
+        (
+            urljoin(page, unescape(match[1])),
+            unescape(found[1]) if (found := pythons.search(match[0])) else "",
+        )
         for match in re.finditer(r'<a\b[^>]*?href="([^"]+)"[^>]*>', text)
     ]
 
@@ -355,14 +436,18 @@ def pip_index() -> str:
     """Pip's index: its setting, else its default, which only pip itself knows."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     settings = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    set_to: dict[str, str] = dict(re.findall(r"^(global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE))
+    set_to: dict[str, str] = dict(
+        re.findall(r"^(global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE)
+    )
     if set_to:
         # The environment counts most, and pip before 25 prints it first.
         return set_to.get(":env:") or list(set_to.values())[-1]
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise InfrastructureError("pip's index is not known: there is no pip here", hint="set PIP_INDEX_URL")
+        raise InfrastructureError(
+            "pip's index is not known: there is no pip here", hint="set PIP_INDEX_URL"
+        )
     return done.stdout.strip()
 
 
@@ -374,7 +459,9 @@ def _get(address: str, limit: int) -> bytes:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and file.parents[1].is_dir():
                 raise BuildFailedError(f"{file} is not there", hint=_CORRECT) from error
-            raise InfrastructureError(f"{file}: {error.strerror}", hint="is the index there?") from error
+            raise InfrastructureError(
+                f"{file}: {error.strerror}", hint="is the index there?"
+            ) from error
     try:
         with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:
             answer.raise_for_status()
@@ -393,18 +480,23 @@ _CORRECT = "correct the name or the version in the recipe, or name a mirror that
 
 
 def _not_fetched(address: str, error: requests.exceptions.RequestException) -> FarmError:
-    """The error for a file that did not come: the recipe names an absent one, or something is in the way."""
+    """The error for a file that did not come: the recipe names an absent one, or something is in
+    the way.
+    """
     code = None if error.response is None else error.response.status_code
     if code in (404, 410):
         return BuildFailedError(f"{address} is not there: the server answers {code}", hint=_CORRECT)
-    return InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?")
+    return InfrastructureError(
+        f"{address} cannot be fetched: {error}", hint="is the host reachable?"
+    )
 
 
 def _download(address: str, path: Path, sha256: str, line: Line) -> None:
     """Download to `path`, which appears only when its hash is right."""
     # A name of its own: two builds may fetch the same file at the same time.
     part = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
-    total, size = hashlib.sha256(), 0
+    total = hashlib.sha256()
+    size = 0
     try:
         if address.startswith("file://"):
             try:
@@ -427,12 +519,15 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
                         raise InfrastructureError(f"{address}: larger than {MAX_ARCHIVE >> 30} GiB")
                     total.update(piece)
                     stream.write(piece)
-                    pulse.passing(f"  {megabytes(size, int(length) if length.isdecimal() else None)}")
+                    pulse.passing(
+                        f"  {megabytes(size, int(length) if length.isdecimal() else None)}"
+                    )
             found = total.hexdigest()
         if found != sha256:
             raise BuildFailedError(
                 f"{address} has sha256 {found}, the recipe says {sha256}",
-                hint="the file was changed on the way or at its origin: compare it before you change the recipe",
+                hint="the file was changed on the way or at its origin: compare it before you "
+                "change the recipe",
             )
         retry_while_open(part.replace, path)
     except requests.exceptions.RequestException as error:
@@ -465,7 +560,9 @@ class Makers:
 
     def of(self, needs: Iterable[str], variant: str, platform: str) -> frozenset[str]:
         """The ids of the runs that make the needs (`torch==2.0.1+…`) of a plan."""
-        return frozenset(run for need in needs for run in self._runs.get((need, variant, platform), ()))
+        return frozenset(
+            run for need in needs for run in self._runs.get((need, variant, platform), ())
+        )
 
 
 def is_being_built(journal: Journal, plan: Plan) -> bool:
@@ -479,7 +576,9 @@ def is_being_built(journal: Journal, plan: Plan) -> bool:
 
 
 def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
-    """The wheel of each of the plan's needs in the index; UsageError: one is missing; its hint builds it."""
+    """The wheel of each of the plan's needs in the index; UsageError: one is missing; its hint
+    builds it.
+    """
     if not plan.needs:
         return {}  # most builds: the index is not even opened
     store = open_store(workspace.index_url)
@@ -487,8 +586,11 @@ def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
 
 
 def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:
-    """Each of the plan's needs; and where the index has no such wheel, what it costs and the command that builds it."""
-    store, found = open_store(index_url), list[tuple[str, str | None]]()
+    """Each of the plan's needs; and where the index has no such wheel, what it costs and the
+    command that builds it.
+    """
+    store = open_store(index_url)
+    found = list[tuple[str, str | None]]()
     for need in map(Requirement, plan.needs):
         try:
             _find(store, plan, need, project)
@@ -496,7 +598,10 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
         except UsageError:
             package, how = _how(plan, need, project)
             hours = _recipe_of(plan, package, project).cost_for(plan.parsed_variant.sms)
-            text = f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: farm submit {how}"
+            text = (
+                f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: "
+                f"farm submit {how}"
+            )
         found.append((str(need), text))
     return found
 
@@ -509,13 +614,16 @@ def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
         if file.url is not None and file.yanked is False and _serves(file.filename, plan, need):
             return file
     raise UsageError(
-        f"{plan.package} is built against {need}, and the index has no such wheel for {plan.variant}",
+        f"{plan.package} is built against {need}, and the index has no such wheel for "
+        f"{plan.variant}",
         hint=f"build it first: farm submit {_how(plan, need, project)[1]}",
     )
 
 
 def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
-    """The recipe that makes it, and the options: by the recipe's name, from the same channel where that has it."""
+    """The recipe that makes it, and the options: by the recipe's name, from the same channel where
+    that has it.
+    """
     channel = load_matrix(project).channels.get(plan.channel)
     called = [name for name in names() if recipe(name).package == need.name]
     listed = [name for name in called if channel and name in channel.packages]
@@ -528,10 +636,15 @@ def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
 
 
 def _recipe_of(plan: Plan, package: str, project: Path) -> Recipe:
-    """The recipe of the channel that would build it: the plan's own, else the first that offers this release."""
+    """The recipe of the channel that would build it: the plan's own, else the first that offers
+    this release.
+    """
     matrix = load_matrix(project)
     for channel in [c for c in (matrix.channels.get(plan.channel), *matrix.channels.values()) if c]:
-        if package in channel.packages and plan.options.get("torch") == channel.text.options["torch"]:
+        if (
+            package in channel.packages
+            and plan.options.get("torch") == channel.text.options["torch"]
+        ):
             return recipe(channel.text.recipe_of(package))
     return recipe(package)
 
@@ -546,16 +659,20 @@ def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
 
 
 def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
-    """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the farm's own by file name.
+    """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the
+    farm's own by file name.
 
-    UsageError: one is not published; InfrastructureError: an index does not answer, or a wheel there does not match its
-    page; BuildFailedError: one of the Python index is not the one that the plan names.
+    UsageError: one is not published; InfrastructureError: an index does not answer, or a wheel
+    there does not match its page; BuildFailedError: one of the Python index is not the one that the
+    plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
     cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True, exist_ok=True)
     for wheel in plan.build_requires:
-        shutil.copyfile(fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file))
+        shutil.copyfile(
+            fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file)
+        )
     wheels = published_needs(workspace, plan)
     if not wheels:
         return {}
@@ -572,14 +689,17 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
         if digest.hexdigest() != file.hashes.sha256:
             part.unlink()
             raise InfrastructureError(
-                f"{file.filename}: the index holds other bytes than its page says", hint="farm index check says more"
+                f"{file.filename}: the index holds other bytes than its page says",
+                hint="farm index check says more",
             )
         retry_while_open(part.replace, dest / file.filename)
     return {file.filename: file.hashes.sha256 for file in wheels.values()}
 
 
 def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) -> list[Path]:
-    """Those of the plan's wheels of libraries that `wheel` requires, fetched; `[folder]` for `verify`, or nothing."""
+    """Those of the plan's wheels of libraries that `wheel` requires, fetched; `[folder]` for
+    `verify`, or nothing.
+    """
     if not plan.library_wheels:
         return []
     cache = workspace.artifacts / "sources"
@@ -604,7 +724,9 @@ def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) 
 
 @dataclass
 class Inputs:
-    """`folders`: in the job -> here; `wheels`: sha256 of the published wheels that it is built against, by name."""
+    """`folders`: in the job -> here; `wheels`: sha256 of the published wheels that it is built
+    against, by name.
+    """
 
     folders: dict[str, Path]
     wheels: dict[str, str] = field(default_factory=dict)
@@ -612,7 +734,9 @@ class Inputs:
 
 @contextlib.contextmanager
 def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> Iterator[Inputs]:
-    """The inputs of a build; its folders go at the end: sources have gigabytes, and `submit` has copied them."""
+    """The inputs of a build; its folders go at the end: sources have gigabytes, and `submit` has
+    copied them.
+    """
     system = platform(plan.platform)
     made = [folder / name for name in ("sources", "needs")]
     sources, needed = made
@@ -620,7 +744,8 @@ def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> 
     try:
         if not engine.traits.gathers:
             if not system.self_contained:
-                cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
+                cache = workspace.artifacts / "sources"
+                mirror = workspace.settings.debian_mirror
                 gather(plan, cache, sources, mirror=mirror, line=workspace.watcher.line)
                 given.folders["/farm/source"] = sources
             if plan.installs:
@@ -641,7 +766,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,300}$")]
 
 
 class BuildInputs(Model):
-    """The inputs of one build: its image, the sha256 of wheels that it was built against, the compiler cache's name."""
+    """The inputs of one build: its image, the sha256 of wheels that it was built against, the
+    compiler cache's name.
+    """
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     wheels: dict[Name, Sha256] = {}
@@ -656,4 +783,6 @@ def read_inputs(file: Path) -> BuildInputs:
             raise UsageError(f"{file}: more than {MAX_INPUTS >> 20} MiB")
         return load(file, BuildInputs)
     except (UsageError, OSError) as error:
-        raise BuildFailedError(f"the inputs that the build noted cannot be used: {error}") from error
+        raise BuildFailedError(
+            f"the inputs that the build noted cannot be used: {error}"
+        ) from error

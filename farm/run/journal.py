@@ -1,8 +1,10 @@
-"""The journal: every run, job, attempt and event, in one SQLite file (WAL) that several processes share.
+"""The journal: every run, job, attempt and event, in one SQLite file (WAL) that several processes
+share.
 
-A run is one submission, a job one node of its graph (build or smoke), an attempt one try of a job. Status (where it
-is) and result (how it ended) are kept apart. Events are appended and never changed.
-Every change writes its event in the same transaction, so a killed process leaves both or neither.
+A run is one submission, a job one node of its graph (build or smoke), an attempt one try of a job.
+Status (where it is) and result (how it ended) are kept apart. Events are appended and never
+changed. Every change writes its event in the same transaction, so a killed process leaves both or
+neither.
 """
 
 import contextlib
@@ -31,9 +33,11 @@ from farm.platforms.facts import DEFAULT
 
 @dataclass(frozen=True)
 class Process:
-    """One process for good: `start` tells two holders of a pid apart, `boot` two boots, `space` two pid namespaces.
+    """One process for good: `start` tells two holders of a pid apart, `boot` two boots, `space` two
+    pid namespaces.
 
-    Within another one (a container) the same pid is someone else. A field that this system does not tell is empty.
+    Within another one (a container) the same pid is someone else. A field that this system does not
+    tell is empty.
     """
 
     pid: int
@@ -51,7 +55,9 @@ class Process:
 
 def _boot() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="ascii").strip() if sys.platform != "win32" and path.exists() else ""
+    if sys.platform != "win32" and path.exists():
+        return path.read_text(encoding="ascii").strip()
+    return ""
 
 
 def _space() -> str:
@@ -74,14 +80,18 @@ def this_process() -> Process:
 
 
 NOBODY = Process(0, "", "", "")
-"""The owner of a run that was handed over and that no dispatcher has taken yet; it counts as dead."""
+"""The owner of a run that was handed over and that no dispatcher has taken yet; it counts as dead.
+"""
 
 
 def is_dead(process: Process) -> bool:
-    """True only if it is certain: after a reboot, or when its pid is free or someone else's, on this same machine."""
+    """True only if it is certain: after a reboot, or when its pid is free or someone else's, on
+    this same machine.
+    """
     if process == NOBODY or process.boot != _boot():
         return True
-    # In another container that pid is another process, so nothing can be said; a run that may live is never taken.
+    # In another container that pid is another process, so nothing can be said; a run that may live
+    # is never taken.
     if process.space != _space() or not process.start:
         return False
     try:
@@ -106,11 +116,15 @@ class EventKind(StrEnum):
     WAITING = "waiting"
     """`why` the scheduler has not started a run."""
     BEGUN = "begun"
-    """The dispatcher carries a run out: what it waited for before is over, though its build has no attempt yet."""
+    """The dispatcher carries a run out: what it waited for before is over, though its build has no
+    attempt yet.
+    """
     STATE = "state"
     """An attempt moved on."""
     INPUTS = "inputs"
-    """Inputs of a build beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
+    """Inputs of a build beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of
+    its machine).
+    """
     RESUMED = "resumed"
     """The wheel was taken over from an earlier `run` of the same plan."""
     STEP = "step"
@@ -119,10 +133,11 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """A request: one package for one variant; `until`: the last step; `on`: the engine; higher `priority` goes first.
+    """A request: one package for one variant; `until`: the last step; `on`: the engine; higher
+    `priority` goes first.
 
-    `detached`: the dispatcher carries it out; `retry_of`: the run whose plan it repeats; `rebuild`: also where its
-    wheel is there already.
+    `detached`: the dispatcher carries it out; `retry_of`: the run whose plan it repeats; `rebuild`:
+    also where its wheel is there already.
     """
 
     package: str = ""
@@ -141,7 +156,8 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read a request; another version of the farm may have written more fields, or fewer."""
-        known, held = {field.name for field in fields(cls)}, json.loads(text)
+        known = {field.name for field in fields(cls)}
+        held = json.loads(text)
         return cls(**{name: value for name, value in held.items() if name in known})
 
     @property
@@ -178,7 +194,9 @@ class OpenRun:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try; `handle` is the engine's, None before it was submitted; `why` explains a wait, loss or failure."""
+    """One try; `handle` is the engine's, None before it was submitted; `why` explains a wait, loss
+    or failure.
+    """
 
     id: int
     job_id: int
@@ -214,7 +232,9 @@ class Event:
 
 
 SCHEMA_VERSION = 3
-WAL_PAGES = 100  # of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the journal
+# of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the
+# journal
+WAL_PAGES = 100
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 
 _SCHEMA = (
@@ -237,7 +257,8 @@ _SCHEMA = (
         result TEXT CHECK (result IN {get_args(Result)}), why TEXT,
         CHECK (state <> 'done' OR result IS NOT NULL), CHECK (state <> 'queued' OR why IS NOT NULL))""",
     """CREATE INDEX attempts_of_job ON attempts (job_id)""",
-    # AUTOINCREMENT: SQLite never gives an id out again, also not after `forget`. Readers ask for what is above an id.
+    # AUTOINCREMENT: SQLite never gives an id out again, also not after `forget`. Readers ask for
+    # what is above an id.
     """CREATE TABLE events (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL REFERENCES runs (id),
         job_id INTEGER REFERENCES jobs (id), attempt_id INTEGER REFERENCES attempts (id),
@@ -248,11 +269,25 @@ _SCHEMA = (
 
 
 def unpacked(held: bytes) -> str:
-    """The text of a plan, which is held compressed: five hundred of tens of kilobytes each are megabytes."""
+    """The text of a plan, which is held compressed: five hundred of tens of kilobytes each are
+    megabytes.
+    """
     return zlib.decompress(held).decode()
 
 
-NETWORK = ("afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "smb3")
+NETWORK = (
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.glusterfs",
+    "fuse.sshfs",
+    "gpfs",
+    "lustre",
+    "nfs",
+    "nfs4",
+    "smb3",
+)
 """File systems on which SQLite's write-ahead log does not work."""
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
 CLAIMED_AT_ONCE = 50
@@ -260,17 +295,22 @@ MAX_DATA = 64 * 1024  # characters of JSON in one event
 
 
 def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
-    """The network file system that a path is on, such as `nfs4`; None: a local one, or the system does not say."""
+    """The network file system that a path is on, such as `nfs4`; None: a local one, or the system
+    does not say.
+    """
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    path, best, kind = path.resolve(), -1, ""
+    path = path.resolve()
+    best = -1
+    kind = ""
     for _, place, named, *_ in (line.split() for line in lines):
         # As the kernel writes a space in a path.
         folder = Path(place.replace("\\040", " "))
         if path.is_relative_to(folder) and len(folder.parts) >= best:
-            best, kind = len(folder.parts), named
+            best = len(folder.parts)
+            kind = named
     return kind if kind in NETWORK else None
 
 
@@ -285,8 +325,8 @@ def _json(value: Mapping[str, Any]) -> str:
 class Journal:
     """The open journal; a context manager, usable from several threads and beside other processes.
 
-    Everywhere InfrastructureError: the file is damaged, cannot be written, or stays locked; UsageError: an unknown id,
-    or a file of a newer schema or of another program.
+    Everywhere InfrastructureError: the file is damaged, cannot be written, or stays locked;
+    UsageError: an unknown id, or a file of a newer schema or of another program.
     """
 
     def __init__(self, path: Path) -> None:
@@ -303,14 +343,20 @@ class Journal:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        # Only to be read, as one that stays as it is: SQLite could not make its files for WAL beside it. Where these
-        # are there, someone has it open, or was killed, and SQLite reads them too.
+        # Only to be read, as one that stays as it is: SQLite could not make its files for WAL
+        # beside it. Where these are there, someone has it open, or was killed, and SQLite reads
+        # them too.
         still = self.path.exists() and not os.access(self.path.parent, os.W_OK)
         still = still and not self.path.with_name(f"{self.path.name}-wal").exists()
-        where = f"{self.path.absolute().as_uri()}?immutable=1" if still else self.path
-        # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads share the connection:
-        # `_lock` keeps them apart.
-        found = sqlite3.connect(where, uri=still, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        if still:
+            where = f"{self.path.absolute().as_uri()}?immutable=1"
+        else:
+            where = str(self.path)
+        # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads
+        # share the connection: `_lock` keeps them apart.
+        found = sqlite3.connect(
+            where, uri=still, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
         found.row_factory = sqlite3.Row
         found.create_function("unpacked", 1, unpacked, deterministic=True)
         return found
@@ -320,26 +366,37 @@ class Journal:
         try:
             version, tables = self._layout()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP):
+            if error.sqlite_errorcode not in (
+                sqlite3.SQLITE_IOERR_SHMSIZE,
+                sqlite3.SQLITE_IOERR_SHMMAP,
+            ):
                 raise
-            # On a full disk there is no room for the file by which processes share the WAL; SQLite does without it
-            # where it is alone. What is there can then be read, and `farm clean` makes room.
+            # On a full disk there is no room for the file by which processes share the WAL; SQLite
+            # does without it where it is alone. What is there can then be read, and `farm clean`
+            # makes room.
             self._db.close()
             self._db = self._connect()
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             version, tables = self._layout()
         if version == 0 and tables:
-            raise UsageError(f"{self.path}: a database, but not a journal of the farm", hint="choose another path")
+            raise UsageError(
+                f"{self.path}: a database, but not a journal of the farm",
+                hint="choose another path",
+            )
         if tables and version != SCHEMA_VERSION:
             raise UsageError(
-                f"{self.path}: of another version of the farm (schema {version}, this one knows {SCHEMA_VERSION})",
-                hint="upgrade this farm, or move the file away: wheels, logs and the index are not touched",
+                f"{self.path}: of another version of the farm (schema {version}, this one knows "
+                f"{SCHEMA_VERSION})",
+                hint="upgrade this farm, or move the file away: wheels, logs and the index are "
+                "not touched",
             )
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no committed change.
+        # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no
+        # committed change.
         self._write_ahead()
-        # Only where there is something to write: who may only read the file, or comes beside a writer, can open it.
+        # Only where there is something to write: who may only read the file, or comes beside a
+        # writer, can open it.
         if tables:
             return
         with self._writing():
@@ -356,13 +413,17 @@ class Journal:
         return int(row[0]), int(row[1])
 
     def _write_ahead(self) -> None:
-        # SQLite does not wait for others in this one statement, so two processes that open a new file can collide.
+        # SQLite does not wait for others in this one statement, so two processes that open a new
+        # file can collide.
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if (
+                    error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY
+                    or time.monotonic() > deadline
+                ):
                     raise
                 time.sleep(0.02)
             else:
@@ -391,14 +452,17 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise self._explain(error) from error
         except OSError as error:
-            raise InfrastructureError(f"{self.path}: {error.strerror}", hint="check the path and its rights") from error
+            raise InfrastructureError(
+                f"{self.path}: {error.strerror}", hint="check the path and its rights"
+            ) from error
 
     def _explain(self, error: sqlite3.DatabaseError) -> FarmError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of the number is detail
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return InfrastructureError(
                 f"{self.path}: the journal is damaged ({error})",
-                hint=f"move {self.path.name} and the files {self.path.name}-wal and -shm beside it away; "
+                hint=f"move {self.path.name} and the files {self.path.name}-wal and -shm beside "
+                "it away; "
                 "a new journal is made, and wheels, logs and the index are not touched",
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -406,11 +470,14 @@ class Journal:
                 f"{self.path}: another process has kept the journal locked for {BUSY_S:.0f} s",
                 hint="find the process that holds the file open and end it, then try again",
             )
-        return InfrastructureError(f"{self.path}: {error}", hint="check the path, its rights and the free disk space")
+        return InfrastructureError(
+            f"{self.path}: {error}", hint="check the path, its rights and the free disk space"
+        )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        # IMMEDIATE: take the write lock before reading, or what was read may be old when it is written.
+        # IMMEDIATE: take the write lock before reading, or what was read may be old when it is
+        # written.
         with self._lock, self._errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -426,13 +493,19 @@ class Journal:
             return self._db.execute(query, values).fetchall()
 
     def _append(
-        self, run_id: str, kind: str, data: Mapping[str, Any], job_id: int | None = None, attempt_id: int | None = None
+        self,
+        run_id: str,
+        kind: str,
+        data: Mapping[str, Any],
+        job_id: int | None = None,
+        attempt_id: int | None = None,
     ) -> int:
         text = _json(data)
         if len(text) > MAX_DATA:
             raise ValueError(f"event {kind}: {len(text)} characters of data, at most {MAX_DATA}")
         cursor = self._db.execute(
-            "INSERT INTO events (run_id, job_id, attempt_id, time, kind, data) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO events (run_id, job_id, attempt_id, time, kind, data) VALUES (?, ?, ?, "
+            "?, ?, ?)",
             (run_id, job_id, attempt_id, _now(), kind, text),
         )
         return int(cursor.lastrowid or 0)
@@ -440,31 +513,48 @@ class Journal:
     # --- writing
 
     def create_run(self, plan_digest: str, request: Request, plan: Mapping[str, Any]) -> Run:
-        """A new run, owned by this process, or by no one yet where it is detached; its id sorts after earlier ones."""
+        """A new run, owned by this process, or by no one yet where it is detached; its id sorts
+        after earlier ones.
+        """
         owner = NOBODY if request.detached else this_process()
         with self._writing():
             run_id = self._next_id()
             self._db.execute(
-                "INSERT INTO runs (id, created, plan_digest, request, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, _now(), plan_digest, request.to_json(), zlib.compress(_json(plan).encode()), owner.to_json()),
+                "INSERT INTO runs (id, created, plan_digest, request, plan, owner) VALUES (?, ?, "
+                "?, ?, ?, ?)",
+                (
+                    run_id,
+                    _now(),
+                    plan_digest,
+                    request.to_json(),
+                    zlib.compress(_json(plan).encode()),
+                    owner.to_json(),
+                ),
             )
             self._append(run_id, "run-created", {"plan_digest": plan_digest})
             return self._exact(run_id)
 
     def _next_id(self) -> str:
-        """`20261121-101500-ab12`: UTC, then four hex digits that start anywhere and count up within a second."""
-        # Half of the numbers are left free above the start, so that thousands of runs in one second still count up.
-        head, number = datetime.now(UTC).strftime("%Y%m%d-%H%M%S"), secrets.randbelow(0x8000)
+        """`20261121-101500-ab12`: UTC, then four hex digits that start anywhere and count up within
+        a second.
+        """
+        # Half of the numbers are left free above the start, so that thousands of runs in one second
+        # still count up.
+        head = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        number = secrets.randbelow(0x8000)
         last = self._db.execute("SELECT max(id) FROM runs").fetchone()[0]
         if last is not None and last[:15] >= head:  # the same second, or a clock that was set back
-            head, number = last[:15], int(last[16:], 16) + 1
+            head = last[:15]
+            number = int(last[16:], 16) + 1
         return f"{head}-{number:04x}"
 
     def create_job(self, run_id: str, kind: JobKind) -> Job:
         """A new node of the run's graph."""
         with self._writing():
             self._exact(run_id)
-            cursor = self._db.execute("INSERT INTO jobs (run_id, kind) VALUES (?, ?)", (run_id, kind))
+            cursor = self._db.execute(
+                "INSERT INTO jobs (run_id, kind) VALUES (?, ?)", (run_id, kind)
+            )
             job = Job(int(cursor.lastrowid or 0), run_id, kind, ())
             self._append(run_id, "job-created", {"kind": kind}, job.id)
             return job
@@ -474,11 +564,14 @@ class Journal:
         with self._writing():
             run_id = self._run_of(job_id)
             cursor = self._db.execute(
-                "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, 'queued', ?)",
+                "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, "
+                "'queued', ?)",
                 (job_id, engine, runner, "not yet submitted"),
             )
             attempt_id = int(cursor.lastrowid or 0)
-            self._append(run_id, "attempt-created", {"engine": engine, "runner": runner}, job_id, attempt_id)
+            self._append(
+                run_id, "attempt-created", {"engine": engine, "runner": runner}, job_id, attempt_id
+            )
             return self._attempt(attempt_id)
 
     def set_handle(self, attempt_id: int, handle: str) -> None:
@@ -486,10 +579,20 @@ class Journal:
         with self._writing():
             attempt = self._attempt(attempt_id)
             self._db.execute("UPDATE attempts SET handle = ? WHERE id = ?", (handle, attempt_id))
-            self._append(self._run_of(attempt.job_id), "handle", {"handle": handle}, attempt.job_id, attempt_id)
+            self._append(
+                self._run_of(attempt.job_id),
+                "handle",
+                {"handle": handle},
+                attempt.job_id,
+                attempt_id,
+            )
 
-    def set_state(self, attempt_id: int, state: State, result: Result | None = None, why: str | None = None) -> bool:
-        """Moves an attempt on; what is the same writes no event. False: it has ended, and the first end counts."""
+    def set_state(
+        self, attempt_id: int, state: State, result: Result | None = None, why: str | None = None
+    ) -> bool:
+        """Moves an attempt on; what is the same writes no event. False: it has ended, and the first
+        end counts.
+        """
         if (state == "done" and result is None) or (state not in FINAL and result is not None):
             raise ValueError(f"state {state} does not go with result {result}")
         if state == "queued" and not why:
@@ -497,7 +600,8 @@ class Journal:
         why = why[:MAX_WHY] if why else None
         with self._writing():
             old = self._attempt(attempt_id)
-            # The order of the two questions matters: the same end reported twice is no contradiction, another end is.
+            # The order of the two questions matters: the same end reported twice is no
+            # contradiction, another end is.
             if (old.state, old.result, old.why) == (state, result, why):
                 return True
             if old.state in FINAL:
@@ -507,17 +611,28 @@ class Journal:
 
     def _move(self, attempt: Attempt, state: State, result: Result | None, why: str | None) -> None:
         self._db.execute(
-            "UPDATE attempts SET state = ?, result = ?, why = ? WHERE id = ?", (state, result, why, attempt.id)
+            "UPDATE attempts SET state = ?, result = ?, why = ? WHERE id = ?",
+            (state, result, why, attempt.id),
         )
         data = {"state": state, "result": result, "why": why}
-        self._append(self._run_of(attempt.job_id), EventKind.STATE, data, attempt.job_id, attempt.id)
+        self._append(
+            self._run_of(attempt.job_id), EventKind.STATE, data, attempt.job_id, attempt.id
+        )
 
     def _attempts(self, run_id: str) -> list[Attempt]:
-        query = "SELECT a.* FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE j.run_id = ? ORDER BY a.id"
+        query = (
+            "SELECT a.* FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE j.run_id = ? "
+            "ORDER BY a.id"
+        )
         return [Attempt(**dict(row)) for row in self._rows(query, run_id)]
 
     def event(
-        self, run_id: str, kind: str, job_id: int | None = None, attempt_id: int | None = None, **data: Any
+        self,
+        run_id: str,
+        kind: str,
+        job_id: int | None = None,
+        attempt_id: int | None = None,
+        **data: Any,
     ) -> int:
         """Appends an event and returns its id; ValueError: its data is more than MAX_DATA."""
         with self._writing():
@@ -525,7 +640,9 @@ class Journal:
             return self._append(run_id, kind, data, job_id, attempt_id)
 
     def finish_run(self, run_id: str, result: Result, exit_code: int) -> bool:
-        """Ends a run, and its attempts that have no end yet; False where it has ended before: the first end counts."""
+        """Ends a run, and its attempts that have no end yet; False where it has ended before: the
+        first end counts.
+        """
         with self._writing():
             if self._exact(run_id).finished is not None:
                 return False
@@ -533,7 +650,12 @@ class Journal:
             for attempt in [each for each in self._attempts(run_id) if each.state not in FINAL]:
                 cancelled = exit_code == ExitCode.INTERRUPTED
                 why = "the run ended before this attempt's result was recorded"
-                self._move(attempt, "cancelled" if cancelled else "lost", None if cancelled else "infra", why)
+                self._move(
+                    attempt,
+                    "cancelled" if cancelled else "lost",
+                    None if cancelled else "infra",
+                    why,
+                )
             self._db.execute(
                 "UPDATE runs SET finished = ?, result = ?, exit_code = ? WHERE id = ?",
                 (_now(), result, exit_code, run_id),
@@ -542,24 +664,32 @@ class Journal:
             return True
 
     def claim(self, run_id: str) -> bool:
-        """Makes this process the run's owner; false while the recorded owner lives, or may live, and after its end."""
+        """Makes this process the run's owner; false while the recorded owner lives, or may live,
+        and after its end.
+        """
         with self._writing():
             self._exact(run_id)
             return bool(self._claim((run_id,)))
 
     def claim_all(self, run_ids: Iterable[str]) -> set[str]:
         """Claim several runs; returns those that are this process's now."""
-        ids, mine = list(run_ids), set[str]()
-        # A claim writes a run anew with its plan: of hundreds in one transaction the write-ahead log has megabytes.
+        ids = list(run_ids)
+        mine = set[str]()
+        # A claim writes a run anew with its plan: of hundreds in one transaction the write-ahead
+        # log has megabytes.
         for at in range(0, len(ids), CLAIMED_AT_ONCE):
             with self._writing():
                 mine |= self._claim(ids[at : at + CLAIMED_AT_ONCE])
         return mine
 
     def _claim(self, run_ids: Iterable[str]) -> set[str]:
-        me, dead, mine = this_process(), cache(is_dead), set()
+        me = this_process()
+        dead = cache(is_dead)
+        mine = set()
         for run_id in run_ids:
-            row = self._db.execute("SELECT owner, finished FROM runs WHERE id = ?", (run_id,)).fetchone()
+            row = self._db.execute(
+                "SELECT owner, finished FROM runs WHERE id = ?", (run_id,)
+            ).fetchone()
             # Whoever asks saw it open a moment ago; its owner may have ended it, and itself, since.
             if row["finished"] is not None:
                 continue
@@ -587,11 +717,15 @@ class Journal:
 
     def plan_digests(self) -> frozenset[str]:
         """The digests of the plans of all runs."""
-        return frozenset(row["plan_digest"] for row in self._rows("SELECT DISTINCT plan_digest FROM runs"))
+        return frozenset(
+            row["plan_digest"] for row in self._rows("SELECT DISTINCT plan_digest FROM runs")
+        )
 
     def ended(self) -> frozenset[str]:
         """The ids of the runs that have ended."""
-        return frozenset(row["id"] for row in self._rows("SELECT id FROM runs WHERE finished IS NOT NULL"))
+        return frozenset(
+            row["id"] for row in self._rows("SELECT id FROM runs WHERE finished IS NOT NULL")
+        )
 
     def handles(self) -> frozenset[str]:
         """Engines' names for the attempts of the runs that have ended."""
@@ -600,9 +734,13 @@ class Journal:
         return frozenset(row[0] for row in self._rows(query))
 
     def run(self, run_id: str) -> Run:
-        """The run of this id, or the only one whose id begins so; UsageError: there is none, or more than one."""
+        """The run of this id, or the only one whose id begins so; UsageError: there is none, or
+        more than one.
+        """
         # A range, since the index on the id serves it: `substr(id, …) = ?` would read every run.
-        found = self._rows("SELECT * FROM runs WHERE id >= ? AND id < ? LIMIT 4", run_id, run_id + "\U0010ffff")
+        found = self._rows(
+            "SELECT * FROM runs WHERE id >= ? AND id < ? LIMIT 4", run_id, run_id + "\U0010ffff"
+        )
         if len(found) == 1:
             return _run(found[0])
         if found:
@@ -612,7 +750,9 @@ class Journal:
         near = difflib.get_close_matches(run_id, known, n=3) or known[:3]
         raise UsageError(
             f"no run {run_id!r} in {self.path}",
-            hint=f"nearest: {', '.join(near)}" if near else "the journal is empty: submit something first",
+            hint=f"nearest: {', '.join(near)}"
+            if near
+            else "the journal is empty: submit something first",
         )
 
     def jobs(self, run_id: str) -> tuple[Job, ...]:
@@ -620,7 +760,10 @@ class Journal:
         run_id = self._whole_id(run_id)
         attempts = self._attempts(run_id)
         rows = self._rows("SELECT * FROM jobs WHERE run_id = ? ORDER BY id", run_id)
-        return tuple(Job(**dict(row), attempts=tuple(a for a in attempts if a.job_id == row["id"])) for row in rows)
+        return tuple(
+            Job(**dict(row), attempts=tuple(a for a in attempts if a.job_id == row["id"]))
+            for row in rows
+        )
 
     def events(self, run_id: str, since: int = 0) -> tuple[Event, ...]:
         """The events of a run with an id above `since`, in order."""
@@ -628,20 +771,32 @@ class Journal:
         rows = self._rows(query, self._whole_id(run_id), since)
         return tuple(Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows)
 
-    def unfinished(self, plan_digest: str, accept: Callable[[Run], bool] = lambda _run: True) -> Run | None:
-        """The newest accepted run of this plan that has not ended, one that can be claimed before one that cannot."""
+    def unfinished(
+        self, plan_digest: str, accept: Callable[[Run], bool] = lambda _run: True
+    ) -> Run | None:
+        """The newest accepted run of this plan that has not ended, one that can be claimed before
+        one that cannot.
+        """
         query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NULL ORDER BY id DESC"
         found = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
         me = this_process()
-        return next((run for run in found if run.owner == me or is_dead(run.owner)), found[0] if found else None)
+        return next(
+            (run for run in found if run.owner == me or is_dead(run.owner)),
+            found[0] if found else None,
+        )
 
     def of_plan(self, plan_digest: str, limit: int = 20) -> tuple[Run, ...]:
         """The newest runs of a plan that have ended, newest first."""
-        query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NOT NULL ORDER BY id DESC LIMIT ?"
+        query = (
+            "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NOT NULL ORDER BY id "
+            "DESC LIMIT ?"
+        )
         return tuple(map(_run, self._rows(query, plan_digest, limit)))
 
     def failed(self) -> tuple[Run, ...]:
-        """The runs that failed, were not cancelled, and are the newest of their plan, oldest first."""
+        """The runs that failed, were not cancelled, and are the newest of their plan, oldest
+        first.
+        """
         query = """SELECT * FROM runs r WHERE finished IS NOT NULL AND result <> 'success' AND exit_code <> ?
             AND NOT EXISTS (SELECT 1 FROM runs n WHERE n.plan_digest = r.plan_digest AND n.id > r.id) ORDER BY id"""
         return tuple(map(_run, self._rows(query, ExitCode.INTERRUPTED)))
@@ -651,9 +806,12 @@ class Journal:
         return tuple(map(_run, self._rows("SELECT * FROM runs WHERE finished IS NULL ORDER BY id")))
 
     def open_after(self, run_id: str, fields: Sequence[str]) -> tuple[OpenRun, ...]:
-        """The open runs with an id above `run_id`, in order, with those fields of their plans: whole ones are large."""
+        """The open runs with an id above `run_id`, in order, with those fields of their plans:
+        whole ones are large.
+        """
         paths = ", ".join(f"'$.{field}'" for field in fields)
-        # '$.schema' is there so that json_extract gives a list for one field too; it has no name below.
+        # '$.schema' is there so that json_extract gives a list for one field too; it has no name
+        # below.
         query = f"""SELECT id, created, plan_digest, request, json_extract(unpacked(plan), {paths}, '$.schema') AS about
             FROM runs"""  # noqa: S608 a text of ours
         rows = self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id)
@@ -676,18 +834,26 @@ class Journal:
 
     def since(self, event_id: int, kind: str) -> tuple[tuple[int, str], ...]:
         """(event id, run id) of every event of a kind above `event_id`, of all runs, in order."""
-        rows = self._rows("SELECT id, run_id FROM events WHERE id > ? AND kind = ? ORDER BY id", event_id, kind)
+        rows = self._rows(
+            "SELECT id, run_id FROM events WHERE id > ? AND kind = ? ORDER BY id", event_id, kind
+        )
         return tuple((row[0], row[1]) for row in rows)
 
     def happened(self, run_id: str, kind: str, *, first: bool = False) -> Event | None:
         """The newest event of a kind in a run, or the first one; None where there is none."""
         query = "SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id"
         rows = self._rows(f"{query} LIMIT 1" if first else f"{query} DESC LIMIT 1", run_id, kind)
-        return Event(**{**dict(rows[0]), "data": json.loads(rows[0]["data"])}) if rows else None
+        if rows:
+            return Event(**{**dict(rows[0]), "data": json.loads(rows[0]["data"])})
+        return None
 
     def _whole_id(self, run_id: str) -> str:
-        """A run's id from its beginning; one that is whole costs a look into the index, and no plan is read."""
-        return run_id if self._rows("SELECT 1 FROM runs WHERE id = ?", run_id) else self.run(run_id).id
+        """A run's id from its beginning; one that is whole costs a look into the index, and no plan
+        is read.
+        """
+        if self._rows("SELECT 1 FROM runs WHERE id = ?", run_id):
+            return run_id
+        return self.run(run_id).id
 
     def _exact(self, run_id: str) -> Run:
         row = self._db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
@@ -711,7 +877,13 @@ class Journal:
 def _run(row: sqlite3.Row) -> Run:
     fields = dict(row)
     fields["owner"] = Process.from_json(fields["owner"])
-    return Run(**{**fields, "request": Request.from_json(row["request"]), "plan": json.loads(unpacked(row["plan"]))})
+    return Run(
+        **{
+            **fields,
+            "request": Request.from_json(row["request"]),
+            "plan": json.loads(unpacked(row["plan"])),
+        }
+    )
 
 
 class Phase(StrEnum):
@@ -744,12 +916,16 @@ class Reason(StrEnum):
     ENGINE = "waiting for the engine"
     ERROR = "it failed"
     CANCELLED = "cancelled by `farm cancel`"
-    INTERRUPTED = "interrupted (Ctrl-C, SIGTERM or a closed terminal): the same `farm submit` starts it again"
+    INTERRUPTED = (
+        "interrupted (Ctrl-C, SIGTERM or a closed terminal): the same `farm submit` starts it again"
+    )
 
 
 @dataclass(frozen=True)
 class RunState:
-    """`attempts`: all, oldest first; `build`: the newest of it; `detail`: words of scheduler, engine or error."""
+    """`attempts`: all, oldest first; `build`: the newest of it; `detail`: words of scheduler,
+    engine or error.
+    """
 
     phase: Phase
     reason: Reason | None = None
@@ -769,7 +945,9 @@ class RunState:
 
     @property
     def text(self) -> str | None:
-        """One sentence that explains a wait or a failure; None where there is nothing to explain."""
+        """One sentence that explains a wait or a failure; None where there is nothing to
+        explain.
+        """
         return self.detail or (str(self.reason) if self.reason else None)
 
 
@@ -778,10 +956,16 @@ def state_of(journal: Journal, run: Run) -> RunState:
     jobs = journal.jobs(run.id)
     attempts = tuple(attempt for job in jobs for attempt in job.attempts)
     builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
-    state = _open(journal, run, attempts) if run.finished is None else _ended(journal, run)
-    # The owner's death overrules the last state that it wrote, which may be a `running` of last week.
+    if run.finished is None:
+        state = _open(journal, run, attempts)
+    else:
+        state = _ended(journal, run)
+    # The owner's death overrules the last state that it wrote, which may be a `running` of last
+    # week.
     if run.finished is None and run.owner != NOBODY and is_dead(run.owner):
-        state = RunState(state.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
+        state = RunState(
+            state.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD
+        )
     return replace(state, attempts=attempts, build=builds[-1] if builds else None)
 
 
@@ -793,18 +977,27 @@ def _ended(journal: Journal, run: Run) -> RunState:
     reason: Reason | None = Reason.ERROR if error else None
     if run.exit_code == ExitCode.INTERRUPTED:
         phase = Phase.CANCELLED
-        reason = Reason.CANCELLED if journal.happened(run.id, EventKind.CANCEL) else Reason.INTERRUPTED
+        if journal.happened(run.id, EventKind.CANCEL):
+            reason = Reason.CANCELLED
+        else:
+            reason = Reason.INTERRUPTED
     return RunState(phase, reason, str(error.data["text"]) if error else None)
 
 
 def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
-    # The attempt comes first: a reason of the scheduler from before its start explains nothing any more.
-    last = attempts[-1] if attempts else None
+    # The attempt comes first: a reason of the scheduler from before its start explains nothing any
+    # more.
+    if attempts:
+        last = attempts[-1]
+    else:
+        last = None
     if last is not None and last.state not in FINAL:
         return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why)
-    waits, moved = journal.happened(run.id, EventKind.WAITING), journal.happened(run.id, EventKind.STATE)
+    waits = journal.happened(run.id, EventKind.WAITING)
+    moved = journal.happened(run.id, EventKind.STATE)
     if last is not None and last.state == "done":
-        # What the scheduler gave as a reason before the build is over; after it, it is why a later step is tried again.
+        # What the scheduler gave as a reason before the build is over; after it, it is why a later
+        # step is tried again.
         if waits is not None and moved is not None and waits.id > moved.id:
             return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]))
         return RunState(Phase.FINISHING, Reason.AFTER_BUILD)
@@ -813,7 +1006,9 @@ def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState
         return RunState(Phase.QUEUED, Reason.PREPARING)  # sources and image, which may take long
     if waits is not None:
         return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
-    return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING)
+    return RunState(
+        Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING
+    )
 
 
 EVERY_S = 10.0  # a build notes its progress at most this often
@@ -833,21 +1028,34 @@ class Progress:
         text = f"{self.done}/{self.total} steps"
         if self.rate is None:
             return text
-        left = "" if self.minutes_left is None else f", about {self.minutes_left:.0f} min left"
+        if self.minutes_left is None:
+            left = ""
+        else:
+            left = f", about {self.minutes_left:.0f} min left"
         return f"{text}, {self.rate:.1f} a minute{left}"
 
 
 def progress(events: Iterable[Event]) -> Progress | None:
-    """The progress of the newest attempt that noted any; a total that changes begins a new count."""
+    """The progress of the newest attempt that noted any; a total that changes begins a new
+    count.
+    """
     noted = [event for event in events if event.kind == EventKind.PROGRESS]
     if not noted:
         return None
     last = noted[-1]
     total = int(last.data["total"])
-    same = [e for e in noted if e.attempt_id == last.attempt_id and e.data["total"] == total][-WINDOW:]
-    seconds = (datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)).total_seconds()
+    same = [e for e in noted if e.attempt_id == last.attempt_id and e.data["total"] == total][
+        -WINDOW:
+    ]
+    seconds = (
+        datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)
+    ).total_seconds()
     steps = int(last.data["done"]) - int(same[0].data["done"])
-    # No rate from two events of one moment, from a clock that was set back, or where nothing went on.
-    rate = steps / seconds * 60 if seconds > 0 and steps > 0 else None
+    # No rate from two events of one moment, from a clock that was set back, or where nothing went
+    # on.
+    if seconds > 0 and steps > 0:
+        rate = steps / seconds * 60
+    else:
+        rate = None
     left = (total - int(last.data["done"])) / rate if rate else None
     return Progress(int(last.data["done"]), total, rate, left)

@@ -1,6 +1,8 @@
-"""The queue: which waiting task starts on which runner; by priority, then age, on a runner that can do it and is free.
+"""The queue: which waiting task starts on which runner; by priority, then age, on a runner that can
+do it and is free.
 
-Pure values. Where many machines differ in speed, an existing scheduler places the jobs: Swarm, Slurm, GitHub.
+Pure values. Where many machines differ in speed, an existing scheduler places the jobs: Swarm,
+Slurm, GitHub.
 """
 
 from collections import Counter
@@ -42,8 +44,8 @@ class Task:
 class Worker:
     """One runner: what it can do and how much at a time.
 
-    `emulates`: it takes what is for another machine too, where no runner of that is online; `busy`: what it does for
-    somebody else, in words: it takes nothing meanwhile.
+    `emulates`: it takes what is for another machine too, where no runner of that is online; `busy`:
+    what it does for somebody else, in words: it takes nothing meanwhile.
     """
 
     name: str
@@ -67,7 +69,9 @@ def fits(needs: Needs, worker: Worker) -> tuple[str, ...]:
     if missing := sorted(needs.labels - worker.labels):
         found.append(f"it has no label {', '.join(missing)}")
     if needs.memory > worker.memory:
-        found.append(f"it has {worker.memory / 1e9:.1f} GB of memory, {needs.memory / 1e9:.1f} are needed")
+        found.append(
+            f"it has {worker.memory / 1e9:.1f} GB of memory, {needs.memory / 1e9:.1f} are needed"
+        )
     if worker.name in needs.excluded:
         found.append("it lost this job before")
     return tuple(found)
@@ -82,7 +86,9 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """`placed` start now; `waiting` says why of every other task; `refused` wait for nothing any more."""
+    """`placed` start now; `waiting` says why of every other task; `refused` wait for nothing any
+    more.
+    """
 
     placed: tuple[Placement, ...]
     waiting: Mapping[str, str]
@@ -105,12 +111,16 @@ class Queue:
         done: Collection[str] = (),
         failed: Collection[str] = (),
     ) -> Decision:
-        """The tasks that start now, and a reason for each that does not, the same while it waits for the same.
+        """The tasks that start now, and a reason for each that does not, the same while it waits
+        for the same.
 
-        `now` is of a clock that only goes forward; `workers`: online or not; `running`: the runner of each job under
-        way; `done` and `failed`: tasks that others come after, which succeeded or never will.
+        `now` is of a clock that only goes forward; `workers`: online or not; `running`: the runner
+        of each job under way; `done` and `failed`: tasks that others come after, which succeeded or
+        never will.
         """
-        ended, never, used = set(done), set(failed), Counter(running)
+        ended = set(done)
+        never = set(failed)
+        used = Counter(running)
         able: dict[Needs, list[Worker]] = {}
         why: dict[Needs, str] = {}
         placed: list[Placement] = []
@@ -121,15 +131,23 @@ class Queue:
                 if lost := sorted(task.after & never):
                     refused[task.id] = f"{lost[0]}, which it needs, did not succeed"
                 else:
-                    waiting[task.id] = f"it comes after {', '.join(sorted(task.after - ended)[:NAMED])}"
+                    waiting[task.id] = (
+                        f"it comes after {', '.join(sorted(task.after - ended)[:NAMED])}"
+                    )
                 continue
             needs = task.needs
             if needs not in able:
-                fitting = [worker for worker in workers if worker.online and not fits(needs, worker)]
+                fitting = [
+                    worker for worker in workers if worker.online and not fits(needs, worker)
+                ]
                 # Rather after another build on a machine of its kind than emulated at once.
-                fitting = [worker for worker in fitting if worker.machine == needs.machine] or fitting
+                fitting = [
+                    worker for worker in fitting if worker.machine == needs.machine
+                ] or fitting
                 able[needs] = [worker for worker in fitting if worker.slots and not worker.busy]
-                names = ", ".join(w.name + (f" ({w.busy})" if w.busy else "") for w in fitting[:NAMED])
+                names = ", ".join(
+                    w.name + (f" ({w.busy})" if w.busy else "") for w in fitting[:NAMED]
+                )
                 why[needs] = f"every runner that fits is busy: {names}" if fitting else ""
             if not why[needs]:
                 # No runner that is online can take it: it waits for one for a while.
@@ -157,6 +175,9 @@ def _why_none(needs: Needs, workers: Collection[Worker]) -> str:
         return "there is no runner at all"
     able = [worker for worker in workers if not fits(needs, worker)]
     if able:
-        return f"no runner that fits is online ({', '.join(sorted(worker.name for worker in able)[:NAMED])} would)"
+        return (
+            "no runner that fits is online "
+            f"({', '.join(sorted(worker.name for worker in able)[:NAMED])} would)"
+        )
     nearest = min(workers, key=lambda worker: (len(fits(needs, worker)), worker.name))
     return f"no runner fits; the nearest, {nearest.name}: {'; '.join(fits(needs, nearest))}"

@@ -1,7 +1,8 @@
 """The main job: from a plan to a smoke-tested wheel in the index, every step in the journal.
 
-A run whose controller was killed is found again by its plan: the container that still builds, or the wheel that
-was collected, is resumed; the short steps after it are done again, since each is idempotent.
+A run whose controller was killed is found again by its plan: the container that still builds, or
+the wheel that was collected, is resumed; the short steps after it are done again, since each is
+idempotent.
 """
 
 import contextlib
@@ -15,7 +16,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError, of_system
+from farm.base.errors import (
+    ExitCode,
+    FarmError,
+    InfrastructureError,
+    NoRunnerError,
+    UsageError,
+    of_system,
+)
 from farm.base.interrupts import OutputClosed, held
 from farm.base.yamlfile import first_fault
 from farm.engines.base import FINAL
@@ -42,9 +50,10 @@ def submit(
 ) -> Outcomes:
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
-    `pieces`: of the wheel, where a bundle's `run` built it on another machine; `rebuild`: also where the wheel is
-    there. A FarmError's class says which step failed; UsageError: a wheel that the build needs is not published.
-    KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
+    `pieces`: of the wheel, where a bundle's `run` built it on another machine; `rebuild`: also
+    where the wheel is there. A FarmError's class says which step failed; UsageError: a wheel that
+    the build needs is not published. KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the
+    container was removed.
     """
     # All before the run is written down: what cannot work leaves no run behind.
     request = request_for(plan, until=until, on=on, rebuild=rebuild)
@@ -71,12 +80,18 @@ def submit(
             if found is None:
                 raise
             note_error(journal, run.id, found)
-            if not under_way(journal, run.id):  # else the next submit follows the build, which goes on
+            if not under_way(
+                journal, run.id
+            ):  # else the next submit follows the build, which goes on
                 finish(journal, run.id, found)
             raise found from error
         except KeyboardInterrupt as error:
-            left = under_way(journal, run.id)  # a build of an earlier controller, which is not followed yet
-            if not (left and isinstance(error, OutputClosed)):  # it goes on, and the same command follows it
+            left = under_way(
+                journal, run.id
+            )  # a build of an earlier controller, which is not followed yet
+            if not (
+                left and isinstance(error, OutputClosed)
+            ):  # it goes on, and the same command follows it
                 with held():
                     _stop(workspace, journal, run)
                 journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
@@ -89,7 +104,9 @@ def submit(
 
 
 def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request) -> Run:
-    """A new run; the wheel of an earlier one of the same plan that did not come to its end is taken over."""
+    """A new run; the wheel of an earlier one of the same plan that did not come to its end is taken
+    over.
+    """
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
     if not request.detached:  # else the dispatcher does it, who may have the run already
         mainjob.take_over(workspace, journal, run.id, plan.digest)
@@ -115,14 +132,19 @@ def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:
     """Ends a run that failed."""
     # A cancelled run counts as infrastructure too: nothing is said about the build.
-    infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == ExitCode.INTERRUPTED
+    infra = (
+        isinstance(error, InfrastructureError | NoRunnerError)
+        or error.exit_code == ExitCode.INTERRUPTED
+    )
     result: Result = "infra" if infra else "failure"
     journal.finish_run(run_id, result, error.exit_code)
 
 
 def under_way(journal: Journal, run_id: str) -> list[Attempt]:
     """The attempts of a run that an engine has and that have not ended."""
-    return [a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL]
+    return [
+        a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL
+    ]
 
 
 def take_up(journal: Journal, plan: Plan) -> Run | None:
@@ -136,7 +158,9 @@ def take_up(journal: Journal, plan: Plan) -> Run | None:
 def plan_of(run: Run) -> Plan:
     """The plan of a run; UsageError: it was made by another version of the farm."""
     try:
-        return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
+        return Plan.model_validate(
+            {key: value for key, value in run.plan.items() if key != "digest"}
+        )
     except ValidationError as error:
         raise UsageError(
             f"the plan of run {run.id} is of another version of the farm: {first_fault(error)}",
@@ -147,8 +171,9 @@ def plan_of(run: Run) -> Plan:
 def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
     """Runs in the journal for the dispatcher to carry out: all of them, or none.
 
-    UsageError: there is no such engine, or a needed wheel is not published and no run makes it; NoRunnerError: the
-    engine cannot carry one out; PublishRefusedError: the name of a wheel is taken.
+    UsageError: there is no such engine, or a needed wheel is not published and no run makes it;
+    NoRunnerError: the engine cannot carry one out; PublishRefusedError: the name of a wheel is
+    taken.
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
@@ -156,7 +181,11 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
             release.check_index(workspace, wanted[0][1])
-        made = {f"{plan.package}=={plan.version} {plan.variant}" for plan, request in wanted if request.publishes}
+        made = {
+            f"{plan.package}=={plan.version} {plan.variant}"
+            for plan, request in wanted
+            if request.publishes
+        }
         for plan, request in wanted:
             release.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
@@ -164,7 +193,10 @@ def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]
                 inputs.published_needs(workspace, plan)
         # Those that others need come first: a run finds the makers among the runs before it.
         first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
-        return [create(workspace, journal, plan, replace(request, detached=True)) for plan, request in first]
+        return [
+            create(workspace, journal, plan, replace(request, detached=True))
+            for plan, request in first
+        ]
 
 
 def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
@@ -174,7 +206,8 @@ def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
         for run in runs:
             if run.finished is not None:
                 raise UsageError(f"run {run.id} has ended: {run.result}")
-        # The requests first, all of them: a controller that is just submitting reads it after it has a handle.
+        # The requests first, all of them: a controller that is just submitting reads it after it
+        # has a handle.
         for run in runs:
             journal.event(run.id, EventKind.CANCEL)
         for run in runs:
@@ -211,9 +244,10 @@ def _wait_for_end(journal: Journal, run: Run) -> Run:
         elif time.monotonic() > deadline:
             state = state_of(journal, run)
             raise InfrastructureError(
-                f"run {run.id} has not ended within {CANCEL_S:.0f} s of the request; it is {state.phase}"
-                + (f": {state.text}" if state.text else ""),
-                hint=f"the request is kept: process {run.owner.pid} ends the run after the step that it is at; "
+                f"run {run.id} has not ended within {CANCEL_S:.0f} s of the request; it is "
+                f"{state.phase}" + (f": {state.text}" if state.text else ""),
+                hint=f"the request is kept: process {run.owner.pid} ends the run after the step "
+                "that it is at; "
                 "where that process hangs, end it and cancel again",
             )
         time.sleep(0.2)

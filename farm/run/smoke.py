@@ -1,4 +1,6 @@
-"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated CPU."""
+"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an
+emulated CPU.
+"""
 
 import hashlib
 import shutil
@@ -50,7 +52,9 @@ from farm.wheel.metadata import parse_wheel_name
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A place for the probe: a job of an engine, in an image, `foreign` where this machine cannot run the wheel."""
+    """A place for the probe: a job of an engine, in an image, `foreign` where this machine cannot
+    run the wheel.
+    """
 
     engine: Engine
     image: str
@@ -62,10 +66,10 @@ class Elsewhere:
 class SmokeOptions:
     """The options of a smoke test beside the plan.
 
-    `wheel`: its file, where it is at hand: its device code goes into the report; else `filenames`: what the index
-    offers of the version; `gpu`: the GPU part must run; `keep`: the reports go into the index, which is the project's
-    own; `passed`: names of variables that the test gets, such as CUDA_VISIBLE_DEVICES; `elsewhere`: where the probe
-    runs (None: here).
+    `wheel`: its file, where it is at hand: its device code goes into the report; else `filenames`:
+    what the index offers of the version; `gpu`: the GPU part must run; `keep`: the reports go into
+    the index, which is the project's own; `passed`: names of variables that the test gets, such as
+    CUDA_VISIBLE_DEVICES; `elsewhere`: where the probe runs (None: here).
     """
 
     wheel: Path | None = None
@@ -87,7 +91,8 @@ def smoke(
 ) -> list[str]:
     """Install from the index into a fresh environment and run the probe; what failed, in words."""
     options = options or SmokeOptions()
-    watcher, elsewhere = workspace.watcher, options.elsewhere
+    watcher = workspace.watcher
+    elsewhere = options.elsewhere
     with outcomes.timed("install", watcher) as step:
         place = _install(workspace, plan, folder, step, requirement, source, options)
     if place is None:
@@ -101,7 +106,8 @@ def smoke(
     for name, emulate in tests:
         with outcomes.timed(name, watcher) as step:
             if name != "smoke" and emulate is None:
-                step.outcome, step.result = "not run", str(model.reason)
+                step.outcome = "not run"
+                step.result = str(model.reason)
                 continue
             if elsewhere and (elsewhere.foreign or emulate is None):
                 report = probe_job(workspace, plan, elsewhere, place, expect, outcomes.run, emulate)
@@ -117,7 +123,10 @@ def smoke(
                 )
             report = with_device_code(report, options.wheel)
             # Names tell the CPUs apart.
-            name_of = f"smoke-{emulate}.json" if emulate else "smoke.json"
+            if emulate:
+                name_of = f"smoke-{emulate}.json"
+            else:
+                name_of = "smoke.json"
             (folder / name_of).write_text(report.to_json(), encoding="utf-8")
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
@@ -127,10 +136,16 @@ def smoke(
                 step.outcome = "not run"
             if report.outcome == "failed":
                 step.outcome = "failed"
-                causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
+                causes = "".join(
+                    f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes
+                )
                 failed.append(f"{name} failed: {report.reason}{causes}")
     # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
-    if options.keep and not failed and any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps):
+    if (
+        options.keep
+        and not failed
+        and any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps)
+    ):
         mark = passed_mark(workspace, plan)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -151,13 +166,17 @@ def _install(
     source: tuple[str, ...],
     options: SmokeOptions,
 ) -> Path | None:
-    """The interpreter of a fresh environment, or a folder of packages for another machine; None: neither can be had."""
-    python, target = find_python(plan.parsed_variant.python), None
+    """The interpreter of a fresh environment, or a folder of packages for another machine; None:
+    neither can be had.
+    """
+    python = find_python(plan.parsed_variant.python)
+    target = None
     # A fresh one: installers keep what is there of the same version.
     place = folder / "env"
     if options.elsewhere and options.elsewhere.foreign:
         assert plan.base  # it is a container of this base
-        glibc, python = catalog.debian_releases()[plan.base].glibc, Path(sys.executable)
+        glibc = catalog.debian_releases()[plan.base].glibc
+        python = Path(sys.executable)
         target = Target(place, plan.parsed_variant.python, plan.machine, glibc)
         shutil.rmtree(place, ignore_errors=True)
     else:
@@ -165,27 +184,41 @@ def _install(
         if python is None or missing:
             # Not run is no failure: it says nothing about the wheel.
             version = plan.parsed_variant.python_version
-            step.outcome, step.result = "not run", missing or f"no Python {version} on this machine"
+            step.outcome = "not run"
+            step.result = missing or f"no Python {version} on this machine"
             return None
         shutil.rmtree(place, ignore_errors=True)
         python = make_environment(place, python)
-    log, line = folder / "install.log", workspace.watcher.line
+    log = folder / "install.log"
+    line = workspace.watcher.line
     if "--extra-index-url" in source:
-        source = ("--index-url", pip_index(), *source)  # the user's configuration is left out, and this part of it not
+        source = (
+            "--index-url",
+            pip_index(),
+            *source,
+        )  # the user's configuration is left out, and this part of it not
     install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
     step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
     return place if target else python
 
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
-    """Expectations of the installed wheel: the plan's promises, and the version of the file in hand."""
-    version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
-    cuda, test = str(plan.options["cuda"] or "none"), recipe(plan.recipe).smoke
+    """Expectations of the installed wheel: the plan's promises, and the version of the file in
+    hand.
+    """
+    if options.wheel:
+        version = str(parse_wheel_name(options.wheel.name).version)
+    else:
+        version = plan.version
+    cuda = str(plan.options["cuda"] or "none")
+    test = recipe(plan.recipe).smoke
     if test.interface is None:  # nothing is known of such a package but what its recipe says
         imports = tuple(test.imports) or (plan.package.replace("-", "_"),)
         script = recipe_folder(plan.recipe) / test.script if test.script else None
         return Expectation(version=version, cuda=cuda, imports=imports, script=script)
-    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
+    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [
+        f"compute_{sm}" for sm in plan.verify.ptx
+    ]
     return Expectation(
         version=version,
         cuda=cuda,
@@ -205,12 +238,19 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
         sass = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
         ptx = sorted({sm for group in library.fatbins for sm in group.ptx}, key=order)
         if sass or ptx:
-            held.append(f"{library.path}: {' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}")
-    return report.model_copy(update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}})
+            held.append(
+                f"{library.path}: "
+                f"{' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}"
+            )
+    return report.model_copy(
+        update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}}
+    )
 
 
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
-    """Puts a report, without what was printed, into the index beside the wheel's record; else why it could not."""
+    """Puts a report, without what was printed, into the index beside the wheel's record; else why
+    it could not.
+    """
     try:
         store = open_store(workspace.index_url)
         group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
@@ -219,7 +259,10 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
         file = next((file for file in files if serves_plan(file.filename, plan)), None)
         if file is None:
             return "the index has no record of the wheel"
-        facts = {TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"), TESTED_WHEEL: file.hashes.sha256}
+        facts = {
+            TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"),
+            TESTED_WHEEL: file.hashes.sha256,
+        }
         kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
         data = kept.to_json().encode()
         key = hashlib.sha256(data).hexdigest()[:16]
@@ -272,11 +315,18 @@ def probe_job(
     run: str,
     emulate: str | None = None,
 ) -> SmokeReport:
-    """The report of the probe as a job elsewhere, with the packages of `place`; `emulate`: qemu's CPU model."""
-    engine, gpus = elsewhere.engine, 0 if elsewhere.foreign else 1
-    site = place if elsewhere.foreign else next(place.parents[1].glob("lib/python*/site-packages"))
+    """The report of the probe as a job elsewhere, with the packages of `place`; `emulate`: qemu's
+    CPU model.
+    """
+    engine = elsewhere.engine
+    gpus = 0 if elsewhere.foreign else 1
+    if elsewhere.foreign:
+        site = place
+    else:
+        site = next(place.parents[1].glob("lib/python*/site-packages"))
     folder = workspace.run_folder(run)
-    test, out = folder / "smoke-job", folder / "smoke-out"
+    test = folder / "smoke-job"
+    out = folder / "smoke-out"
     test.mkdir(exist_ok=True)
     (test / "probe.pyz").write_bytes(pack(PROBE))
     if expect.script is not None:
@@ -300,11 +350,18 @@ def probe_job(
     begun = time.monotonic()
     with completed(engine, job) as (handle, log, observed):
         if observed.cause is Cause.NOT_STARTED:
-            raise NoRunnerError(str(observed.text), hint="choose other nodes with slurm.smoke in ci/farm.yaml")
+            raise NoRunnerError(
+                str(observed.text), hint="choose other nodes with slurm.smoke in ci/farm.yaml"
+            )
         if observed.state != "done":
-            raise InfrastructureError(f"the smoke job was {observed.state}: {observed.text}", hint="run it again")
+            raise InfrastructureError(
+                f"the smoke job was {observed.state}: {observed.text}", hint="run it again"
+            )
         files = engine.collect(handle, out, MAX_OUTPUT)
-    document = next((read_document(file) for file in files if file.name == "report.json"), "the probe left no report")
+    document = next(
+        (read_document(file) for file in files if file.name == "report.json"),
+        "the probe left no report",
+    )
     code = observed.exit_code or 0
     ended = Ended(
         # A shell's number for a signal, which Popen gives as a negative one.

@@ -1,4 +1,6 @@
-"""A checkout as the pipeline works in it: its settings, folders, journal, and who watches the steps of a run."""
+"""A checkout as the pipeline works in it: its settings, folders, journal, and who watches the steps
+of a run.
+"""
 
 import contextlib
 import hashlib
@@ -17,7 +19,9 @@ Outcome = Literal["done", "failed", "not run"]
 
 
 class Watcher:
-    """Watches a run; this one shows nothing. The command line has one for terminals and one for CI logs."""
+    """Watches a run; this one shows nothing. The command line has one for terminals and one for CI
+    logs.
+    """
 
     def step(self, name: str) -> None:
         """A step starts."""
@@ -29,10 +33,14 @@ class Watcher:
         """A line of a step's output, made safe to print."""
 
     def note(self, text: str) -> None:
-        """A line worth a place in a short log: what the farm does, and which command of a build starts."""
+        """A line worth a place in a short log: what the farm does, and which command of a build
+        starts.
+        """
 
     def progress(self, done: int, total: int) -> None:
-        """How far the step is, in steps of ninja or mebibytes of a wheel; 0 of 0: it is not known."""
+        """How far the step is, in steps of ninja or mebibytes of a wheel; 0 of 0: it is not
+        known.
+        """
 
 
 @dataclass
@@ -77,7 +85,12 @@ class Outcomes:
             "wheel": self.wheel,
             "pip": self.pip_line,
             "steps": [
-                {"step": s.name, "seconds": round(s.seconds, 3), "outcome": s.outcome, "result": s.result}
+                {
+                    "step": s.name,
+                    "seconds": round(s.seconds, 3),
+                    "outcome": s.outcome,
+                    "result": s.result,
+                }
                 for s in self.steps
             ],
         }
@@ -97,7 +110,9 @@ class Workspace:
 
     @property
     def id(self) -> str:
-        """Tells this project's images on a Docker engine from those of other projects, without saying where it is."""
+        """Tells this project's images on a Docker engine from those of other projects, without
+        saying where it is.
+        """
         # Resolved: the same project by a link or another working directory is the same project.
         return hashlib.sha256(str(self.artifacts.resolve()).encode()).hexdigest()[:16]
 
@@ -125,7 +140,11 @@ def warn_of_place(workspace: Workspace) -> None:
 def open_journal(project: Path, settings: Settings) -> Journal:
     path = journal_path(project, settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What runs leave is no source: of a package in whose own checkout the farm works, nor to be committed.
-    with contextlib.suppress(OSError), (path.parent / ".gitignore").open("x", encoding="ascii") as file:
+    # What runs leave is no source: of a package in whose own checkout the farm works, nor to be
+    # committed.
+    with (
+        contextlib.suppress(OSError),
+        (path.parent / ".gitignore").open("x", encoding="ascii") as file,
+    ):
         file.write("*\n")
     return Journal(path)

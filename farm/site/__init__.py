@@ -1,1 +1,3 @@
-"""The static site beside the index: `wheels` reads the index and its smoke tests, `pages` writes the files."""
+"""The static site beside the index: `wheels` reads the index and its smoke tests, `pages` writes
+the files.
+"""

@@ -1,7 +1,8 @@
-"""The site: HTML and data from the index's wheels and the matrix, as a set of files; only what changed is written.
+"""The site: HTML and data from the index's wheels and the matrix, as a set of files; only what
+changed is written.
 
-Everything is escaped, and each page is whole in one file. The data of the page's search (`answers.js`) are
-`official.facts`, what the index has for a card, and what could be built for it.
+Everything is escaped, and each page is whole in one file. The data of the page's search
+(`answers.js`) are `official.facts`, what the index has for a card, and what could be built for it.
 """
 
 import base64
@@ -44,19 +45,26 @@ Source = Callable[[str], tuple[str, ...]]
 """Group -> the options by which pip finds its wheels."""
 
 
-def files(there: Sequence[Wheel], *, project: Path | None, source: Source, root: str) -> dict[str, bytes]:
+def files(
+    there: Sequence[Wheel], *, project: Path | None, source: Source, root: str
+) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
-    `there`: the index's wheels, newest first. `project`: that whose channels could be built. `root`: the address of the
-    index's root, ending in a slash.
+    `there`: the index's wheels, newest first. `project`: that whose channels could be built.
+    `root`: the address of the index's root, ending in a slash.
     """
     made: dict[str, bytes] = {}
     channels, evidence = _offered(project)
     made["index.html"] = index_page(data(project, there), there, channels, evidence, root).encode()
-    sources = {group: source(group) for group in sorted({group for wheel in there for group in wheel.groups})}
+    sources = {
+        group: source(group)
+        for group in sorted({group for wheel in there for group in wheel.groups})
+    }
     for name, found in of_project(there).items():
         made[f"project/{name}.html"] = project_page(name, found, sources).encode()
-    made[KEY] = render({wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None})
+    made[KEY] = render(
+        {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
+    )
     made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     return made
 
@@ -69,12 +77,16 @@ def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
 
 
 def _standing(wheel: Wheel) -> Standing:
-    tests = tuple(Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests)
+    tests = tuple(
+        Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests
+    )
     return Standing(state=STATES[wheel.state], tests=tests)
 
 
 def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
-    """Write what differs from what is there, and give its keys; InfrastructureError if others write all the time."""
+    """Write what differs from what is there, and give its keys; InfrastructureError if others write
+    all the time.
+    """
     with ThreadPoolExecutor(REQUESTS) as pool:
         written = pool.map(lambda key: _put(store, key, made[key]), made)
         return [key for key, changed in zip(made, written, strict=True) if changed]
@@ -89,7 +101,9 @@ def _put(store: Store, key: str, data: bytes) -> bool:
         # Only where it is still what was read: someone else may build the site at the same time.
         if store.replace(key, data, there.etag if there else None, content_type=content_type):
             return True
-    raise InfrastructureError(f"{key}: another process keeps writing it", hint="run `farm site build` again")
+    raise InfrastructureError(
+        f"{key}: another process keeps writing it", hint="run `farm site build` again"
+    )
 
 
 class Inline(NamedTuple):
@@ -103,7 +117,11 @@ class Inline(NamedTuple):
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(TEMPLATES)
     made = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
     made.globals |= {"css": _inline("site.css"), "states": STATES}
@@ -131,18 +149,26 @@ def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
     """The wheels by project, in the order of names; of each the newest first."""
     return {
         name: [*found]
-        for name, found in groupby(sorted(there, key=lambda each: each.project), lambda each: each.project)
+        for name, found in groupby(
+            sorted(there, key=lambda each: each.project), lambda each: each.project
+        )
     }
 
 
 def index_page(
-    data: Mapping[str, Any], there: Sequence[Wheel], channels: Iterable[Channel], evidence: Evidence, root: str
+    data: Mapping[str, Any],
+    there: Sequence[Wheel],
+    channels: Iterable[Channel],
+    evidence: Evidence,
+    root: str,
 ) -> str:
     """Published wheels by project and by group; then what could be built."""
     projects = [
         {
             "name": name,
-            "newest": next((wheel.version for wheel in found if wheel.withdrawn is None), "all withdrawn"),
+            "newest": next(
+                (wheel.version for wheel in found if wheel.withdrawn is None), "all withdrawn"
+            ),
             "versions": len({wheel.version for wheel in found}),
             "wheels": len(found),
             "groups": len({group for wheel in found for group in wheel.groups}),
@@ -155,7 +181,10 @@ def index_page(
     for wheel in there:
         for group in wheel.groups:
             named.setdefault(group, []).append(wheel.project)
-    groups = [(group, _meaning(group), len(names), sorted({*names})) for group, names in sorted(named.items())]
+    groups = [
+        (group, _meaning(group), len(names), sorted({*names}))
+        for group, names in sorted(named.items())
+    ]
     offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
     template = _environment().get_template("index.html")
     return template.render(
@@ -177,21 +206,34 @@ def _tested(evidence: Evidence, channel: str) -> str:
 def _meaning(group: str) -> str:
     """`Kepler, Tesla K40; Core 4xxx (Haswell)` of a group's name; empty for a name of one's own."""
     gpu, _, cpu = group.partition("-")
-    card, level = catalog.architectures().architectures.get(gpu), catalog.cpu_levels().get(cpu)
-    words = [f"{card.name}, {card.example}"] if card else {"cpu": ["no GPU"], "mps": ["Apple GPU"]}.get(gpu, [])
+    card = catalog.architectures().architectures.get(gpu)
+    level = catalog.cpu_levels().get(cpu)
+    if card:
+        words = [f"{card.name}, {card.example}"]
+    else:
+        words = {"cpu": ["no GPU"], "mps": ["Apple GPU"]}.get(gpu, [])
     return "; ".join([*words, *([level.example] if level else [])])
 
 
 def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[str, ...]]) -> str:
-    """All versions and files of a project, and the line that installs each version from each group."""
+    """All versions and files of a project, and the line that installs each version from each
+    group.
+    """
     versions = []
     for version, files in groupby(found, key=lambda wheel: wheel.version):
         listed = list(files)
-        groups = sorted({group for wheel in listed for group in wheel.groups if wheel.withdrawn is None})
-        lines = [(group, shlex.join(["pip", "install", f"{name}=={version}", *sources[group]])) for group in groups]
+        groups = sorted(
+            {group for wheel in listed for group in wheel.groups if wheel.withdrawn is None}
+        )
+        lines = [
+            (group, shlex.join(["pip", "install", f"{name}=={version}", *sources[group]]))
+            for group in groups
+        ]
         versions.append((version, listed, lines))
     template = _environment().get_template("project.html")
-    return template.render(name=name, versions=versions, count=len(found), place=wheel_place, record=record_key)
+    return template.render(
+        name=name, versions=versions, count=len(found), place=wheel_place, record=record_key
+    )
 
 
 def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
@@ -216,9 +258,11 @@ def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
 
 
 def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
-    """By platform and SM, builds of which `farm why --official` names the first three that the driver runs.
+    """By platform and SM, builds of which `farm why --official` names the first three that the
+    driver runs.
 
-    Release, CUDA, how far it was proved, words, the first driver that runs it, what the official wheel has beside it.
+    Release, CUDA, how far it was proved, words, the first driver that runs it, what the official
+    wheel has beside it.
     """
     found: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
@@ -226,7 +270,9 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
             sm = int(name.removeprefix("sm"))
             try:
                 builds = own_builds(project, machine_of((sm,), place), limit=LIMIT)
-            except FarmError:  # a matrix that cannot be read: the rest of the page stands without it
+            except (
+                FarmError
+            ):  # a matrix that cannot be read: the rest of the page stands without it
                 return {}
             if builds:
                 found.setdefault(place, {})[str(sm)] = [_row(each) for each in builds]

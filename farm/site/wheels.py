@@ -1,4 +1,5 @@
-"""The wheels of an index as pages show them: each statement is from its record, its page or a kept smoke report.
+"""The wheels of an index as pages show them: each statement is from its record, its page or a kept
+smoke report.
 
 Reports are untrusted and bounded.
 """
@@ -45,7 +46,8 @@ class Smoke:
     where: str  # the CPU, emulated or not, and the card where the GPU part ran
     time: str  # when, ISO 8601; empty where the report does not say
     outcome: str  # what ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`
-    passed: bool = False  # nothing failed, and something passed; `gpu`: the GPU part too; `gpu_ran`: however it ended
+    # nothing failed, and something passed; `gpu`: the GPU part too; `gpu_ran`: however it ended
+    passed: bool = False
     gpu: bool = False
     failed: bool = False
     gpu_ran: bool = False
@@ -56,7 +58,9 @@ class Smoke:
         return self.time[:10] or "date not recorded"
 
     def with_python(self) -> "Smoke":
-        return replace(self, where=f"{self.where}, Python {self.python}") if self.python else self
+        if self.python:
+            return replace(self, where=f"{self.where}, Python {self.python}")
+        return self
 
 
 Tests = Mapping[str, Sequence[Smoke]]
@@ -64,7 +68,9 @@ Tests = Mapping[str, Sequence[Smoke]]
 
 
 def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]]:
-    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report."""
+    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for
+    each report.
+    """
     keys: dict[str, list[str]] = {}
     for key in store.list(SMOKE):
         name = key.removeprefix(SMOKE).partition("/")[0]
@@ -73,14 +79,18 @@ def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]
     pairs = [(name, key) for name, several in sorted(keys.items()) for key in sorted(several)]
     found: dict[str, list[Smoke]] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
-        for (name, _), stored in zip(pairs, pool.map(store.get, [key for _, key in pairs]), strict=True):
+        for (name, _), stored in zip(
+            pairs, pool.map(store.get, [key for _, key in pairs]), strict=True
+        ):
             if stored is not None and len(stored.data) <= MAX_REPORT:
                 found.setdefault(name, []).extend(_tests_in(stored.data, wanted[name]))
     return found
 
 
 def _tests_in(data: bytes, wheel: str) -> Iterator[Smoke]:
-    """The test that a report tells of; none if it is no report, or about another file than the one with this sha256."""
+    """The test that a report tells of; none if it is no report, or about another file than the one
+    with this sha256.
+    """
     try:
         report = json.loads(data)
         facts = report.get("facts") or {}
@@ -91,7 +101,8 @@ def _tests_in(data: bytes, wheel: str) -> Iterator[Smoke]:
 
 
 def newest(smokes: Iterable[Smoke]) -> tuple[Smoke, ...]:
-    """One test for each kind of machine, the newest: a wheel that failed there and then passed works there.
+    """One test for each kind of machine, the newest: a wheel that failed there and then passed
+    works there.
 
     Where the GPU part, or all of it, did not run, that takes nothing back of one that ran.
     """
@@ -105,12 +116,21 @@ def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
     parts: dict[str, list[dict[str, Any]]] = {"CPU": [], "GPU": []}
     for check in report.get("checks") or ():
         parts["GPU" if check["group"] in ("cuda", "speed") else "CPU"].append(check)
-    cards = [str(check["seen"]) for check in parts["GPU"] if check["name"] == "devices" and check["status"] == "passed"]
+    cards = [
+        str(check["seen"])
+        for check in parts["GPU"]
+        if check["name"] == "devices" and check["status"] == "passed"
+    ]
     machine = str(facts.get("machine") or "this machine")
-    cpu = f"{report['emulated']} (emulated)" if report.get("emulated") else f"a real CPU ({machine})"
+    if report.get("emulated"):
+        cpu = f"{report['emulated']} (emulated)"
+    else:
+        cpu = f"a real CPU ({machine})"
     outcomes = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
     # A crash fails no check: the one that was running is not in the list.
-    if report["outcome"] == "failed" and not any(c["status"] == "failed" for c in [*parts["CPU"], *parts["GPU"]]):
+    if report["outcome"] == "failed" and not any(
+        c["status"] == "failed" for c in [*parts["CPU"], *parts["GPU"]]
+    ):
         outcomes.append(str(report.get("reason") or "failed"))
     return Smoke(
         where=short(", ".join([cpu, *cards])),
@@ -118,7 +138,8 @@ def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
         outcome=short("; ".join(outcomes) or report["outcome"]),
         passed=report["outcome"] == "passed",
         failed=report["outcome"] == "failed",
-        gpu=report["outcome"] == "passed" and any(check["status"] == "passed" for check in parts["GPU"]),
+        gpu=report["outcome"] == "passed"
+        and any(check["status"] == "passed" for check in parts["GPU"]),
         gpu_ran=any(check["status"] != "not_run" for check in parts["GPU"]),
         python=short(str(facts.get("python") or "")),
     )
@@ -139,7 +160,9 @@ Arch = Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}[af]?$")]
 
 
 class Report(BaseModel):
-    """The part of verify's report in a wheel's record: its sha256, and the promises about code that hold."""
+    """The part of verify's report in a wheel's record: its sha256, and the promises about code that
+    hold.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -152,7 +175,9 @@ class Report(BaseModel):
     def code(self) -> str:
         """`sm_35, compute_35; CPU: avx` in words."""
         names = [f"sm_{sm}" for sm in self.sass or ()] + [f"compute_{sm}" for sm in self.ptx]
-        device = ", ".join(names) or ("no device code" if self.sass is not None else "device code not checked")
+        device = ", ".join(names) or (
+            "no device code" if self.sass is not None else "device code not checked"
+        )
         return f"{device}; CPU: {f'at most {self.cpu}' if self.cpu else 'not checked'}"
 
 
@@ -168,8 +193,12 @@ class Wheel:
     sha256: str
     uploaded: str
     channel: str | None = None
-    report: "Report | None" = None  # what its record has of verify's report; None: it was adopted, and not verified
-    without: str = ""  # what the official wheel has beside it, by its record; empty: nothing, or nobody says
+    report: "Report | None" = (
+        None  # what its record has of verify's report; None: it was adopted, and not verified
+    )
+    without: str = (
+        ""  # what the official wheel has beside it, by its record; empty: nothing, or nobody says
+    )
     withdrawn: str | None = None  # why installers do not get it; None: they do
     tests: tuple[Smoke, ...] = ()  # the newest smoke test on each kind of machine
 
@@ -177,19 +206,25 @@ class Wheel:
     def tags(self) -> tuple[str, str]:
         """Pythons and platforms, as the file name says: `cp311`, `manylinux_2_28_x86_64`."""
         tags = parse_wheel_filename(self.filename)[3]
-        pythons = {python_of(tag.interpreter, tag.abi) for tag in tags if tag.abi not in ("abi3", "none")}
+        pythons = {
+            python_of(tag.interpreter, tag.abi) for tag in tags if tag.abi not in ("abi3", "none")
+        }
         pythons |= {tag.interpreter for tag in tags if tag.abi == "none"}
         pythons |= {f"{tag.interpreter}-abi3" for tag in tags if tag.abi == "abi3"}
         return ", ".join(sorted(pythons)), ", ".join(sorted({tag.platform for tag in tags}))
 
     @property
     def several(self) -> bool:
-        """True where it serves several Pythons: by the stable ABI, or since it has no code for Python."""
+        """True where it serves several Pythons: by the stable ABI, or since it has no code for
+        Python.
+        """
         return any(tag.abi in ("abi3", "none") for tag in parse_wheel_filename(self.filename)[3])
 
     @property
     def sms(self) -> tuple[int, ...]:
-        """The SMs of the machine code that was verified; of a wheel that was not, those of its groups' names."""
+        """The SMs of the machine code that was verified; of a wheel that was not, those of its
+        groups' names.
+        """
         if self.report and self.report.sass is not None:
             return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
         found = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
@@ -203,13 +238,17 @@ class Wheel:
         passed = [smoke for smoke in self.tests if smoke.passed]
         if not passed:
             return "published"
-        return "smoked" if not self.sms or any(smoke.gpu for smoke in passed) else "tested"
+        if not self.sms or any(smoke.gpu for smoke in passed):
+            return "smoked"
+        return "tested"
 
     @property
     def checked(self) -> str:
         if self.report:
             return f"verified: report {self.report.sha256[:12]}"
-        return "published without a report: not verified" if self.channel else "adopted and not verified"
+        if self.channel:
+            return "published without a report: not verified"
+        return "adopted and not verified"
 
 
 def _report(document: Any) -> Report | None:
@@ -220,15 +259,23 @@ def _report(document: Any) -> Report | None:
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
-    """Every wheel of the index, once: a request for each project of each group, and one for each record."""
+    """Every wheel of the index, once: a request for each project of each group, and one for each
+    record.
+    """
     found = store.get(CATALOGUE)
     catalogue = parse_catalogue(found.data if found else None)
-    places = [(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
+    places = [
+        (group, project)
+        for group, projects in sorted(catalogue.groups.items())
+        for project in projects
+    ]
     groups: dict[str, list[str]] = {}
     files: dict[str, tuple[str, File]] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         keys = [json_key(*place) for place in places]
-        for (group, project), key, page in zip(places, keys, pool.map(store.get, keys), strict=True):
+        for (group, project), key, page in zip(
+            places, keys, pool.map(store.get, keys), strict=True
+        ):
             for name, file in parse_page(page.data, key).entries.items() if page else ():
                 groups.setdefault(name, []).append(group)
                 # A wheel may be in several groups, and withdrawn from one of them.
@@ -236,11 +283,16 @@ def wheels(store: Store) -> Iterator[Wheel]:
                     files[name] = project, file
         stored = pool.map(store.get, map(record_key, files))
         for (name, (project, file)), record in zip(files.items(), stored, strict=True):
-            provenance = parse_record(record.data, record_key(name)).provenance if record else {}
+            if record:
+                provenance = parse_record(record.data, record_key(name)).provenance
+            else:
+                provenance = {}
             yield _wheel(project, file, tuple(groups[name]), provenance)
 
 
-def _wheel(project: str, file: File, groups: tuple[str, ...], provenance: Mapping[str, Any]) -> Wheel:
+def _wheel(
+    project: str, file: File, groups: tuple[str, ...], provenance: Mapping[str, Any]
+) -> Wheel:
     return Wheel(
         filename=file.filename,
         project=project,
@@ -262,5 +314,10 @@ def with_tests(found: Iterable[Wheel], kept: Tests) -> list[Wheel]:
     for wheel in found:
         tests = kept.get(wheel.filename, ())
         # With its Python only where that is news: the tag says it of all other wheels.
-        made.append(replace(wheel, tests=newest([each.with_python() for each in tests] if wheel.several else tests)))
+        made.append(
+            replace(
+                wheel,
+                tests=newest([each.with_python() for each in tests] if wheel.several else tests),
+            )
+        )
     return sorted(made, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)

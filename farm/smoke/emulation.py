@@ -50,7 +50,9 @@ def _data() -> _Data:
 
 
 def model_for(cpu: str) -> CpuModel:
-    """The emulated CPU for a level of the variant's CPU axis (`avx`): it has that level and nothing newer."""
+    """The emulated CPU for a level of the variant's CPU axis (`avx`): it has that level and nothing
+    newer.
+    """
     data = _data()
     if cpu in data.models:
         return CpuModel(data.models[cpu])
@@ -58,8 +60,11 @@ def model_for(cpu: str) -> CpuModel:
 
 
 def find_emulator() -> str:
-    """The program of qemu for this machine's own programs; `InfrastructureError`: not on the PATH, or too old."""
-    data, name = _data(), f"qemu-{platform.machine()}"
+    """The program of qemu for this machine's own programs; `InfrastructureError`: not on the PATH,
+    or too old.
+    """
+    data = _data()
+    name = f"qemu-{platform.machine()}"
     if sys.platform != "linux":
         reason = f"{name} emulates a CPU for Linux programs alone"
         raise InfrastructureError(reason, hint="try the wheel on a machine with that CPU")
@@ -69,7 +74,12 @@ def find_emulator() -> str:
         raise InfrastructureError(f"{name} is not on the PATH", hint=hint)
     try:
         answer = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=True
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise InfrastructureError(f"{program} --version failed: {error}", hint=hint) from error
@@ -89,14 +99,21 @@ _PROGRAM = Path(__file__).with_name("load_each.py")
 
 
 def emulate(
-    report: Report, wheel: Path, command: list[str] | None = None, *, only: Collection[str] | None = None
+    report: Report,
+    wheel: Path,
+    command: list[str] | None = None,
+    *,
+    only: Collection[str] | None = None,
 ) -> Report:
-    """The report with what the import of libraries and modules on the emulated CPU shows, in the check `cpu`.
+    """The report with what the import of libraries and modules on the emulated CPU shows, in the
+    check `cpu`.
 
-    `command`: a Python that the wheel is for, on such a CPU; else one of this machine is taken. `only`: these members.
+    `command`: a Python that the wheel is for, on such a CPU; else one of this machine is taken.
+    `only`: these members.
 
     Raises:
-        UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for Linux on x86-64.
+        UsageError: No CPU level is promised, or none that can be emulated; the wheel is not for
+            Linux on x86-64.
         InfrastructureError: There is no emulator here, or no Python that the wheel is for.
     """
     level = report.policy.cpu
@@ -131,7 +148,8 @@ def emulate(
             if end is None:
                 break
             last = max(seen, default=start)
-            outcomes[members[last]], words[members[last]] = end, last_line
+            outcomes[members[last]] = end
+            words[members[last]] = last_line
             start = last + 1
     return _with(report, model.name, members, outcomes, words)
 
@@ -147,12 +165,16 @@ def _python(wheel: Path) -> Path:
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
     found = next((path for name in names if (path := find_python(name))), None)
     if found is None:
-        raise InfrastructureError(f"no Python of {' or '.join(names)} is here", hint="put one on the PATH")
+        raise InfrastructureError(
+            f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
+        )
     return found
 
 
 def _unpack(wheel: Path, root: Path) -> None:
-    """As installers do with what is imported; the archive's names were checked when it was opened."""
+    """As installers do with what is imported; the archive's names were checked when it was
+    opened.
+    """
     with Archive(wheel) as archive:
         for name, entry in archive.members.items():
             if not entry.is_dir:
@@ -168,8 +190,9 @@ def _load(
     """Load the libraries from `start` on in one process.
 
     Returns:
-        By number, what became of each that was begun; the signal or the reason that ended the process at the last of
-        them, None where it came to its end; and the last line that it wrote to stderr.
+        By number, what became of each that was begun; the signal or the reason that ended the
+        process at the last of them, None where it came to its end; and the last line that it wrote
+        to stderr.
     """
     output = folder / "loaded"
     output.write_bytes(b"")
@@ -196,7 +219,9 @@ def _load(
     seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
     with errors.open("rb") as written:
         written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
-        last_line = written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
+        last_line = (
+            written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
+        )
     if code is None:
         return seen, f"not loaded within {_LIMIT_S} s", last_line
     # qemu ends itself by the signal that ended the program.
@@ -204,7 +229,11 @@ def _load(
 
 
 def _with(
-    report: Report, model: str, members: list[str], outcomes: dict[str, str | int], words: dict[str, str]
+    report: Report,
+    model: str,
+    members: list[str],
+    outcomes: dict[str, str | int],
+    words: dict[str, str],
 ) -> Report:
     level = report.policy.cpu
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
@@ -222,7 +251,10 @@ def _with(
         )
         for path, number in died.items()
     ]
-    seen = f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries loaded on {model}"
+    seen = (
+        f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries "
+        f"loaded on {model}"
+    )
     if others:
         seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"
     check = report.check("cpu")

@@ -26,8 +26,18 @@ from farm.wheel.metadata import parse_wheel_name
 TAIL_LINES = 15
 POLL_S = 0.1
 _ABSENT = re.compile(r"No matching distribution found for ([\w.-]+)")
-COMPILER = ("INCLUDE", "LIB", "LIBPATH", "VCINSTALLDIR", "VCToolsInstallDir", "WindowsSdkDir", "WindowsSDKVersion")
-"""Variables of a Visual Studio prompt: on Windows torch.compile needs them, as cl.exe finds no header without."""
+COMPILER = (
+    "INCLUDE",
+    "LIB",
+    "LIBPATH",
+    "VCINSTALLDIR",
+    "VCToolsInstallDir",
+    "WindowsSdkDir",
+    "WindowsSDKVersion",
+)
+"""Variables of a Visual Studio prompt: on Windows torch.compile needs them, as cl.exe finds no
+header without.
+"""
 _ASK = """
 import sys
 free = "t" in getattr(sys, "abiflags", "")  # sysconfig would take as long again to import
@@ -36,20 +46,25 @@ print(sys.implementation.name, *sys.version_info[:2], int(free))
 
 
 def find_python(name: str) -> Path | None:
-    """An interpreter for `py311` or `py313t` (free-threaded): this one or one of the PATH; None if there is none."""
+    """An interpreter for `py311` or `py313t` (free-threaded): this one or one of the PATH; None if
+    there is none.
+    """
     match = re.fullmatch(r"py(\d)(\d{1,2})(t?)", name, re.ASCII)
     if match is None:
         raise UsageError(f"{name!r} is not the name of a Python version", hint="an example: py311")
-    version, free = f"{match[1]}.{match[2]}", bool(match[3])
+    version = f"{match[1]}.{match[2]}"
+    free = bool(match[3])
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version and free == running_free():
         return Path(sys.executable)
     wanted = ["cpython", *version.split("."), str(int(free))]
-    return next((found for found in _candidates(version + match[3]) if _answers(found, wanted)), None)
+    return next(
+        (found for found in _candidates(version + match[3]) if _answers(found, wanted)), None
+    )
 
 
 def other_platform(filenames: Iterable[str]) -> str | None:
-    """Why none of these wheels is for this machine, as pip judges platform tags: its glibc is older, or it is another
-    system. None where one is, and where no names are given.
+    """Why none of these wheels is for this machine, as pip judges platform tags: its glibc is
+    older, or it is another system. None where one is, and where no names are given.
     """
     here = list(platform_tags())
     wanted = {tag.rpartition("-")[2] for name in filenames for tag in parse_wheel_name(name).tags}
@@ -65,22 +80,32 @@ def running_free() -> bool:
 
 
 def _candidates(version: str) -> Iterator[Path]:
-    """Programs `python3.11` of the PATH. A shim of pyenv is not run, which takes its shell script 0.1 s: it stands for
-    the interpreters below pyenv's `versions`, newest first, of which it names one or none.
+    """Programs `python3.11` of the PATH. A shim of pyenv is not run, which takes its shell script
+    0.1 s: it stands for the interpreters below pyenv's `versions`, newest first, of which it names
+    one or none.
     """
     for folder in dict.fromkeys(os.get_exec_path()):
-        # Not `Path.is_dir`: it raises where another user's folder may not be read, as below `su`, which keeps the PATH.
-        if Path(folder).name == "shims" and os.path.isdir(versions := Path(folder).parent / "versions"):  # noqa: PTH112
+        # Not `Path.is_dir`: it raises where another user's folder may not be read, as below `su`,
+        # which keeps the PATH.
+        versions = Path(folder).parent / "versions"
+        if Path(folder).name == "shims" and os.path.isdir(versions):  # noqa: PTH112
             there = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
-            yield from sorted(there, key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))], reverse=True)
+            yield from sorted(
+                there,
+                key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))],
+                reverse=True,
+            )
         elif (found := shutil.which(f"python{version}", path=folder)) is not None:
             yield Path(found)
-            # Version managers put programs of this name on the PATH that only say that there is no such version.
+            # Version managers put programs of this name on the PATH that only say that there is no
+            # such version.
 
 
 def _answers(python: Path, wanted: list[str]) -> bool:
     try:
-        answer = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, timeout=30, check=False)
+        answer = subprocess.run(
+            [python, "-I", "-S", "-c", _ASK], capture_output=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0 and answer.stdout.decode(errors="replace").split() == wanted
@@ -93,42 +118,58 @@ def make_environment(dest: Path, python: Path) -> Path:
     if runs_nothing(dest):
         raise InfrastructureError(
             f"{dest}: its file system is mounted noexec, where no library of a wheel can be loaded",
-            hint="mount it without noexec, or set artifacts in ci/farm.yaml to a folder on another disk",
+            hint="mount it without noexec, or set artifacts in ci/farm.yaml to a folder on "
+            "another disk",
         )
     # Isolated: PYTHONPATH and packages of the user must have no part in it.
     command = [str(python), "-I", "-m", "venv", "--without-pip", str(dest)]
     try:
         made = subprocess.run(
-            command, env=_environ(), stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
+            command,
+            env=_environ(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InfrastructureError(f"{python}: cannot make a virtual environment: {error}") from error
+        raise InfrastructureError(
+            f"{python}: cannot make a virtual environment: {error}"
+        ) from error
     if made.returncode != 0:
         raise InfrastructureError(
-            f"{python}: cannot make a virtual environment in {dest}: {_last_lines(made.stdout + made.stderr)}",
+            f"{python}: cannot make a virtual environment in {dest}: "
+            f"{_last_lines(made.stdout + made.stderr)}",
             hint="on Debian the module venv is in the package python3-venv",
         )
     return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-_SECRET = re.compile(r"^(FARM|AWS|ACTIONS|GITHUB)_|TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
-"""Names of variables that an environment's own Python must not see: a wheel's `.pth` file runs when it starts."""
+_SECRET = re.compile(
+    r"^(FARM|AWS|ACTIONS|GITHUB)_|TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH", re.IGNORECASE
+)
+"""Names of variables that an environment's own Python must not see: a wheel's `.pth` file runs when
+it starts.
+"""
 
 
 def _environ() -> dict[str, str]:
     """The environment without credentials.
 
-    pip's `--isolated` leaves the machine's own pip.conf in force; this file name turns that off as well.
+    pip's `--isolated` leaves the machine's own pip.conf in force; this file name turns that off as
+    well.
     """
     kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 
 def probe_environment(home: Path, passed: Sequence[str] = ()) -> dict[str, str]:
-    """The variables of a probe: as few as of a build on a host, and those of the caller that `passed` names.
+    """The variables of a probe: as few as of a build on a host, and those of the caller that
+    `passed` names.
 
-    With the caller's others a wheel may run code that its user's CPU or card would not: `OPENBLAS_CORETYPE=Haswell`
-    ends it by SIGILL on an emulated Nehalem that it runs on. `home` is a folder of its own for the same reason.
+    With the caller's others a wheel may run code that its user's CPU or card would not:
+    `OPENBLAS_CORETYPE=Haswell` ends it by SIGILL on an emulated Nehalem that it runs on. `home` is
+    a folder of its own for the same reason.
     """
     if missing := [name for name in passed if name not in os.environ]:
         raise UsageError(f"{missing[0]} is not set, so it cannot be passed to the smoke test")
@@ -138,7 +179,9 @@ def probe_environment(home: Path, passed: Sequence[str] = ()) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Target:
-    """A folder for the packages of another machine, with its Python (`py311`) and glibc (`2.36`)."""
+    """A folder for the packages of another machine, with its Python (`py311`) and glibc
+    (`2.36`).
+    """
 
     folder: Path
     python: str
@@ -148,10 +191,19 @@ class Target:
     def options(self) -> list[str]:
         """The words for pip."""
         version, major, minor = self.python[2:].rstrip("t"), *self.glibc.split(".")
-        tags = [f"manylinux_{major}_{number}" for number in range(int(minor), 16, -1)]  # glibc 2.17: manylinux2014
+        tags = [
+            f"manylinux_{major}_{number}" for number in range(int(minor), 16, -1)
+        ]  # glibc 2.17: manylinux2014
         words = [f"--target={self.folder}", f"--python-version={version[0]}.{version[1:]}"]
-        words += [f"--platform={tag}_{self.machine}" for tag in (*tags, "manylinux2014", facts(DEFAULT).tag)]
-        return [*words, "--implementation=cp", *(f"--abi={abi}" for abi in (f"cp{self.python[2:]}", "abi3", "none"))]
+        words += [
+            f"--platform={tag}_{self.machine}"
+            for tag in (*tags, "manylinux2014", facts(DEFAULT).tag)
+        ]
+        return [
+            *words,
+            "--implementation=cp",
+            *(f"--abi={abi}" for abi in (f"cp{self.python[2:]}", "abi3", "none")),
+        ]
 
 
 def install(
@@ -166,53 +218,78 @@ def install(
 ) -> None:
     """Install one requirement or wheel, and what it depends on, from one index and nowhere else.
 
-    The user's configuration of pip is left out: an extra index named there could answer for our package. `source`: its
-    options that name the index. All that pip says goes to `log`, and line by line to `line`.
+    The user's configuration of pip is left out: an extra index named there could answer for our
+    package. `source`: its options that name the index. All that pip says goes to `log`, and line by
+    line to `line`.
 
     Raises:
         SmokeFailedError: pip failed or did not finish; the text has its last lines.
-        InfrastructureError: The disk is full; the index does not answer, or has no page of the project; pip is too new
-            for the environment's Python.
+        InfrastructureError: The disk is full; the index does not answer, or has no page of the
+            project; pip is too new for the environment's Python.
     """
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
     # No cache: the wheel must come from the index under test.
-    words = ["install", "--isolated", "--no-cache-dir", "--no-compile", "--no-input", "--disable-pip-version-check"]
+    words = [
+        "install",
+        "--isolated",
+        "--no-cache-dir",
+        "--no-compile",
+        "--no-input",
+        "--disable-pip-version-check",
+    ]
     words += ["--only-binary=:all:", *(target.options() if target else ()), *source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + timeout_s
-    code = _run_logged([sys.executable, "-I", "-m", "pip", f"--python={python}", *words], log, line, end)
+    code = _run_logged(
+        [sys.executable, "-I", "-m", "pip", f"--python={python}", *words], log, line, end
+    )
     if code and b"This version of pip does not support python" in log.read_bytes():
         # pip 26 takes 3.10 and newer: an older Python brings a pip of its age.
         code = _run_logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
         code = code or _run_logged([str(python), "-I", "-m", "pip", *words], log, line, end)
-    what = " ".join(["pip install", *(re.sub("(?<=://)[^/@]*@", "****@", word) for word in source), requirement])
+    what = " ".join(
+        ["pip install", *(re.sub("(?<=://)[^/@]*@", "****@", word) for word in source), requirement]
+    )
     if code is None:
         raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}")
     if code:
         raise _failure(f"{what} failed with exit code {code}", python, requirement, source, log)
 
 
-def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...], log: Path) -> FarmError:
+def _failure(
+    what: str, python: Path, requirement: str, source: tuple[str, ...], log: Path
+) -> FarmError:
     """The error of a pip that failed: what is missing, and what to do about it."""
-    output, hint = _last_lines(log.read_bytes()), f"log: {log}"
+    output = _last_lines(log.read_bytes())
+    hint = f"log: {log}"
     if line_that_says("disk-full", output.splitlines()):
-        hint = f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to another folder"
+        hint = (
+            f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to "
+            "another folder"
+        )
         return InfrastructureError(f"{what}: it cannot write:\n{output}", hint=hint)
     if "ensurepip" in output:
         hint = "install its ensurepip (Debian: pythonX.Y-venv)"
-        return InfrastructureError(f"this pip is too new for {python}, which has none: {output}", hint=hint)
-    absent, name = _ABSENT.search(output), requirement.partition("==")[0]
+        return InfrastructureError(
+            f"this pip is too new for {python}, which has none: {output}", hint=hint
+        )
+    absent = _ABSENT.search(output)
+    name = requirement.partition("==")[0]
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if absent and canonicalize_name(absent[1]) != canonicalize_name(name):
-        todo = "publish it too, or have pip ask its own index as well (--extra-index-url for this one)"
+        todo = (
+            "publish it too, or have pip ask its own index as well (--extra-index-url for this one)"
+        )
         hint = f"no index has {absent[1]} as the wheel needs it: {todo}; {hint}"
         return SmokeFailedError(f"{what}:\n{output}", hint=hint)
     return _of_index(what, name, source, hint) or SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
 def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmError | None:
-    """The error of an index that does not let pip read; pip says of it only that it has no such version."""
+    """The error of an index that does not let pip read; pip says of it only that it has no such
+    version.
+    """
     import http.client  # noqa: PLC0415  takes long, and is rarely needed
     import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
@@ -228,20 +305,36 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             todo = "let everybody read the bucket (docs/index-stores.md has the policy)"
-            return SmokeFailedError(f"{what}: {url} answers {error.code} to pip", hint=f"{todo}; {hint}")
-        todo = f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a bucket without a web "
+            return SmokeFailedError(
+                f"{what}: {url} answers {error.code} to pip", hint=f"{todo}; {hint}"
+            )
+        todo = (
+            f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a "
+            "bucket without a web "
+        )
         todo += f"server needs ?pages=slash (docs/wheel-index.md); {hint}"
-        return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo) if error.code == 404 else None
-    except (OSError, http.client.HTTPException) as error:  # it is no web server, or closes the connection
+        if error.code == 404:
+            return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo)
+        return None
+    except (
+        OSError,
+        http.client.HTTPException,
+    ) as error:  # it is no web server, or closes the connection
         reason = str(getattr(error, "reason", error)) or type(error).__name__
         todo = f"start its server, or {address}"
         if "CERTIFICATE_VERIFY_FAILED" in reason:
             todo = "name the certificate of your own authority: SSL_CERT_FILE=FILE"
-        return InfrastructureError(f"{what}: {url} does not answer ({reason})", hint=f"{todo}; {hint}")
+        return InfrastructureError(
+            f"{what}: {url} does not answer ({reason})", hint=f"{todo}; {hint}"
+        )
 
 
-def _run_logged(command: list[str], log: Path, line: Callable[[str], object], end: float) -> int | None:
-    """Run a command whose output goes to `log`, line by line to `line` too: its exit code; None: ended at `end`."""
+def _run_logged(
+    command: list[str], log: Path, line: Callable[[str], object], end: float
+) -> int | None:
+    """Run a command whose output goes to `log`, line by line to `line` too: its exit code; None:
+    ended at `end`.
+    """
     rest = b""
     with log.open("wb") as file, log.open("rb") as written:
         child = subprocess.Popen(

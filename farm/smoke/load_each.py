@@ -1,7 +1,8 @@
 """Loads the libraries of a wheel one by one: `load_each.py ROOT START OUTPUT LIBRARY...`.
 
-The number of each is written before it is loaded, so that the last one is what killed the process. A module is imported
-as its users do; where its package cannot be imported (a dependency is not there), by itself.
+The number of each is written before it is loaded, so that the last one is what killed the process.
+A module is imported as its users do; where its package cannot be imported (a dependency is not
+there), by itself.
 """
 
 import ctypes
@@ -36,5 +37,11 @@ if __name__ == "__main__":
                 _load(Path(root, path), path)
                 print(number, "loaded", file=out)
             except BaseException as error:
-                print(number, "error", type(error).__name__, str(error).partition("\n")[0][:200], file=out)
+                print(
+                    number,
+                    "error",
+                    type(error).__name__,
+                    str(error).partition("\n")[0][:200],
+                    file=out,
+                )
         os._exit(0)  # no destructor of a library runs

@@ -1,4 +1,6 @@
-"""Runs the probe in a child process and survives whatever the module under test does to it; the report of that."""
+"""Runs the probe in a child process and survives whatever the module under test does to it; the
+report of that.
+"""
 
 import contextlib
 import os
@@ -28,11 +30,14 @@ from farm.smoke.probe.package import EMULATOR, signal_name
 from farm.wheel.explain import known, words
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
-# Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless told not to.
+# Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless
+# told not to.
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 TESTED_AT = "tested at"
 TESTED_WHEEL = "sha256 of the wheel"
-"""Facts of a kept report: when the test ended (ISO 8601), and which file it was, since names say less."""
+"""Facts of a kept report: when the test ended (ISO 8601), and which file it was, since names say
+less.
+"""
 Status = Literal["passed", "failed", "not_run"]
 
 
@@ -82,7 +87,9 @@ class Row(NamedTuple):
 
 
 class Cause(Model):
-    """Why something did not work, and what to do about it. `id` is that of `farm/wheel/messages.yaml`."""
+    """Why something did not work, and what to do about it. `id` is that of
+    `farm/wheel/messages.yaml`.
+    """
 
     id: Name
     what: Text
@@ -98,16 +105,23 @@ class SmokeReport(Model):
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     module: Name
     emulated: Name | None  # the emulated CPU model, None on the real one
-    outcome: Status  # `passed` only if the probe ended by itself, no check failed and at least one passed
+    # `passed` only if the probe ended by itself, no check failed and at least one passed
+    outcome: Status
     reason: Text | None = None  # why the outcome is not `passed`
     hint: Text | None = None  # what to do about it
-    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()  # what is known of the reasons, each with its fix
+    causes: Annotated[
+        tuple[Cause, ...], Field(max_length=50)
+    ] = ()  # what is known of the reasons, each with its fix
     facts: Facts = Field(default_factory=dict)
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
-    exit_code: int | None = None  # the probe's exit code, None if it was ended by a signal or never ran
+    exit_code: int | None = (
+        None  # the probe's exit code, None if it was ended by a signal or never ran
+    )
     signal: Name | None = None  # the signal that ended it (`SIGILL`)
     output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(plain_lines)] = ""
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall-clock time of the child
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = (
+        0.0  # wall-clock time of the child
+    )
 
     def to_json(self) -> str:
         """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
@@ -121,11 +135,18 @@ class SmokeReport(Model):
     def rows(self) -> tuple[Row, ...]:
         """Every check, and at the end the outcome, as plain data for a table."""
         rows = [Row(check.name, _status(check), _detail(check)) for check in self.checks]
-        return (*rows, Row(f"{self.module} on {self.where}", self.outcome.replace("_", " "), self.reason or ""))
+        return (
+            *rows,
+            Row(
+                f"{self.module} on {self.where}", self.outcome.replace("_", " "), self.reason or ""
+            ),
+        )
 
 
 def _status(check: Check) -> str:
-    return "warning" if check.status == "passed" and check.warning else check.status.replace("_", " ")
+    if check.status == "passed" and check.warning:
+        return "warning"
+    return check.status.replace("_", " ")
 
 
 def _detail(check: Check) -> str:
@@ -140,7 +161,8 @@ def _detail(check: Check) -> str:
 def read_document(path: Path) -> ProbeDocument | str:
     """Reads the probe's file, or says what is wrong with it.
 
-    The module under test runs beside the probe and can have put anything there: a pipe, a link, gigabytes.
+    The module under test runs beside the probe and can have put anything there: a pipe, a link,
+    gigabytes.
     """
     try:
         # Opened first, looked at then: between a look and an opening it could be replaced.
@@ -165,8 +187,14 @@ PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
 GRACE_S = 15.0  # the probe ends itself at its limit; if it has not by then, it cannot
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
-# What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
-_NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
+# What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the
+# others.
+_NTSTATUS = {
+    0xC000001D: "SIGILL",
+    0xC0000005: "SIGSEGV",
+    0xC0000094: "SIGFPE",
+    0xC0000409: "SIGABRT",
+}
 _LAST_WORDS = 4000  # characters of the output that are looked at for a cause
 _CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
@@ -184,14 +212,21 @@ _MEANING = {
 class Expectation:
     """Expectations of the installed wheel's own account.
 
-    `imports`: Modules to import, for a package without torch's interface: the rest of the probe is left out. `gpu`: The
-    GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
+    `imports`: Modules to import, for a package without torch's interface: the rest of the probe is
+    left out. `gpu`: The GPU part must run: without a driver or a card the outcome is `failed`. An
+    emulated CPU has none.
     """
 
     version: str | None = None  # the exact version, None to take any
-    cuda: str | None = None  # the CUDA version (`11.8`), `none` for a build without CUDA, None to take any
-    archs: tuple[str, ...] = ()  # architectures that it must hold: `sm_35` is SASS, `compute_35` PTX
-    quantized: str | None = None  # the quantized engine that it must have (`fbgemm`), None to take any or none
+    cuda: str | None = (
+        None  # the CUDA version (`11.8`), `none` for a build without CUDA, None to take any
+    )
+    archs: tuple[
+        str, ...
+    ] = ()  # architectures that it must hold: `sm_35` is SASS, `compute_35` PTX
+    quantized: str | None = (
+        None  # the quantized engine that it must have (`fbgemm`), None to take any or none
+    )
     features: tuple[str, ...] = ()  # the features of PyTorch that it must have, which are tried
     gpu: bool = False
     imports: tuple[str, ...] = ()
@@ -200,7 +235,9 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a probe: `returncode` is negative for a signal, None where it could not even be killed."""
+    """The end of a probe: `returncode` is negative for a signal, None where it could not even be
+    killed.
+    """
 
     returncode: int | None
     late: str | None  # what did not end in its time
@@ -218,29 +255,39 @@ def run_probe(
     line: Callable[[str], None] | None = None,
     passed: tuple[str, ...] = (),
 ) -> SmokeReport:
-    """Runs the probe with another interpreter, in an environment of its own, and reports what happened.
+    """Runs the probe with another interpreter, in an environment of its own, and reports what
+    happened.
 
-    A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an emulator that is missing
-    makes the outcome `not_run`.
+    A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an
+    emulator that is missing makes the outcome `not_run`.
 
-    `timeout_s` limits the whole run: checks that would start later are not run. `emulate`, a CPU model of qemu
-    (`SandyBridge`): the CPU part runs under emulation. `line` gets the line of each check when it ends. `passed`: names
-    of this environment's variables that the probe gets as well.
+    `timeout_s` limits the whole run: checks that would start later are not run. `emulate`, a CPU
+    model of qemu (`SandyBridge`): the CPU part runs under emulation. `line` gets the line of each
+    check when it ends. `passed`: names of this environment's variables that the probe gets as well.
     """
     prefix: list[str] = []
     if emulate is not None:
         try:
             prefix = [find_emulator(), "-cpu", emulate]
         except InfrastructureError as error:
-            return SmokeReport(module=module, emulated=emulate, outcome="not_run", reason=str(error), hint=error.hint)
+            return SmokeReport(
+                module=module,
+                emulated=emulate,
+                outcome="not_run",
+                reason=str(error),
+                hint=error.hint,
+            )
     # In a folder of its own: nothing to import by accident, and core files go away with it.
     with temporary_folder("farm-smoke-") as folder:
-        file, program = folder / "report.json", folder / "probe.pyz"
+        file = folder / "report.json"
+        program = folder / "probe.pyz"
         with outputs.writing(program, outputs.ROOM):
             program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
-        command += arguments(module, expect, file, timeout_s=timeout_s, cpu_only=emulate is not None)
+        command += arguments(
+            module, expect, file, timeout_s=timeout_s, cpu_only=emulate is not None
+        )
         environment = probe_environment(folder, passed)
         if prefix:
             environment[EMULATOR] = " ".join(prefix)
@@ -249,15 +296,29 @@ def run_probe(
     return judge(module, emulate, ended, document, expect)
 
 
-def arguments(module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False) -> list[str]:
+def arguments(
+    module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False
+) -> list[str]:
     """The options of the probe, which writes its report into `file`."""
-    given = {"module": module, "json": file, "time-limit": f"{timeout_s:g}", "expect-version": expect.version}
-    given |= {"expect-cuda": expect.cuda, "expect-quantized": expect.quantized, "script": expect.script}
+    given = {
+        "module": module,
+        "json": file,
+        "time-limit": f"{timeout_s:g}",
+        "expect-version": expect.version,
+    }
+    given |= {
+        "expect-cuda": expect.cuda,
+        "expect-quantized": expect.quantized,
+        "script": expect.script,
+    }
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     options += [f"--expect-feature={name}" for name in expect.features]
     options += [f"--import={name}" for name in expect.imports]
-    options += ["--cpu-only"] if cpu_only else []
-    return [*options, "--expect-arch", *expect.archs] if expect.archs else options
+    if cpu_only:
+        options.append("--cpu-only")
+    if expect.archs:
+        return [*options, "--expect-arch", *expect.archs]
+    return options
 
 
 def _run(
@@ -302,24 +363,31 @@ def _run(
         returncode: int | None = child.wait(KILL_WAIT_S)
     except subprocess.TimeoutExpired:
         returncode = None
-    # A grandchild that could not be ended may hold the pipe open for ever: the reader is not waited for then.
+    # A grandchild that could not be ended may hold the pipe open for ever: the reader is not waited
+    # for then.
     reader.join(KILL_WAIT_S)
     text = bytes(tail[-TAIL_BYTES:]).decode("utf-8", "replace")
     return Ended(returncode, late, plain_lines(text), time.monotonic() - started)
 
 
 def _kill_group(group: int) -> None:
-    """Ends the child and all that it started, as far as that is still its group (Windows: its tree)."""
+    """Ends the child and all that it started, as far as that is still its group (Windows: its
+    tree).
+    """
     if sys.platform == "win32":
         command = ["taskkill", "/F", "/T", "/PID", str(group)]
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        )
     else:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
 
 
 def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] | None) -> None:
-    """Reads to the end, keeps the last bytes and passes on whole lines; of a line without end no more than the tail."""
+    """Reads to the end, keeps the last bytes and passes on whole lines; of a line without end no
+    more than the tail.
+    """
     begun = bytearray()
     with stream:
         while chunk := os.read(stream.fileno(), 1 << 16):
@@ -335,22 +403,33 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
 
 
 def judge(
-    module: str, emulate: str | None, ended: Ended, document: ProbeDocument | str, expect: Expectation
+    module: str,
+    emulate: str | None,
+    ended: Ended,
+    document: ProbeDocument | str,
+    expect: Expectation,
 ) -> SmokeReport:
-    """The report of a probe that has ended, here or elsewhere; `document` is its file, or what is wrong with that."""
-    name, code = None, ended.returncode
+    """The report of a probe that has ended, here or elsewhere; `document` is its file, or what is
+    wrong with that.
+    """
+    name = None
+    code = ended.returncode
     # The same code may come as a signed or an unsigned number.
     if code is not None and code & 0xFFFFFFFF in _NTSTATUS:
         name = _NTSTATUS[code & 0xFFFFFFFF]
     elif code is not None and code < 0:
-        name, code = signal_name(-code), None
+        name = signal_name(-code)
+        code = None
     found = document if isinstance(document, ProbeDocument) else None
     outcome, reason = _outcome(module, emulate, ended, name, document, expect)
     hint = None
     if name == "SIGILL" and not ended.late:
         hint = "build or choose a wheel for this CPU level"
         if emulate is not None:
-            hint = f"the wheel needs more than {emulate} has: look for instruction-set flags in its build"
+            hint = (
+                f"the wheel needs more than {emulate} has: look for instruction-set flags in "
+                "its build"
+            )
     report = SmokeReport(
         module=module,
         emulated=emulate,
@@ -366,21 +445,38 @@ def judge(
     )
     hung = (reason or "").startswith(_LATE)
     causes = find_causes(report, hung=hung, gpu=_may_use_gpu(report, expect))
-    return report.model_copy(update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)})
+    return report.model_copy(
+        update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)}
+    )
 
 
 def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
-    """The causes that the texts of a report show (`farm/wheel/messages.yaml`); empty where nothing is known.
+    """The causes that the texts of a report show (`farm/wheel/messages.yaml`); empty where nothing
+    is known.
 
     `hung`: the run, or a check of it, did not end in its time; `gpu`: it could use a card.
     """
-    texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
+    texts = [
+        text
+        for check in report.checks
+        if check.status != "passed"
+        for text in (check.seen, check.reason)
+        if text
+    ]
     # A signal says enough: last words before a crash are often about something else.
     if report.outcome == "failed" and report.signal is None:
         texts += [report.reason or "", report.output_tail[-_LAST_WORDS:]]
-    filled = words(texts, report.module, {check.name: check.seen or "" for check in report.checks}, report.emulated)
+    filled = words(
+        texts,
+        report.module,
+        {check.name: check.seen or "" for check in report.checks},
+        report.emulated,
+    )
     found = known(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
-    return tuple(Cause(id=row.id, what=row.what.format(**filled), fix=row.fix.format(**filled)) for row, _ in found)
+    return tuple(
+        Cause(id=row.id, what=row.what.format(**filled), fix=row.fix.format(**filled))
+        for row, _ in found
+    )
 
 
 def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:
@@ -402,7 +498,10 @@ def _outcome(
         during = f" in the check {document.running!r}"
     # The order counts: how the process ended says more than the file that it left behind.
     if ended.late:
-        stuck = " and could not be killed: the driver hangs" if ended.returncode is None else ""
+        if ended.returncode is None:
+            stuck = " and could not be killed: the driver hangs"
+        else:
+            stuck = ""
         return "failed", f"{ended.late}{during}{stuck}"
     if signal_name is not None:
         meaning = _MEANING.get(signal_name)
@@ -414,7 +513,10 @@ def _outcome(
     # faulthandler's own first word when its timer ends the probe.
     is_late = not document.complete and ended.tail.rfind("Timeout (") >= 0
     if document.skipped:
-        return "failed", f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"
+        return (
+            "failed",
+            f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run",
+        )
     if is_late:
         return "failed", f"{_LATE} {document.time_limit_s:g} s{during}"
     if not document.complete:
@@ -423,7 +525,10 @@ def _outcome(
     if failed:
         return "failed", f"failed: {', '.join(check.name for check in failed)}{_why(failed[0])}"
     if ended.returncode != 0:
-        return "failed", f"no check failed, yet the exit code is {ended.returncode}: it went wrong at the end"
+        return (
+            "failed",
+            f"no check failed, yet the exit code is {ended.returncode}: it went wrong at the end",
+        )
     if not any(check.status == "passed" for check in document.checks):
         return "not_run", "no check could be made"
     gpu = [check for check in document.checks if check.group == "cuda"]
@@ -434,6 +539,10 @@ def _outcome(
 
 
 def _why(failed: Check) -> str:
-    """Finding and expectation of the first failed check; of a traceback the last line, which names the error."""
+    """Finding and expectation of the first failed check; of a traceback the last line, which names
+    the error.
+    """
     lines = (failed.seen or "").strip().splitlines()
-    return f": {short(lines[-1])}; expected: {short(failed.expected)}" if lines else ""
+    if lines:
+        return f": {short(lines[-1])}; expected: {short(failed.expected)}"
+    return ""

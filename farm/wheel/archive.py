@@ -1,12 +1,14 @@
 """A wheel as a ZIP file: read strictly and without extracting it, written one way.
 
-A wheel is read by several programs (pip, uv, the index, this one), and a file that two of them read differently is an
-attack. So everything that the format allows but no wheel needs is refused: bytes that belong to no member, a local
-header that contradicts the directory, encryption, several disks, a comment, names in an unknown encoding.
+A wheel is read by several programs (pip, uv, the index, this one), and a file that two of them read
+differently is an attack. So everything that the format allows but no wheel needs is refused: bytes
+that belong to no member, a local header that contradicts the directory, encryption, several disks,
+a comment, names in an unknown encoding.
 
-Opening checks everything that can be known from the directory: names, overlaps, sizes, the compression ratio. Reading a
-member checks the rest: its length and its CRC. All memory is bounded: members are streamed, and one that is wanted
-whole is kept in memory up to 16 MiB and in an unnamed temporary file above.
+Opening checks everything that can be known from the directory: names, overlaps, sizes, the
+compression ratio. Reading a member checks the rest: its length and its CRC. All memory is bounded:
+members are streamed, and one that is wanted whole is kept in memory up to 16 MiB and in an unnamed
+temporary file above.
 
 Source: PKWARE APPNOTE 6.3.10, sections 4.3 (structures), 4.4 (fields), 4.5.3 (ZIP64).
 """
@@ -30,13 +32,16 @@ from farm.base.errors import UsageError, VerificationFailedError
 
 zlib: Any
 try:
-    zlib = import_module("zlib_ng.zlib_ng")  # the extra `fast`: the same format and checks in half the time
+    zlib = import_module(
+        "zlib_ng.zlib_ng"
+    )  # the extra `fast`: the same format and checks in half the time
 except ImportError:
     import zlib
 
 Buffer = bytes | mmap.mmap
 
-STORED, DEFLATED = 0, 8
+STORED = 0
+DEFLATED = 8
 LIMIT32 = 0xFFFFFFFF  # from here on a size or offset needs a ZIP64 field
 _SEE_ZIP64 = 0xFFFFFFFF  # in a 32-bit field: the ZIP64 field has the value
 LIMIT16 = 0xFFFF
@@ -48,13 +53,18 @@ _LOCAL64 = struct.Struct("<2H2Q")
 _END = struct.Struct("<4s4H2IH")
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
-_FLAG_DESCRIPTOR, _FLAG_UTF8 = 0x8, 0x800
+_FLAG_DESCRIPTOR = 0x8
+_FLAG_UTF8 = 0x800
 _FLAGS_KNOWN = 0x6 | _FLAG_DESCRIPTOR | _FLAG_UTF8  # 0x6: how hard deflate tried
 _NEWEST_VERSION = 63  # APPNOTE 6.3, which Python's zipfile and uv know
-_TOO_NEW = f"needs a newer version of the ZIP format than {_NEWEST_VERSION // 10}.{_NEWEST_VERSION % 10}"
+_TOO_NEW = (
+    f"needs a newer version of the ZIP format than {_NEWEST_VERSION // 10}.{_NEWEST_VERSION % 10}"
+)
 _MAX_DIRECTORY = 128 << 20
 _HEADERS = 4 << 10  # local headers of neighbours are read together
-_CHUNK = 1 << 18  # stays in the processor's cache from unpacking to hashing: a tenth less time than 1 MiB
+_CHUNK = (
+    1 << 18
+)  # stays in the processor's cache from unpacking to hashing: a tenth less time than 1 MiB
 _IN_MEMORY = 16 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
 _MAGIC = 4  # bytes by which a library is known
@@ -63,7 +73,9 @@ _MAX_NAME = 1024
 _MAX_PART = 255  # bytes: NAME_MAX of Linux, and of NTFS and APFS in characters
 _MAX_DEPTH = 64
 # Names that Windows gives to devices, with any extension and in any folder.
-_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
+_DEVICES = re.compile(
+    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE
+)
 
 
 class Limits(NamedTuple):
@@ -113,7 +125,9 @@ def check_is_file(path: Path) -> None:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise UsageError(f"{path} is {what}, not a wheel", hint="`pip wheel` or `pip download` makes one")
+        raise UsageError(
+            f"{path} is {what}, not a wheel", hint="`pip wheel` or `pip download` makes one"
+        )
 
 
 class Archive:
@@ -121,7 +135,8 @@ class Archive:
 
     Raises:
         UsageError: There is no such file.
-        VerificationFailedError: The archive is malformed, ambiguous or unsafe; the message names the member.
+        VerificationFailedError: The archive is malformed, ambiguous or unsafe; the message names
+            the member.
     """
 
     def __init__(self, path: Path, limits: Limits | None = None) -> None:
@@ -149,7 +164,10 @@ class Archive:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._file.close()
 
@@ -171,7 +189,9 @@ class Archive:
             start += len(chunk)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end."""
+        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the
+        end.
+        """
         entry = self.entry(name)
         crc = length = 0
         for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
@@ -201,7 +221,8 @@ class Archive:
 
     @contextmanager
     def content(self, name: str, magics: tuple[bytes, ...]) -> Iterator[tuple[str, Buffer | None]]:
-        """Read a member once: (its sha256 in hexadecimal, its content if it begins with one of `magics`, else None).
+        """Read a member once: (its sha256 in hexadecimal, its content if it begins with one of
+        `magics`, else None).
 
         The content is valid inside the `with` block only.
         """
@@ -251,14 +272,19 @@ class Archive:
                     refuse("its compressed data are cut off", entry.name)
                 yield chunk
         except zlib.error as error:
-            raise VerificationFailedError(f"member {entry.name!r}: damaged compressed data ({error})") from error
+            raise VerificationFailedError(
+                f"member {entry.name!r}: damaged compressed data ({error})"
+            ) from error
         if unpacker.unused_data:
             refuse("compressed data behind its end", entry.name)
 
     def _check_sizes(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.size > self.limits.member_bytes:
-                refuse(f"{entry.size} bytes; more than {self.limits.member_bytes} are refused", entry.name)
+                refuse(
+                    f"{entry.size} bytes; more than {self.limits.member_bytes} are refused",
+                    entry.name,
+                )
             if entry.method == STORED and entry.size != entry.compressed:
                 refuse("stored, but with two different sizes", entry.name)
         total = sum(entry.size for entry in entries)
@@ -276,7 +302,9 @@ class Archive:
             if kind == stat.S_IFLNK:
                 raw = self.read(entry.name, _MAX_LINK)
                 _check_link(entry.name, raw)
-            elif kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > entry.is_dir:
+            elif (
+                kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > entry.is_dir
+            ):
                 refuse("neither a file, a folder nor a symbolic link", entry.name)
 
 
@@ -293,11 +321,15 @@ def _read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
     file.seek(start)
     position = 0
     checked = []
-    for entry, flags in sorted(_records(file.read(length), count), key=lambda record: record[0].header_offset):
+    for entry, flags in sorted(
+        _records(file.read(length), count), key=lambda record: record[0].header_offset
+    ):
         if entry.header_offset < position:
             refuse("overlaps another member", entry.name)
         if entry.header_offset > position:
-            refuse(f"{entry.header_offset - position} bytes before it belong to no member", entry.name)
+            refuse(
+                f"{entry.header_offset - position} bytes before it belong to no member", entry.name
+            )
         whole, position = _check_local_header(file, entry, start, flags)
         checked.append(whole)
     if position != start:
@@ -313,13 +345,17 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     file.seek(end_at)
     magic, disk, disk2, here, count, length, start, comment = _END.unpack(file.read(_END.size))
     if magic != b"PK\5\6" or comment:
-        refuse("not a wheel: no ZIP end record at the end of the file (cut off, bytes appended, or a comment)")
+        refuse(
+            "not a wheel: no ZIP end record at the end of the file (cut off, bytes appended, or a "
+            "comment)"
+        )
     # A field of all ones says that the ZIP64 record holds the value (APPNOTE 4.4.1.4).
     if LIMIT16 not in (here, count) and _SEE_ZIP64 not in (length, start):
         if disk or disk2 or here != count:
             refuse("not a wheel: a ZIP file of several disks")
         return count, start, length, end_at
-    # The three end structures stand back to back. The format allows gaps, which could hide a second directory.
+    # The three end structures stand back to back. The format allows gaps, which could hide a second
+    # directory.
     locator_at = end_at - _LOCATOR.size
     end64_at = locator_at - _END64.size
     if end64_at < 0:
@@ -328,7 +364,12 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     raw = file.read(_END64.size + _LOCATOR.size)
     magic, record, _, _, disk, disk2, here, count, length, start = _END64.unpack_from(raw)
     magic2, disk3, recorded_at, disks = _LOCATOR.unpack_from(raw, _END64.size)
-    if magic != b"PK\6\6" or magic2 != b"PK\6\7" or recorded_at != end64_at or record != _END64.size - 12:
+    if (
+        magic != b"PK\6\6"
+        or magic2 != b"PK\6\7"
+        or recorded_at != end64_at
+        or record != _END64.size - 12
+    ):
         refuse("not a wheel: the ZIP64 end record is damaged")
     if disk or disk2 or disk3 or disks > 1 or here != count:
         refuse("not a wheel: a ZIP file of several disks")
@@ -352,14 +393,19 @@ def _records(directory: bytes, count: int) -> Iterator[tuple[Entry, int]]:
             refuse("the ZIP directory is damaged")
         name = _decode(raw_name, flags)
         if method not in (STORED, DEFLATED):
-            refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
+            refuse(
+                f"compression method {method}; wheels hold stored and deflated members only", name
+            )
         if flags & ~_FLAGS_KNOWN or disk:
             refuse("encrypted, patched or on another disk", name)
         if version > _NEWEST_VERSION:
             refuse(_TOO_NEW, name)
         if extra:
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
-        yield Entry(name, method, time, date, crc, compressed, size, external, made_by, offset), flags
+        yield (
+            Entry(name, method, time, date, crc, compressed, size, external, made_by, offset),
+            flags,
+        )
     if position != len(directory):
         refuse("the ZIP directory holds more than its members")
 
@@ -371,8 +417,11 @@ def _decode(raw: bytes, flags: int) -> str:
         refuse("its name is neither ASCII nor marked and valid UTF-8", raw.decode("latin-1"))
 
 
-def _zip64(extra: bytes, values: tuple[int, ...], name: str, *, spare: bool = False) -> tuple[int, ...]:
-    """Replace values that say "see the ZIP64 field" (APPNOTE 4.5.3: present in this order, only those).
+def _zip64(
+    extra: bytes, values: tuple[int, ...], name: str, *, spare: bool = False
+) -> tuple[int, ...]:
+    """Replace values that say "see the ZIP64 field" (APPNOTE 4.5.3: present in this order, only
+    those).
 
     `spare`: the field may hold more than those.
     """
@@ -405,8 +454,12 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str, *, spare: bool = Fa
     return tuple(result)
 
 
-def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags: int) -> tuple[Entry, int]:
-    """(the entry with its data's place, offset behind the member), after comparing the header with the directory."""
+def _check_local_header(
+    file: BinaryIO, entry: Entry, limit: int, central_flags: int
+) -> tuple[Entry, int]:
+    """(the entry with its data's place, offset behind the member), after comparing the header with
+    the directory.
+    """
     expected = entry.name.encode()
     file.seek(entry.header_offset)
     raw = file.read(_LOCAL.size + len(expected))
@@ -414,7 +467,12 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
         refuse("its local header is cut off", entry.name)
     magic, version, *fields = _LOCAL.unpack_from(raw)
     flags, method, _, _, crc, compressed, size, name_length, extra_length = fields
-    if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or raw[_LOCAL.size :] != expected or name_length != len(expected):
+    if (
+        magic != b"PK\3\4"
+        or flags & ~_FLAGS_KNOWN
+        or raw[_LOCAL.size :] != expected
+        or name_length != len(expected)
+    ):
         refuse("its local header names another member", entry.name)
     if version > _NEWEST_VERSION:
         refuse(_TOO_NEW, entry.name)
@@ -430,7 +488,12 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
         # Bazel's wheels have the sizes in both places.
         again = _LOCAL64.pack(1, 16, entry.size, entry.compressed) in extra
         size, compressed = _zip64(extra, (size, compressed), entry.name, spare=deferred or again)
-    same = (method, crc, compressed, size) == (entry.method, entry.crc, entry.compressed, entry.size)
+    same = (method, crc, compressed, size) == (
+        entry.method,
+        entry.crc,
+        entry.compressed,
+        entry.size,
+    )
     if not same and not (deferred and (method, crc, compressed, size) == (entry.method, 0, 0, 0)):
         refuse("its local header contradicts the directory", entry.name)
     end = data + entry.compressed
@@ -442,13 +505,16 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags:
 
 
 def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
-    """Length of the data descriptor (APPNOTE 4.3.9): with or without signature, 4- or 8-byte sizes."""
+    """Length of the data descriptor (APPNOTE 4.3.9): with or without signature, 4- or 8-byte
+    sizes.
+    """
     file.seek(end)
     raw = file.read(24)
     for sizes in ("<3I", "<I2Q"):
         if sizes == "<3I" and max(entry.compressed, entry.size) > 0xFFFFFFFF:
             continue
-        # The signature is optional and the width of the sizes is not marked anywhere: each form is tried.
+        # The signature is optional and the width of the sizes is not marked anywhere: each form is
+        # tried.
         plain = struct.pack(sizes, entry.crc, entry.compressed, entry.size)
         for form in (b"PK\7\x08" + plain, plain):
             if raw.startswith(form):
@@ -457,7 +523,9 @@ def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse a member name that could leave the folder it is unpacked in, on any operating system."""
+    """Refuse a member name that could leave the folder it is unpacked in, on any operating
+    system.
+    """
     if not name or len(name) > _MAX_NAME:
         refuse("its name is empty or too long", name[:80])
     if not name.isprintable():
@@ -465,14 +533,20 @@ def check_name(name: str) -> None:
         if categories & {"Cc", "Cs"}:
             refuse("its name holds control characters", name)
         if categories & {"Cf", "Zl", "Zp"}:
-            refuse("its name holds invisible characters or such as change the direction of writing", ascii(name))
+            refuse(
+                "its name holds invisible characters or such as change the direction of writing",
+                ascii(name),
+            )
     if "\\" in name or ":" in name:
         refuse("its name holds a backslash or a colon (a path or drive on Windows)", name)
     if name.startswith("/"):
         refuse("its name is an absolute path", name)
     parts = name.removesuffix("/").split("/")
     if any(len(part.encode()) > _MAX_PART for part in parts):
-        refuse(f"a part of its path has more than {_MAX_PART} bytes, the most that disks take", name[:80])
+        refuse(
+            f"a part of its path has more than {_MAX_PART} bytes, the most that disks take",
+            name[:80],
+        )
     if len(parts) > _MAX_DEPTH:
         refuse(f"more than {_MAX_DEPTH} folders deep", name)
     for part in parts:
@@ -485,7 +559,8 @@ def check_name(name: str) -> None:
 
 
 def _check_names(entries: list[Entry]) -> dict[str, Entry]:
-    """The members by name, in the order of the archive; no two that could not both be unpacked on every disk.
+    """The members by name, in the order of the archive; no two that could not both be unpacked on
+    every disk.
 
     Such differ by case alone, or one is a file and the other below it.
     """
@@ -520,11 +595,14 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
 
 def _fold(name: str) -> str:
     name = name.removesuffix("/")
-    return name.lower() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _check_link(name: str, raw: bytes) -> None:
-    """A link may climb only at its start and only to inside the wheel: then no chain of links gets out.
+    """A link may climb only at its start and only to inside the wheel: then no chain of links gets
+    out.
 
     One to nothing leads nowhere: installers write an empty file for it (nodejs-bin).
     """
@@ -550,11 +628,19 @@ def local_header(entry: Entry, *, wide: bool) -> bytes:
     """A local header without descriptor; `wide` reserves the ZIP64 field (16 bytes of sizes)."""
     name, flags = _encode(entry.name)
     extra = _LOCAL64.pack(1, 16, entry.size, entry.compressed) if wide else b""
-    sizes = (_SEE_ZIP64, _SEE_ZIP64) if wide else (entry.compressed, entry.size)
+    if wide:
+        sizes = (_SEE_ZIP64, _SEE_ZIP64)
+    else:
+        sizes = (entry.compressed, entry.size)
     fixed = (entry.method, entry.time, entry.date, entry.crc)
     # "Version needed" in tenths: 2.0 for deflate, 4.5 for ZIP64 (APPNOTE 4.4.3.2).
-    version = 45 if wide else 20
-    return _LOCAL.pack(b"PK\3\4", version, flags, *fixed, *sizes, len(name), len(extra)) + name + extra
+    if wide:
+        version = 45
+    else:
+        version = 20
+    return (
+        _LOCAL.pack(b"PK\3\4", version, flags, *fixed, *sizes, len(name), len(extra)) + name + extra
+    )
 
 
 def needs_zip64(*values: int) -> bool:
@@ -566,19 +652,41 @@ def central_header(entry: Entry) -> bytes:
     name, flags = _encode(entry.name)
     values = (entry.size, entry.compressed, entry.header_offset)
     wide = [value for value in values if needs_zip64(value)]
-    extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+    if wide:
+        extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)
+    else:
+        extra = b""
     size, compressed, offset = (_SEE_ZIP64 if needs_zip64(value) else value for value in values)
     version = 45 if wide else 20
     made_by = (entry.made_by & 0xFF00) | version
-    head = (b"PK\1\2", made_by, version, flags, entry.method, entry.time, entry.date, entry.crc, compressed, size)
-    return _CENTRAL.pack(*head, len(name), len(extra), 0, 0, 0, entry.external_attributes, offset) + name + extra
+    head = (
+        b"PK\1\2",
+        made_by,
+        version,
+        flags,
+        entry.method,
+        entry.time,
+        entry.date,
+        entry.crc,
+        compressed,
+        size,
+    )
+    return (
+        _CENTRAL.pack(*head, len(name), len(extra), 0, 0, 0, entry.external_attributes, offset)
+        + name
+        + extra
+    )
 
 
 def end_records(count: int, start: int, length: int) -> bytes:
-    """The bytes behind the directory: the end record, with the ZIP64 pair before it where needed."""
+    """The bytes behind the directory: the end record, with the ZIP64 pair before it where
+    needed.
+    """
     if count < LIMIT16 and not needs_zip64(start, length):
         return _END.pack(b"PK\5\6", 0, 0, count, count, length, start, 0)
-    wide = _END64.pack(b"PK\6\6", _END64.size - 12, MADE_BY_UNIX | 45, 45, 0, 0, count, count, length, start)
+    wide = _END64.pack(
+        b"PK\6\6", _END64.size - 12, MADE_BY_UNIX | 45, 45, 0, 0, count, count, length, start
+    )
     locator = _LOCATOR.pack(b"PK\6\7", 0, start + length, 1)
     few = min(count, 0xFFFF)
     return wide + locator + _END.pack(b"PK\5\6", 0, 0, few, few, _SEE_ZIP64, _SEE_ZIP64, 0)

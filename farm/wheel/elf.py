@@ -1,14 +1,17 @@
-"""ELF: what a library needs and where the loader looks for it; its symbols, and where its machine code is.
+"""ELF: what a library needs and where the loader looks for it; its symbols, and where its machine
+code is.
 
-Dynamic facts come from the program headers (the loader never looks at sections); sections serve to find device code and
-machine code. Of files of 32 bits, and of big-endian ones, nothing but the machine is read: no wheel here is for such a
-machine. Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+Dynamic facts come from the program headers (the loader never looks at sections); sections serve to
+find device code and machine code. Of files of 32 bits, and of big-endian ones, nothing but the
+machine is read: no wheel here is for such a machine. Any byte string is a legal argument: what is
+damaged raises `VerificationFailedError`.
 
-Symbols are those that the loader sees. Their table is found by the dynamic section, as the loader finds it; its length
-is in the hash tables (DT_HASH, DT_GNU_HASH), else it ends where the names begin.
+Symbols are those that the loader sees. Their table is found by the dynamic section, as the loader
+finds it; its length is in the hash tables (DT_HASH, DT_GNU_HASH), else it ends where the names
+begin.
 
-Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioning"; "GNU hash ELF sections" (the layout
-of DT_GNU_HASH).
+Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioning"; "GNU hash ELF
+sections" (the layout of DT_GNU_HASH).
 """
 
 import struct
@@ -37,14 +40,30 @@ MACHINES = {
 }
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 # Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
-_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_TLS, _PT_GNU_STACK = 1, 2, 3, 7, 0x6474E551
-_PF_X, _PF_W = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
-_DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+_PT_LOAD = 1
+_PT_DYNAMIC = 2
+_PT_INTERP = 3
+_PT_TLS = 7
+_PT_GNU_STACK = 0x6474E551
+_PF_X = 1
+_PF_W = 2
+_DT_NEEDED = 1
+_DT_STRTAB = 5
+_DT_SONAME = 14
+_DT_RPATH = 15
+_DT_RUNPATH = 29
+_DT_VERNEED = 0x6FFFFFFE
+_DT_VERNEEDNUM = 0x6FFFFFFF
 _DT_FILTER = 0x7FFFFFFF
-_DT_FLAGS, _DT_RELR, _DF_STATIC_TLS = 30, 36, 0x10
-_ABI_RELR = "libc.so.6", "GLIBC_ABI_DT_RELR"  # what GNU ld asks for where it writes DT_RELR, and LLVM's does not
-# Without PT_GNU_STACK the stack is what the ABI has it to be (glibc, sysdeps/*/stackinfo.h: DEFAULT_STACK_PERMS).
+_DT_FLAGS = 30
+_DT_RELR = 36
+_DF_STATIC_TLS = 0x10
+_ABI_RELR = (
+    "libc.so.6",
+    "GLIBC_ABI_DT_RELR",
+)  # what GNU ld asks for where it writes DT_RELR, and LLVM's does not
+# Without PT_GNU_STACK the stack is what the ABI has it to be (glibc, sysdeps/*/stackinfo.h:
+# DEFAULT_STACK_PERMS).
 _STACKS_FOR_CODE = ("x86_64", "ppc64le")
 _SHT_NOBITS = 8
 SHF_EXECINSTR = 4
@@ -53,7 +72,9 @@ _MAX_DYNAMIC = 10_000
 _MAX_VERSIONS = 10_000
 _MAX_STRING = 4096
 LONGEST_NAME = 200  # of what `symbol_name` gives
-_MAX_NAMES = 64 << 10  # characters of all names together: a short table may be pointed at many times
+_MAX_NAMES = (
+    64 << 10
+)  # characters of all names together: a short table may be pointed at many times
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes of the file that are loaded: their place in memory and in the file; `align` is the page that it is for."""
+    """Bytes of the file that are loaded: their place in memory and in the file; `align` is the page
+    that it is for.
+    """
 
     address: int
     offset: int
@@ -89,10 +112,12 @@ class Segment:
 class Elf:
     """The facts of one ELF file."""
 
-    # As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are not those of 64-bit
-    # little-endian machines.
+    # As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are not
+    # those of 64-bit little-endian machines.
     machine: str
-    kind: str  # `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`
+    # `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or
+    # `other`
+    kind: str
     soname: str | None = None
     # DT_NEEDED and DT_FILTER in order: glibc loads neither without (without DT_AUXILIARY, it does).
     needed: tuple[str, ...] = ()
@@ -108,7 +133,9 @@ class Elf:
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     executable_stack: bool = False  # asked for by PT_GNU_STACK, or by none of it
     interpreter: str | None = None  # the loader that a program names (PT_INTERP)
-    static_tls: int = 0  # bytes of thread-local variables that must lie where the first libraries have theirs
+    static_tls: int = (
+        0  # bytes of thread-local variables that must lie where the first libraries have theirs
+    )
 
     def file_offset(self, address: int) -> int:
         """The place in the file of a loaded address."""
@@ -116,7 +143,9 @@ class Elf:
 
     @property
     def search_path(self) -> tuple[str, ...]:
-        """Where the loader looks for what this file needs: RUNPATH, or RPATH where there is no RUNPATH."""
+        """Where the loader looks for what this file needs: RUNPATH, or RPATH where there is no
+        RUNPATH.
+        """
         return self.rpath if self.runpath is None else self.runpath
 
 
@@ -129,7 +158,10 @@ def read_elf(data: Buffer) -> Elf:
     kind, machine = struct.unpack("<HH" if data[5] == 1 else ">HH", data[16:20])
     name = MACHINES.get(machine, f"em{machine}").removesuffix("le")
     # Of an unknown kind it may be for the loader, which refuses it.
-    return Elf(f"{name}, {32 * data[4]} bits, {'little' if data[5] == 1 else 'big'}-endian", _KINDS.get(kind, "shared"))
+    return Elf(
+        f"{name}, {32 * data[4]} bits, {'little' if data[5] == 1 else 'big'}-endian",
+        _KINDS.get(kind, "shared"),
+    )
 
 
 def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
@@ -146,12 +178,17 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
 
 def symbol_name(data: Buffer, offset: int) -> str:
     """The name at `offset`, cut at `LONGEST_NAME` characters, empty where the file is damaged."""
-    end = data.find(b"\0", offset, offset + LONGEST_NAME) if offset < len(data) else offset
+    if offset < len(data):
+        end = data.find(b"\0", offset, offset + LONGEST_NAME)
+    else:
+        end = offset
     return _text(data[offset : end if end >= 0 else offset + LONGEST_NAME])
 
 
 def _text(raw: bytes) -> str:
-    """Decoded for comparison and display: what could not be printed is escaped, so it names no file either."""
+    """Decoded for comparison and display: what could not be printed is escaped, so it names no file
+    either.
+    """
     return printable(raw.decode("utf-8", "backslashreplace"))
 
 
@@ -178,18 +215,22 @@ class _Reader:
 
     def read(self) -> Elf:
         kind, machine = self._at("HH", 16)
-        # Behind e_entry: offsets of program and section headers, flags, header size, then size and count of each table.
+        # Behind e_entry: offsets of program and section headers, flags, header size, then size and
+        # count of each table.
         ph, sh, _, _, ph_size, ph_count, sh_size, sh_count, names = self._at("QQIHHHHHH", 32)
         dynamic = self._segments(ph, ph_size, ph_count)
         tags = self._dynamic(*dynamic) if dynamic else []
-        # DT_STRTAB is an address in memory, and so are the other tables: segments give the place in the file.
+        # DT_STRTAB is an address in memory, and so are the other tables: segments give the place in
+        # the file.
         strings = self._file_offset(next((value for tag, value in tags if tag == _DT_STRTAB), None))
         texts = [
             (tag, self._string(strings + value))
             for tag, value in tags
-            if strings is not None and tag in (_DT_NEEDED, _DT_FILTER, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+            if strings is not None
+            and tag in (_DT_NEEDED, _DT_FILTER, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
         ]
-        # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the current folder.
+        # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the
+        # current folder.
         versions = self._versions(dict(tags), strings)
         if any(tag == _DT_RELR for tag, _ in tags):
             file, version = _ABI_RELR
@@ -234,14 +275,22 @@ class _Reader:
         return _text(self.data[offset:end])
 
     def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:
-        """Remember what is loaded where; (offset, length) of the dynamic segment, None without one."""
+        """Remember what is loaded where; (offset, length) of the dynamic segment, None without
+        one.
+        """
         dynamic = None
         if count and size != 56:
             raise damaged(f"its program headers have {size} bytes each")
         for index in range(count):
-            kind, flags, offset, address, _, length, in_memory, align = self._at("IIQQQQQQ", table + index * size)
+            kind, flags, offset, address, _, length, in_memory, align = self._at(
+                "IIQQQQQQ", table + index * size
+            )
             if kind == _PT_LOAD:
-                self.loads.append(Segment(address, offset, length, align, bool(flags & _PF_X), bool(flags & _PF_W)))
+                self.loads.append(
+                    Segment(
+                        address, offset, length, align, bool(flags & _PF_X), bool(flags & _PF_W)
+                    )
+                )
             elif kind == _PT_GNU_STACK:
                 self.stack = flags
             elif kind == _PT_TLS:
@@ -271,18 +320,20 @@ class _Reader:
         found: dict[str, tuple[str, ...]] = {}
         budget = _MAX_VERSIONS
         for _ in range(min(tags.get(_DT_VERNEEDNUM, 0), _MAX_VERSIONS)):
-            # Elf_Verneed: version, count, file name, offset of the first Elf_Vernaux, offset of the next entry (0:
-            # last).
+            # Elf_Verneed: version, count, file name, offset of the first Elf_Vernaux, offset of the
+            # next entry (0: last).
             revision, count, file, first, following = self._at("HHIII", position)
             if revision != 1:
                 raise damaged(f"it requires symbol versions in an unknown way ({revision})")
             budget -= count + 1
             if budget < 0:
                 raise damaged(f"it requires more than {_MAX_VERSIONS} symbol versions")
-            names, numbers = [], []
+            names = []
+            numbers = []
             entry = position + first
             for _ in range(count):
-                # Elf_Vernaux: hash, flags, index that `.gnu.version` uses for a symbol, name, offset of the next.
+                # Elf_Vernaux: hash, flags, index that `.gnu.version` uses for a symbol, name,
+                # offset of the next.
                 _, _, number, name, step = self._at("IHHII", entry)
                 names.append(self._string(strings + name))
                 numbers.append(number)
@@ -316,13 +367,20 @@ class _Reader:
         base = raw[names][4] if names < len(raw) else None
         return tuple(
             Section(
-                "" if base is None else symbol_name(self.data, base + name), kind, flags, address, offset, length, link
+                "" if base is None else symbol_name(self.data, base + name),
+                kind,
+                flags,
+                address,
+                offset,
+                length,
+                link,
             )
             for name, kind, flags, address, offset, length, link in raw
         )
 
 
-_SHT_SYMTAB, _SHT_DYNSYM = 2, 11
+_SHT_SYMTAB = 2
+_SHT_DYNSYM = 11
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _MAX_SYMBOLS = 2_000_000
 
@@ -334,15 +392,23 @@ def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
 
 @dataclass(frozen=True)
 class Functions:
-    """Defined functions by address: `names` are file offsets for `symbol_name`, in the same order."""
+    """Defined functions by address: `names` are file offsets for `symbol_name`, in the same
+    order.
+    """
 
     addresses: Sequence[int]
     names: Sequence[int]
 
 
 def function_symbols(data: Buffer, elf: Elf) -> Functions:
-    """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped file."""
-    tables = {section.kind: section for section in elf.sections if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)}
+    """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped
+    file.
+    """
+    tables = {
+        section.kind: section
+        for section in elf.sections
+        if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)
+    }
     table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
     if table is None or table.link >= len(elf.sections):
         return Functions((), ())
@@ -353,12 +419,15 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
     names = elf.sections[table.link].offset
     # One integer a symbol: a million tuples would take ten times the memory.
     found: list[int] = []
-    for name, info, _, section, address, _ in _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size]):
+    for name, info, _, section, address, _ in _SYMBOL.iter_unpack(
+        data[start : start + count * _SYMBOL.size]
+    ):
         if info & 15 in _FUNCTIONS and section:
             # The name's offset has 32 bits, so one integer orders by address and keeps the name.
             found.append(address << 32 | name)
     found.sort()
-    addresses, offsets = array("Q"), array("Q")
+    addresses = array("Q")
+    offsets = array("Q")
     for each in found:
         # Aliases share an address (C1 and C2 constructors, weak names): the first name serves.
         if not addresses or addresses[-1] != each >> 32:
@@ -367,8 +436,13 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
     return Functions(addresses, offsets)
 
 
-_DT_HASH, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 6, 10, 0x6FFFFEF5
-_DT_VERSYM, _DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
+_DT_HASH = 4
+_DT_SYMTAB = 6
+_DT_STRSZ = 10
+_DT_GNU_HASH = 0x6FFFFEF5
+_DT_VERSYM = 0x6FFFFFF0
+_DT_VERDEF = 0x6FFFFFFC
+_DT_VERDEFNUM = 0x6FFFFFFD
 _GLOBAL = 1  # index of symbols without a version
 _SYMBOL = struct.Struct("<IBBHQQ")
 _WEAK = 2
@@ -379,8 +453,8 @@ _LOCAL = 0
 class Symbols:
     """The dynamic symbols of a library.
 
-    `undefined`: What must be found elsewhere: name to (library, version), both empty for one without version. Weak ones
-    are left out: they may stay undefined.
+    `undefined`: What must be found elsewhere: name to (library, version), both empty for one
+    without version. Weak ones are left out: they may stay undefined.
     """
 
     undefined: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -388,7 +462,9 @@ class Symbols:
     error: str | None = None  # why they could not be read; then there are none
 
     def source(self, name: str) -> str | None:
-        """The library that a name is taken from, in words, empty for any; None for a name that it does not take."""
+        """The library that a name is taken from, in words, empty for any; None for a name that it
+        does not take.
+        """
         library, version = self.undefined.get(name, (None, ""))
         return f" from {library}, version {version}" if library else library
 
@@ -398,7 +474,8 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
     tags = dict(elf.dynamic)
     if _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
         return Symbols()
-    start, names = elf.file_offset(tags[_DT_SYMTAB]), elf.file_offset(tags[_DT_STRTAB])
+    start = elf.file_offset(tags[_DT_SYMTAB])
+    names = elf.file_offset(tags[_DT_STRTAB])
     # The dynamic table has no tag for its length: it follows from the hash table.
     count = symbol_count(data, elf, tags)
     if count > _MAX_SYMBOLS:
@@ -428,7 +505,10 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
             defined.add(symbol)
         elif binding != _WEAK:
             # The highest bit hides a symbol from plain references; the rest is the version's index.
-            number = versions[index] & 0x7FFF if versions else 0
+            if versions:
+                number = versions[index] & 0x7FFF
+            else:
+                number = 0
             if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
                 raise damaged(f"a symbol is of version {number}, which is none")
             undefined[symbol] = elf.version_names.get(number, ("", ""))
@@ -445,13 +525,17 @@ def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple
 
 
 def symbol_count(data: Buffer, elf: Elf, tags: Mapping[int, int]) -> int:
-    """How many symbols there are; 1 where that is not known: none is given to others, no hash table and no section."""
+    """How many symbols there are; 1 where that is not known: none is given to others, no hash table
+    and no section.
+    """
     if _DT_HASH in tags:
-        # The second word of the classic hash table is the number of its chains: one for each symbol.
+        # The second word of the classic hash table is the number of its chains: one for each
+        # symbol.
         at = elf.file_offset(tags[_DT_HASH])
         return int.from_bytes(data[at + 4 : at + 8], "little")
     if _DT_GNU_HASH in tags:
-        # It counts what is given to others; where that is nothing, it does not say how many are taken.
+        # It counts what is given to others; where that is nothing, it does not say how many are
+        # taken.
         sections = (part.size // _SYMBOL.size for part in elf.sections if part.kind == _SHT_DYNSYM)
         return max(_gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH])), next(sections, 1))
     # Neither table: linkers put the names right behind the symbols.
@@ -462,7 +546,8 @@ def _gnu_count(data: Buffer, at: int) -> int:
     """One more than the highest index: the end of the chain that begins last."""
     if at + 16 > len(data):
         raise damaged("its hash table is cut off")
-    # GNU's hash table: buckets, index of the first hashed symbol, words of the Bloom filter, its shift.
+    # GNU's hash table: buckets, index of the first hashed symbol, words of the Bloom filter, its
+    # shift.
     buckets, first, bloom, _ = struct.unpack("<IIII", data[at : at + 16])
     table = at + 16 + 8 * bloom
     chains = table + 4 * buckets

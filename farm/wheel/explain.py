@@ -1,13 +1,15 @@
-"""Explanations of messages of loaders, Python, CUDA and compilers: the cause, the culprit, the cure.
+"""Explanations of messages of loaders, Python, CUDA and compilers: the cause, the culprit, the
+cure.
 
-Which message means what: `messages.yaml`. Loaders name the file that they were asked for, seldom the one that is wrong.
-What is wrong is looked for in the files: in the wheel, or in the folder of the installed package. Where nothing is
-wrong there, it is the machine, and the explanation says which of its parts.
+Which message means what: `messages.yaml`. Loaders name the file that they were asked for, seldom
+the one that is wrong. What is wrong is looked for in the files: in the wheel, or in the folder of
+the installed package. Where nothing is wrong there, it is the machine, and the explanation says
+which of its parts.
 
-Behind "[WinError 126] The specified module could not be found" Windows does not say which file it missed. Python names
-the file that it was asked to load; torch/__init__.py loads torch/lib/*.dll one by one in the order of the folder, which
-NTFS keeps sorted without regard to case. So the file named is the first one with a broken chain of imports, and usually
-a bystander.
+Behind "[WinError 126] The specified module could not be found" Windows does not say which file it
+missed. Python names the file that it was asked to load; torch/__init__.py loads torch/lib/*.dll one
+by one in the order of the folder, which NTFS keeps sorted without regard to case. So the file named
+is the first one with a broken chain of imports, and usually a bystander.
 """
 
 import mmap
@@ -26,7 +28,15 @@ from farm.base.yamlfile import Model, load
 from farm.wheel.archive import Archive
 from farm.wheel.elf import Symbols
 from farm.wheel.fatbin import number, order, runs_on
-from farm.wheel.library import Code, Contents, Library, magics, read_contents, read_library, symbols_of
+from farm.wheel.library import (
+    Code,
+    Contents,
+    Library,
+    magics,
+    read_contents,
+    read_library,
+    symbols_of,
+)
 from farm.wheel.needs import Answer, Need, resolve, search_folders
 from farm.wheel.pe import DllSymbols, added_folders, fits
 from farm.wheel.policy import Frozen, Printable, level_names
@@ -51,7 +61,9 @@ class Row(Model):
 
 
 class Tables(Model):
-    """The file: messages; the first systems with a glibc; whose names of a form are; who brings a library."""
+    """The file: messages; the first systems with a glibc; whose names of a form are; who brings a
+    library.
+    """
 
     messages: list[Row]
     glibc: list[dict[str, str]]
@@ -66,13 +78,21 @@ def tables() -> Tables:
 
 def source_of(library: str) -> str:
     """The package or component that holds a library; empty if that is not known."""
-    return next((str(row["source"]) for row in tables().libraries if fits(library, tuple(row["names"]))), "")
+    return next(
+        (str(row["source"]) for row in tables().libraries if fits(library, tuple(row["names"]))), ""
+    )
 
 
 def known(
-    texts: Sequence[str], module: str, *, signal: str | None = None, hung: bool = False, gpu: bool = True
+    texts: Sequence[str],
+    module: str,
+    *,
+    signal: str | None = None,
+    hung: bool = False,
+    gpu: bool = True,
 ) -> list[tuple[Row, re.Match[str] | None]]:
-    """The rows that fit, in the order of the table; no match where the way in which the process ended decided.
+    """The rows that fit, in the order of the table; no match where the way in which the process
+    ended decided.
 
     `signal` ended the process; `hung`: it did not end in its time; `gpu`: it could use a card.
     """
@@ -80,8 +100,13 @@ def known(
     for row in tables().messages:
         if any(other.id in row.unless for other, _ in found):
             continue
-        patterns = [*(each.replace("{module}", re.escape(module)) for each in row.patterns), *map(re.escape, row.also)]
-        matches = (re.search(pattern, text, re.IGNORECASE) for text in texts for pattern in patterns)
+        patterns = [
+            *(each.replace("{module}", re.escape(module)) for each in row.patterns),
+            *map(re.escape, row.also),
+        ]
+        matches = (
+            re.search(pattern, text, re.IGNORECASE) for text in texts for pattern in patterns
+        )
         match = min(filter(None, matches), key=lambda match: match.start(), default=None)
         if match or (signal in row.signals and not hung) or (row.hung and hung and row.gpu == gpu):
             found.append((row, match))
@@ -91,12 +116,22 @@ def known(
 def words(
     texts: Iterable[str], module: str, seen: Mapping[str, str] | None = None, cpu: str | None = None
 ) -> dict[str, str]:
-    """Values for the placeholders of the table's texts; `seen`: what the checks of a smoke test saw, by name."""
+    """Values for the placeholders of the table's texts; `seen`: what the checks of a smoke test
+    saw, by name.
+    """
     seen = seen or {}
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
-    missing = next((found[1] for text in texts if (found := re.search(r"No module named '([\w.]{1,100})'", text))), "")
+    missing = next(
+        (
+            found[1]
+            for text in texts
+            if (found := re.search(r"No module named '([\w.]{1,100})'", text))
+        ),
+        "",
+    )
     majors = catalog.cuda_majors()
-    majors = {match[1]: majors[match[1]]} if match and match[1] in majors else majors
+    if match and match[1] in majors:
+        majors = {match[1]: majors[match[1]]}
     return {
         "module": module,
         "missing": missing or "a module",
@@ -114,7 +149,10 @@ def _drivers(by_major: Mapping[str, str | None]) -> str:
     found = {name: driver for name, driver in by_major.items() if driver}
     if len(found) == 1:
         return next(iter(found.values()))
-    return ", ".join(f"{driver} (CUDA {name})" for name, driver in found.items()) or "the one of its toolkit"
+    return (
+        ", ".join(f"{driver} (CUDA {name})" for name, driver in found.items())
+        or "the one of its toolkit"
+    )
 
 
 _MAX_FILES = 20_000
@@ -138,7 +176,8 @@ class Explanation(Frozen):
 
 
 def explain(path: Path, message: str) -> tuple[Explanation, ...]:
-    """Explain each error that is recognised in `message`, which may be a whole traceback; empty where none is.
+    """Explain each error that is recognised in `message`, which may be a whole traceback; empty
+    where none is.
 
     Args:
         path: A wheel, or the folder of an installed package.
@@ -160,16 +199,21 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
         cause, culprits, cure = there or ("", _needing(files, row.needs), "")
         filled = words([text], module)
         cause = cause or row.what.format(**filled)
-        cure = cure if cure and not cure.startswith(";") else row.fix.format(**filled) + cure
+        if not (cure and not cure.startswith(";")):
+            cure = row.fix.format(**filled) + cure
         name = row.id.replace("-", " ")
-        explanation = Explanation(message=name, cause=cause, culprits=tuple(culprits[:_MOST]), cure=cure)
+        explanation = Explanation(
+            message=name, cause=cause, culprits=tuple(culprits[:_MOST]), cure=cure
+        )
         found.append((match.start(), explanation))
     return tuple(explanation for _, explanation in sorted(found, key=lambda each: each[0]))
 
 
 def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:
     found = ((each, name) for each in (files.libraries if patterns else ()) for name in each.needed)
-    return [f"{library.path} needs {name}" for library, name in found if fits(name, tuple(patterns))]
+    return [
+        f"{library.path} needs {name}" for library, name in found if fits(name, tuple(patterns))
+    ]
 
 
 @dataclass(frozen=True)
@@ -194,7 +238,9 @@ class Files:
         with Archive(self.path) as archive:
             found = read_contents(archive, lambda _: code, with_symbols=True)
         read = {each.path for each in found.libraries}
-        fakes = [_no_library(name) for name in found.files if name not in read and _LIBRARY.search(name)]
+        fakes = [
+            _no_library(name) for name in found.files if name not in read and _LIBRARY.search(name)
+        ]
         return found._replace(libraries=(*found.libraries, *fakes))
 
     @cached_property
@@ -202,14 +248,21 @@ class Files:
         """All files, as a wheel names them."""
         if self.path.is_dir():
             folder = _package(self.path)
-            return tuple(each.relative_to(folder.parent).as_posix() for each in folder.rglob("*") if each.is_file())
+            return tuple(
+                each.relative_to(folder.parent).as_posix()
+                for each in folder.rglob("*")
+                if each.is_file()
+            )
         return tuple(self.contents.files)
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
         found = tuple(each for each in self.contents.libraries if each.is_loadable or each.error)
         if not found:
-            raise UsageError(f"{self.path}: no library in it", hint="give the wheel, or the folder of the package")
+            raise UsageError(
+                f"{self.path}: no library in it",
+                hint="give the wheel, or the folder of the package",
+            )
         return found
 
     @cached_property
@@ -220,23 +273,38 @@ class Files:
 def _package(folder: Path) -> Path:
     """The package's own folder, of it, of its `lib`, or of site-packages with torch in it."""
     folder = folder.resolve()
-    if folder.name.lower() == "lib" and any(_LIBRARY.search(each.name) for each in folder.iterdir()):
+    if folder.name.lower() == "lib" and any(
+        _LIBRARY.search(each.name) for each in folder.iterdir()
+    ):
         folder = folder.parent
     return folder / "torch" if (folder / "torch" / "lib").is_dir() else folder
 
 
 def _read_folder(folder: Path, code: Code | None) -> Contents:
-    """The libraries of an installed package; those of packages beside it into which its RUNPATHs lead, too."""
+    """The libraries of an installed package; those of packages beside it into which its RUNPATHs
+    lead, too.
+    """
     site = folder.parent
     # <prefix>/Library/bin: where pip puts MKL and Intel's OpenMP on Windows, and torch looks.
-    places = [folder, *_libs(folder), *[site.parent.parent / _SHARED][: site.name.lower() == "site-packages"]]
-    files = sorted(file for each in places for file in each.rglob("*") if _LIBRARY.search(file.name))
+    places = [
+        folder,
+        *_libs(folder),
+        *[site.parent.parent / _SHARED][: site.name.lower() == "site-packages"],
+    ]
+    files = sorted(
+        file for each in places for file in each.rglob("*") if _LIBRARY.search(file.name)
+    )
     if len(files) > _MAX_FILES:
-        raise UsageError(f"{folder}: more than {_MAX_FILES} libraries; give the package's own folder")
+        raise UsageError(
+            f"{folder}: more than {_MAX_FILES} libraries; give the package's own folder"
+        )
     symbols: dict[str, Symbols | DllSymbols] = {}
 
     def read(file: Path) -> Library:
-        name = file.relative_to(site).as_posix() if file.is_relative_to(site) else f"{_SHARED}/{file.name}"
+        if file.is_relative_to(site):
+            name = file.relative_to(site).as_posix()
+        else:
+            name = f"{_SHARED}/{file.name}"
         try:
             with file.open("rb") as stream:
                 if not stream.read(4).startswith(magics(name)):
@@ -260,7 +328,9 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
 
 
 def _libs(package: Path) -> list[Path]:
-    """The folders beside a package into which delvewheel put its DLLs, by the RECORD that lists the package's files."""
+    """The folders beside a package into which delvewheel put its DLLs, by the RECORD that lists the
+    package's files.
+    """
     site = package.parent
     own: set[str] = set()
     for record in site.glob("*.dist-info/RECORD") if any(site.glob("*.libs")) else ():
@@ -275,7 +345,8 @@ def _no_library(name: str) -> Library:
 
 
 # --- what is looked for in the files: the cause, the culprits, the cure. Where cause or cure is empty the table's own
-# words are right; a cure that begins with a semicolon follows them. None: the files have nothing to do with it.
+# words are right; a cure that begins with a semicolon follows them. None: the files have nothing to
+# do with it.
 
 _Found = tuple[str, Sequence[str], str] | None
 
@@ -294,27 +365,56 @@ def _undefined_symbol(files: Files, match: re.Match[str]) -> _Found:
     """A name that a library takes and none gives."""
     symbol = given(match)
     symbols = files.contents.symbols
-    takers = [f"{path} takes it{where}" for path, each in symbols.items() if (where := each.source(symbol)) is not None]
+    takers = [
+        f"{path} takes it{where}"
+        for path, each in symbols.items()
+        if (where := each.source(symbol)) is not None
+    ]
     givers = [path for path, each in symbols.items() if symbol in each.exports]
     owned = next((each for each in tables().symbols if re.match(each["pattern"], symbol)), None)
     if givers:
-        cause = f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library was loaded first"
-        cure = "take other copies out of LD_LIBRARY_PATH and PATH, and import nothing before that brings its own"
+        cause = (
+            f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library "
+            "was loaded first"
+        )
+        cure = (
+            "take other copies out of LD_LIBRARY_PATH and PATH, and import nothing before that "
+            "brings its own"
+        )
     else:
         owner = owned["owner"] if owned else "a library that these files need"
-        cause = f"{symbol} should come from {owner}, and the version that was loaded does not have it"
-        cure = owned["cure"] if owned else "install the versions that METADATA pins, or build the wheel again"
+        cause = (
+            f"{symbol} should come from {owner}, and the version that was loaded does not have it"
+        )
+        if owned:
+            cure = owned["cure"]
+        else:
+            cure = "install the versions that METADATA pins, or build the wheel again"
     return cause, takers, cure
 
 
 def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
-    """WinError 126: every DLL that is missing, the chain to it from the first file that fails, where to get it."""
-    dlls = [each for each in files.libraries if each.format == "pe" and not each.path.startswith(_SHARED)]
+    """WinError 126: every DLL that is missing, the chain to it from the first file that fails,
+    where to get it.
+    """
+    dlls = [
+        each
+        for each in files.libraries
+        if each.format == "pe" and not each.path.startswith(_SHARED)
+    ]
     if broken := next((each for each in dlls if each.error), None):
-        raise VerificationFailedError(f"{broken.path}: {broken.error}", hint="install or build it again")
+        raise VerificationFailedError(
+            f"{broken.path}: {broken.error}", hint="install or build it again"
+        )
     if not dlls:
-        cure = "give the Windows wheel, or the installed folder, of the package that the message names"
-        return "a DLL is missing on Windows, and there is none among these files to look into", (), cure
+        cure = (
+            "give the Windows wheel, or the installed folder, of the package that the message names"
+        )
+        return (
+            "a DLL is missing on Windows, and there is none among these files to look into",
+            (),
+            cure,
+        )
     # PyTorch and ctypes name the DLL that they were loading; messages of others name none.
     named = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
     name = named[1] if named else ""
@@ -326,20 +426,42 @@ def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
             missing.setdefault(need.name.lower(), []).append(need)
     if not missing:
         cause = "a DLL is missing, but none of those that these files need"
-        cause = f"{name}, which the message names, is not among these files" if absent else cause
-        cure = "install the Microsoft Visual C++ Redistributable; pip install --force-reinstall the package"
+        if absent:
+            cause = f"{name}, which the message names, is not among these files"
+        cure = (
+            "install the Microsoft Visual C++ Redistributable; pip install --force-reinstall "
+            "the package"
+        )
         return cause, (), cure
-    # What breaks the import comes first; what is missing for a later call counts where nothing else does.
-    loading = {key: group for key, group in missing.items() if any(need.when == "load" for need in group)} or missing
+    # What breaks the import comes first; what is missing for a later call counts where nothing else
+    # does.
+    loading = {
+        key: group for key, group in missing.items() if any(need.when == "load" for need in group)
+    } or missing
     innocent = first and not any(need.who == first for group in loading.values() for need in group)
-    detail = f"; {first} is the first that fails{' (it is innocent: a bystander)' if innocent else ''}" if first else ""
+    if first:
+        detail = (
+            f"; {first} is the first that "
+            f"fails{' (it is innocent: a bystander)' if innocent else ''}"
+        )
+    else:
+        detail = ""
     if name and name.lower() not in missing and not (first and _is_called(first, name)):
-        detail = f"; {name}, which the message names, is {'not among these files' if absent else 'there'}"
+        detail = (
+            f"; {name}, which the message names, is "
+            f"{'not among these files' if absent else 'there'}"
+        )
     culprits = []
     for key, group in sorted(loading.items(), key=lambda item: (item[0] not in chains, item[0])):
         who = ", ".join(list(dict.fromkeys(need.who for need in group))[:3])
-        chain = f" (chain: {' -> '.join(chains[key])})" if len(chains.get(key, ())) > 2 else ""
-        there = f"; there is one at {group[0].by}, where Windows does not look" if group[0].by else ""
+        if len(chains.get(key, ())) > 2:
+            chain = f" (chain: {' -> '.join(chains[key])})"
+        else:
+            chain = ""
+        if group[0].by:
+            there = f"; there is one at {group[0].by}, where Windows does not look"
+        else:
+            there = ""
         culprits.append(f"{group[0].name}, needed by {who}{chain}{there}")
     cure = "; ".join(where_from(group[0].name) for group in list(loading.values())[:_MOST])
     return f"Windows cannot find a DLL that is needed{detail}", culprits, cure
@@ -348,7 +470,9 @@ def _missing_dlls(files: Files, match: re.Match[str]) -> _Found:
 def _chains(
     libraries: list[Library], needs: list[Need]
 ) -> tuple[str | None, dict[str, tuple[str, ...]], frozenset[str]]:
-    """Load everything: the first file that fails; for each missing DLL the shortest way to it; what was come to."""
+    """Load everything: the first file that fails; for each missing DLL the shortest way to it; what
+    was come to.
+    """
     by_who: dict[str, list[Need]] = {}
     for need in needs:
         if need.when == "load":
@@ -373,9 +497,15 @@ def _chains(
 
 
 def _loading_order(library: Library) -> tuple[bool, bool, str]:
-    """The DLLs of the folder that the package adds, then extension modules; NTFS sorts without regard to case."""
+    """The DLLs of the folder that the package adds, then extension modules; NTFS sorts without
+    regard to case.
+    """
     folder, name = posixpath.split(library.path)
-    return not fits(folder, added_folders()), not name.lower().endswith(".dll"), library.path.upper()
+    return (
+        not fits(folder, added_folders()),
+        not name.lower().endswith(".dll"),
+        library.path.upper(),
+    )
 
 
 def _missing_functions(files: Files, _: re.Match[str]) -> _Found:
@@ -383,16 +513,26 @@ def _missing_functions(files: Files, _: re.Match[str]) -> _Found:
     lost = list(missing_names(files.libraries, files.needs, files.contents.symbols))
     if lost:
         cause = "a DLL lacks a function that another one takes from it"
-        cure = "these files are of different builds: install the package anew (pip install --force-reinstall), or "
+        cure = (
+            "these files are of different builds: install the package anew (pip install "
+            "--force-reinstall), or "
+        )
         return cause, [f"{member} {what}" for member, what in lost], cure + "build it from one tree"
     outside = Counter(need.name.lower() for need in files.needs if need.answer is not Answer.WHEEL)
     system = ("api-ms-", "kernel32", "ucrtbase")
-    # Of a wheel for Linux there are none: the message came from another package, or another machine.
-    others = [name for name, _ in outside.most_common() if name.endswith(".dll") and not name.startswith(system)]
+    # Of a wheel for Linux there are none: the message came from another package, or another
+    # machine.
+    others = [
+        name
+        for name, _ in outside.most_common()
+        if name.endswith(".dll") and not name.startswith(system)
+    ]
     look = f"; look at {', '.join(others[:_MOST])}" if others else ""
     cause = (
-        "a DLL lacks a function that another one takes from it; all DLLs of these files fit one another, so another "
-        "copy was loaded in place of one: from System32, an older Visual C++ runtime, or another package"
+        "a DLL lacks a function that another one takes from it; all DLLs of these files fit one "
+        "another, so another "
+        "copy was loaded in place of one: from System32, an older Visual C++ runtime, or another "
+        "package"
     )
     return cause, (), f"update the Visual C++ Redistributable and the driver{look}"
 
@@ -403,58 +543,123 @@ def _wrong_machine(files: Files, match: re.Match[str]) -> _Found:
     usual = Counter(each.machine for each in libraries if not each.error).most_common(1)
     machine = usual[0][0] if usual else ""
     bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
-    bad += [f"{each.path}: for {each.machine}" for each in libraries if not each.error and each.machine != machine]
+    bad += [
+        f"{each.path}: for {each.machine}"
+        for each in libraries
+        if not each.error and each.machine != machine
+    ]
     file = given(match)
     name = file.rpartition("/")[2]
     if name and not any(_is_called(each.path, name) for each in libraries):
-        cure = f"look at the file that the message names (file PATH), and at the package that brought it: {file}"
+        cure = (
+            "look at the file that the message names (file PATH), and at the package that "
+            f"brought it: {file}"
+        )
         return f"{name}, which the message names, is not among these files", bad, cure
     if bad:
-        cure = f"the others are for {machine or 'no known machine'}: install the package anew, or replace these"
+        cure = (
+            f"the others are for {machine or 'no known machine'}: install the package anew, or "
+            "replace these"
+        )
         return "a library is for another kind of machine, or damaged", bad, cure
     if name:
         cause = (
-            f"{name} is sound in these files: the copy that was loaded is damaged, or for another machine than Python"
+            f"{name} is sound in these files: the copy that was loaded is damaged, or for "
+            "another machine than Python"
         )
-        return cause, (), f"install the package anew (pip install --force-reinstall), with a Python for {machine}"
+        return (
+            cause,
+            (),
+            (
+                "install the package anew (pip install --force-reinstall), with a Python for "
+                f"{machine}"
+            ),
+        )
     cause = f"all libraries here are sound and for {machine}: the Python that loads them is not"
-    return cause, (), f"use a Python for {machine} (32 bits and 64 bits do not mix), or the wheel for this Python"
+    return (
+        cause,
+        (),
+        (
+            f"use a Python for {machine} (32 bits and 64 bits do not mix), or the wheel for this "
+            "Python"
+        ),
+    )
 
 
 def _runtimes(files: Files, match: re.Match[str]) -> _Found:
-    """WinError 1114, or a crash on loading: the table's words, with the Visual C++ runtime that is new enough."""
+    """WinError 1114, or a crash on loading: the table's words, with the Visual C++ runtime that is
+    new enough.
+    """
     dlls = [each for each in files.libraries if each.format == "pe"]
-    named = [each for each in dlls if posixpath.basename(each.path).lower() in match.string.lower()] or dlls
-    linked = [each for each in named if each.linker and any(fits(name, ("msvcp140*",)) for name in each.needed)]
-    newest = max(linked, key=lambda each: tuple(map(int, str(each.linker).split("."))), default=None)
-    openmp = [each.path for each in dlls if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", each.path.lower())]
-    culprits = [f"{newest.path}: linked by Visual C++ {newest.linker}"] if newest else []
+    named = [
+        each for each in dlls if posixpath.basename(each.path).lower() in match.string.lower()
+    ] or dlls
+    linked = [
+        each
+        for each in named
+        if each.linker and any(fits(name, ("msvcp140*",)) for name in each.needed)
+    ]
+    newest = max(
+        linked, key=lambda each: tuple(map(int, str(each.linker).split("."))), default=None
+    )
+    openmp = [
+        each.path
+        for each in dlls
+        if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", each.path.lower())
+    ]
+    if newest:
+        culprits = [f"{newest.path}: linked by Visual C++ {newest.linker}"]
+    else:
+        culprits = []
     # One OpenMP runtime is usual; two in one process are a reason to fail.
-    culprits += [f"{each}: an OpenMP runtime" for each in openmp] if len(openmp) > 1 else []
+    if len(openmp) > 1:
+        culprits += [f"{each}: an OpenMP runtime" for each in openmp]
     version = f"14.{str(newest.linker).partition('.')[2]}" if newest else ""
-    return "", culprits, f"; the Redistributable must be of version {version} or newer" if newest else ""
+    return (
+        "",
+        culprits,
+        f"; the Redistributable must be of version {version} or newer" if newest else "",
+    )
 
 
 def _module(files: Files, match: re.Match[str]) -> _Found:
-    """A module that Python does not find, looked up in the files; None if another package should have it."""
-    name = ".".join(match.group("package", "member")) if "member" in match.re.groupindex else given(match)
+    """A module that Python does not find, looked up in the files; None if another package should
+    have it.
+    """
+    if "member" in match.re.groupindex:
+        name = ".".join(match.group("package", "member"))
+    else:
+        name = given(match)
     stem = name.replace(".", "/")
-    if "." not in name or not any(each.startswith(f"{stem.partition('/')[0]}/") for each in files.names):
+    if "." not in name or not any(
+        each.startswith(f"{stem.partition('/')[0]}/") for each in files.names
+    ):
         return None
-    binary = [each for each in files.names if re.fullmatch(re.escape(stem) + r"\.([\w-]+\.)?(so|pyd)", each)]
+    binary = [
+        each
+        for each in files.names
+        if re.fullmatch(re.escape(stem) + r"\.([\w-]+\.)?(so|pyd)", each)
+    ]
     if binary:
         suffixes = ", ".join(each.removeprefix(stem) for each in binary)
         cure = (
-            "python -c 'import _imp; print(_imp.extension_suffixes())' lists what it imports: use the Python that the "
-            "suffix names, or the wheel for this one; if the suffix is listed, another folder of this name comes first "
+            "python -c 'import _imp; print(_imp.extension_suffixes())' lists what it imports: use "
+            "the Python that the "
+            "suffix names, or the wheel for this one; if the suffix is listed, another folder of "
+            "this name comes first "
             "(the current folder, PYTHONPATH)"
         )
-        return f"{name} is there, and the Python that looked for it does not import {suffixes}", binary, cure
+        return (
+            f"{name} is there, and the Python that looked for it does not import {suffixes}",
+            binary,
+            cure,
+        )
     if any(each in files.names for each in (f"{stem}.py", f"{stem}/__init__.py")):
         cure = "another folder of this name comes first: run Python elsewhere, and unset PYTHONPATH"
         return f"{name} is there", (), cure
     cure = (
-        "the build left it out, or the code that imports it is for another version: install the versions that belong "
+        "the build left it out, or the code that imports it is for another version: install the "
+        "versions that belong "
         "together, or build the wheel with it"
     )
     return f"{name} is not among these files", (), cure
@@ -470,11 +675,20 @@ def _entry(files: Files, match: re.Match[str]) -> _Found:
         if called.search(path) and name not in each.exports
     ]
     cause = (
-        f"Python calls {name} of a module, and the file that it found does not have it: it was renamed, its symbols "
+        f"Python calls {name} of a module, and the file that it found does not have it: it was "
+        "renamed, its symbols "
         "were stripped or hidden, or it is no extension module"
     )
-    cure = "build it under the name that its source gives to PyInit_ (PYBIND11_MODULE, TORCH_EXTENSION_NAME)"
-    more = "" if lacks else "; these files are not to blame: print the package's __file__, another copy comes first"
+    cure = (
+        "build it under the name that its source gives to PyInit_ (PYBIND11_MODULE, "
+        "TORCH_EXTENSION_NAME)"
+    )
+    if lacks:
+        more = ""
+    else:
+        more = (
+            "; these files are not to blame: print the package's __file__, another copy comes first"
+        )
     return cause, lacks, cure + more
 
 
@@ -484,20 +698,38 @@ def _missing_file(files: Files, match: re.Match[str]) -> _Found:
         return None
     asking = [need for need in files.needs if need.name.lower() == name.lower()]
     unreachable = next((need for need in asking if need.answer is Answer.UNREACHABLE), None)
-    inside = next((each.path for each in files.contents.libraries if _is_called(each.path, name)), None)
+    inside = next(
+        (each.path for each in files.contents.libraries if _is_called(each.path, name)), None
+    )
     # glibc says so of a file for another machine, too.
-    if inside and (wrong := _wrong_machine(files, match)) and any(each.startswith(inside) for each in wrong[1]):
+    if (
+        inside
+        and (wrong := _wrong_machine(files, match))
+        and any(each.startswith(inside) for each in wrong[1])
+    ):
         return wrong
     if unreachable:
-        cure = "repair the wheel: farm repair --tools; on one machine, import the package that loads it first"
+        cure = (
+            "repair the wheel: farm repair --tools; on one machine, import the package that "
+            "loads it first"
+        )
         culprits = [f"{need.who}: its RUNPATH does not lead there" for need in asking]
-        return f"{name} is at {unreachable.by}, where the loader does not look for it", culprits, cure
+        return (
+            f"{name} is at {unreachable.by}, where the loader does not look for it",
+            culprits,
+            cure,
+        )
     if inside:
         cure = (
-            "import this package before the one that fails; or start Python with that folder in LD_LIBRARY_PATH (PATH "
+            "import this package before the one that fails; or start Python with that folder in "
+            "LD_LIBRARY_PATH (PATH "
             "on Windows); give both packages the same major version of it"
         )
-        return f"{name} is at {inside}; a library elsewhere opens it by name and does not look there", [inside], cure
+        return (
+            f"{name} is at {inside}; a library elsewhere opens it by name and does not look there",
+            [inside],
+            cure,
+        )
     cause = f"{name} is not on this machine, or not where the loader looks"
     return cause, [f"{need.who} needs it" for need in asking], where_from(name)
 
@@ -519,14 +751,22 @@ def _version(files: Files, match: re.Match[str]) -> _Found:
     named = match["file"] if "file" in match.re.groupindex else None
     file = (named or "library").rpartition("/")[2]
     cause = f"the system's {file} is older than these files were built for: it lacks {wanted}"
-    cure = "install a wheel that was built on an older system (a lower manylinux tag), or build it there"
+    cure = (
+        "install a wheel that was built on an older system (a lower manylinux tag), or build "
+        "it there"
+    )
     if family == "GLIBC":
-        first = next((row for row in tables().glibc if _numbers(row["version"]) >= _numbers(version)), None)
+        first = next(
+            (row for row in tables().glibc if _numbers(row["version"]) >= _numbers(version)), None
+        )
         systems = f": {first['systems']} and newer" if first else ""
         cause = f"the system's glibc is older than {version}, which these files need{systems}"
         cure = f"use a newer system or container; {cure}; glibc cannot be installed beside"
     elif family in ("GLIBCXX", "CXXABI"):
-        newer = "use a newer libstdc++.so.6 (conda: libstdcxx-ng; a newer GCC's runtime, first in LD_LIBRARY_PATH); or "
+        newer = (
+            "use a newer libstdc++.so.6 (conda: libstdcxx-ng; a newer GCC's runtime, first in "
+            "LD_LIBRARY_PATH); or "
+        )
         cure = newer + cure
     return cause, [f"{path} needs it of {file}" for path, file in asking], cure
 
@@ -544,15 +784,33 @@ def _kernels(files: Files, match: re.Match[str]) -> _Found:
     for library in with_code:
         sass = {arch for group in library.fatbins for arch in group.sass}
         ptx = {arch for group in library.fatbins for arch in group.ptx}
-        if gpu is None or not (any(runs_on(gpu, arch) for arch in sass) or any(number(arch) <= gpu for arch in ptx)):
-            code = [f"sm_{arch}" for arch in sorted(sass, key=order)] + [f"PTX {a}" for a in sorted(ptx, key=order)]
+        if gpu is None or not (
+            any(runs_on(gpu, arch) for arch in sass) or any(number(arch) <= gpu for arch in ptx)
+        ):
+            code = [f"sm_{arch}" for arch in sorted(sass, key=order)] + [
+                f"PTX {a}" for a in sorted(ptx, key=order)
+            ]
             rows.append(f"{library.path}: {', '.join(code) or 'no code'}")
     here = f"sm_{gpu}" if gpu else "this GPU (farm detect says which it is)"
     if gpu is not None and with_code and not rows:
-        cause = f"every library here has code for {here}: another build is imported, or another package lacks it"
-        return cause, (), "print(torch.__file__, torch.cuda.get_arch_list()) says which build is imported"
-    cause = f"a library holds no code for {here}" if with_code else f"no library here has code for GPUs or {here}"
-    return cause, rows, "install a wheel for this GPU (farm detect names it), or build one (farm plan)"
+        cause = (
+            f"every library here has code for {here}: another build is imported, or another "
+            "package lacks it"
+        )
+        return (
+            cause,
+            (),
+            "print(torch.__file__, torch.cuda.get_arch_list()) says which build is imported",
+        )
+    if with_code:
+        cause = f"a library holds no code for {here}"
+    else:
+        cause = f"no library here has code for GPUs or {here}"
+    return (
+        cause,
+        rows,
+        "install a wheel for this GPU (farm detect names it), or build one (farm plan)",
+    )
 
 
 def _on_load(files: Files, match: re.Match[str]) -> _Found:
@@ -560,20 +818,45 @@ def _on_load(files: Files, match: re.Match[str]) -> _Found:
     rows = [
         f"{library.path}: {count} instructions that run on loading need {feature}, at {places[0]}"
         for library in files.on_load.libraries
-        for feature, (count, places) in (library.instructions.beyond.items() if library.instructions else ())
+        for feature, (count, places) in (
+            library.instructions.beyond.items() if library.instructions else ()
+        )
     ]
     where = re.search(r" in ([\w.+-]+\.(?:so[\w.]*|dll|pyd))\[", match.string)
     rows = [row for row in rows if not where or where[1] in row] or rows
     if rows:
-        cause = "code that runs on loading needs instructions that this CPU may not have (lscpu names those it has)"
-        return cause, rows, "install a wheel for this CPU (farm detect names it), or build one for its level"
+        cause = (
+            "code that runs on loading needs instructions that this CPU may not have (lscpu "
+            "names those it has)"
+        )
+        return (
+            cause,
+            rows,
+            "install a wheel for this CPU (farm detect names it), or build one for its level",
+        )
     kernel = f"; the kernel names {where[1]}" if where else ""
-    cause = f"a function needs an instruction that this CPU does not have; nothing that runs on loading does{kernel}"
-    open_ends = [each.path for each in files.on_load.libraries if each.instructions and each.instructions.open_ends]
+    cause = (
+        "a function needs an instruction that this CPU does not have; nothing that runs on "
+        f"loading does{kernel}"
+    )
+    open_ends = [
+        each.path
+        for each in files.on_load.libraries
+        if each.instructions and each.instructions.open_ends
+    ]
     if open_ends:
-        cause += f", as far as it can be followed ({open_ends[0]} calls by pointers; farm verify --emulate runs it)"
-    cure = "farm verify WHEEL --policy with the CPU level of the machine lists such instructions; install or build a "
-    cure += "wheel for that level; ATEN_CPU_CAPABILITY=default helps where only ATen's kernels are too new"
+        cause += (
+            f", as far as it can be followed ({open_ends[0]} calls by pointers; farm verify "
+            "--emulate runs it)"
+        )
+    cure = (
+        "farm verify WHEEL --policy with the CPU level of the machine lists such instructions; "
+        "install or build a "
+    )
+    cure += (
+        "wheel for that level; ATEN_CPU_CAPABILITY=default helps where only ATen's kernels "
+        "are too new"
+    )
     return cause, (), cure
 
 
@@ -588,7 +871,10 @@ def _named(files: Files, match: re.Match[str]) -> _Found:
     found = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
     name = found[-1].rpartition("/")[2] if found else ""
     inside = [each.path for each in files.libraries if _is_called(each.path, name)]
-    absent = f"; {name}, which the message names, is not among these files: look at the package that it is of"
+    absent = (
+        f"; {name}, which the message names, is not among these files: look at the package "
+        "that it is of"
+    )
     return "", list(dict.fromkeys([*inside, *kind])), "" if inside or not name else absent
 
 

@@ -1,29 +1,34 @@
 """CUDA fat binaries: which GPU architectures a library carries code for.
 
-NVIDIA does not document the format. What is here was read off files of CUDA 10.2 to 13.5 and agrees with
-`cuobjdump --list-elf --list-ptx` on them; see also the open parsers jiegec/fatbinary and
-n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` that holds containers back to back:
+NVIDIA does not document the format. What is here was read off files of CUDA 10.2 to 13.5 and agrees
+with `cuobjdump --list-elf --list-ptx` on them; see also the open parsers jiegec/fatbinary and
+n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` that holds
+containers back to back:
 
     container  u32 magic 0xBA55ED50, u16 version 1, u16 header size 16, u64 size of the entries
     entry      u16 kind (1 PTX, 2 SASS), u16, u32 header size, u64 data size (padded),
-               u32 compressed size, u32 place of its options, u16 minor, u16 major, u32 sm, u32, u32, u64 flags,
-               u64, u64 uncompressed size; then the data
+               u32 compressed size, u32 place of its options, u16 minor, u16 major, u32 sm, u32,
+               u32, u64 flags, u64, u64 uncompressed size; then the data
 
-Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers are in its own:
-at the place that its sixth field names, u32 how many and u32 bytes with these eight, then each header as above, with
-the place of its data among the unpacked ones instead of a header size.
+Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers
+are in its own: at the place that its sixth field names, u32 how many and u32 bytes with these
+eight, then each header as above, with the place of its data among the unpacked ones instead of a
+header size.
 
-The architecture is in clear: nothing is decompressed. `__nv_relfatbin` holds leftovers of relocatable device code
-that no program loads; it is not read. One container holds the same kernels for several architectures, so what a
-library can run on must be judged container by container: a library with sm_35 somewhere may lack it elsewhere.
+The architecture is in clear: nothing is decompressed. `__nv_relfatbin` holds leftovers of
+relocatable device code that no program loads; it is not read. One container holds the same kernels
+for several architectures, so what a library can run on must be judged container by container: a
+library with sm_35 somewhere may lack it elsewhere.
 
-A cubin is an ELF file for machine 190. Its kernels are function symbols whose `st_other` says "entry"; device
-functions that other kernels call are in `.text.` sections too, which relocatable code may have alone. Linkers put a
-cubin without either into every library. Compressed ones are unpacked: LZ4 (CUDA up to 12.x), zstd (12.x and newer).
+A cubin is an ELF file for machine 190. Its kernels are function symbols whose `st_other` says
+"entry"; device functions that other kernels call are in `.text.` sections too, which relocatable
+code may have alone. Linkers put a cubin without either into every library. Compressed ones are
+unpacked: LZ4 (CUDA up to 12.x), zstd (12.x and newer).
 
-Architectures are named as CUDA names them: 90 for sm_90, "90a" and "100f" for code of one GPU or one family. `90a` uses
-what no other GPU has and runs on compute capability 9.0 alone; `100f` on its family, equal or higher minor versions of
-one major one (CUDA C++ Programming Guide, "Compute Capabilities", "Family- and Architecture-Specific").
+Architectures are named as CUDA names them: 90 for sm_90, "90a" and "100f" for code of one GPU or
+one family. `90a` uses what no other GPU has and runs on compute capability 9.0 alone; `100f` on its
+family, equal or higher minor versions of one major one (CUDA C++ Programming Guide, "Compute
+Capabilities", "Family- and Architecture-Specific").
 """
 
 import struct
@@ -48,7 +53,9 @@ def order(arch: int | str) -> tuple[int, str]:
 
 
 def runs_on(gpu: int | str, code: int | str) -> bool:
-    """True if machine code for `code` runs on a GPU (`farm.catalog.gpus`); code of one GPU runs on that one alone."""
+    """True if machine code for `code` runs on a GPU (`farm.catalog.gpus`); code of one GPU runs on
+    that one alone.
+    """
     from farm.catalog.gpus import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
 
     if isinstance(gpu, str):
@@ -57,39 +64,49 @@ def runs_on(gpu: int | str, code: int | str) -> bool:
 
 
 def is_code_for(promised: int | str, code: int | str) -> bool:
-    """True if `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone for `90a`."""
+    """True if `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone
+    for `90a`.
+    """
     return promised == code or (isinstance(promised, int) and number(code) == promised)
 
 
 _EM_CUDA = 190
 _NEW_ABI = 8
-_SHT_SYMTAB, _COMPAT = 2, 0x70000086
-_ACCELERATORS_V1, _ACCELERATORS = 0x800, 0x8
+_SHT_SYMTAB = 2
+_COMPAT = 0x70000086
+_ACCELERATORS_V1 = 0x800
+_ACCELERATORS = 0x8
 _ONE_GPU = bytes((2, 9, 1))  # a byte as value, attribute 9: 1
 _FUNCTION = 2
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_SECTIONS = 65_000
-# A stub has 0.6 to 1.7 kB. What is larger is not unpacked: a thousand large cubins would take minutes, and what a
-# linker adds is never that large.
+# A stub has 0.6 to 1.7 kB. What is larger is not unpacked: a thousand large cubins would take
+# minutes, and what a linker adds is never that large.
 LOOKED_INTO = 16 << 10
 
 
 def architecture(cubin: bytes) -> int | None:
-    """35 for sm_35, by ELF's flags: their lowest byte, or with ABI 8 (CUDA 13) the second. None: they do not say.
+    """35 for sm_35, by ELF's flags: their lowest byte, or with ABI 8 (CUDA 13) the second. None:
+    they do not say.
 
     `cubin`: at least its first 52 bytes.
     """
-    if cubin[:4] != ELF_MAGIC or len(cubin) < 52 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
+    if (
+        cubin[:4] != ELF_MAGIC
+        or len(cubin) < 52
+        or int.from_bytes(cubin[18:20], "little") != _EM_CUDA
+    ):
         return None
     return cubin[49 if cubin[8] >= _NEW_ABI else 48] or None
 
 
 def is_specific(cubin: bytes) -> bool:
-    """True if it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
+    """True if it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says
+    it.
 
-    By ELF's flags (LLVM: EF_CUDA_ACCELERATORS_V1 and, for ABI 8, EF_CUDA_ACCELERATORS); CUDA 13 has it in the first
-    attribute of `.nv.compat` (ISA_CLASS) instead.
+    By ELF's flags (LLVM: EF_CUDA_ACCELERATORS_V1 and, for ABI 8, EF_CUDA_ACCELERATORS); CUDA 13 has
+    it in the first attribute of `.nv.compat` (ISA_CLASS) instead.
     """
     bit = _ACCELERATORS if cubin[8] >= _NEW_ABI else _ACCELERATORS_V1
     return bool(int.from_bytes(cubin[48:52], "little") & bit) or any(
@@ -99,7 +116,11 @@ def is_specific(cubin: bytes) -> bool:
 
 def has_kernel(cubin: bytes) -> bool:
     """True if the symbol table names a function; False for what is not a cubin."""
-    if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
+    if (
+        cubin[:4] != ELF_MAGIC
+        or len(cubin) < 64
+        or int.from_bytes(cubin[18:20], "little") != _EM_CUDA
+    ):
         return False
     for kind, offset, length in _sections(cubin):
         if kind == _SHT_SYMTAB:
@@ -112,9 +133,12 @@ def has_kernel(cubin: bytes) -> bool:
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
-    """(type, offset, length) of each section that is in the file, up to the first header that does not."""
+    """(type, offset, length) of each section that is in the file, up to the first header that does
+    not.
+    """
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
-    (table,), (size, count) = struct.unpack("<Q", cubin[40:48]), struct.unpack("<HH", cubin[58:62])
+    (table,) = struct.unpack("<Q", cubin[40:48])
+    (size, count) = struct.unpack("<HH", cubin[58:62])
     for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
         at = table + index * size
         if at + _SECTION.size > len(cubin):
@@ -137,7 +161,9 @@ def _unpack_zstd(data: bytes, size: int) -> bytes | None:
         # A frame may declare any length, which the decompressor would ask memory for.
         if zstandard.frame_content_size(data) > size:
             return None
-        return zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress(data, max_output_size=size)
+        return zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress(
+            data, max_output_size=size
+        )
     except zstandard.ZstdError:
         return None
 
@@ -164,14 +190,20 @@ def _unpack_lz4(data: bytes, size: int) -> bytes | None:
             match += 4
             start = len(out) - distance
             repeated = out[start:]
-            out += repeated[:match] if match <= distance else (repeated * (match // distance + 1))[:match]
+            out += (
+                repeated[:match]
+                if match <= distance
+                else (repeated * (match // distance + 1))[:match]
+            )
     except IndexError:
         return None
     return bytes(out) if len(out) == size else None
 
 
 def _length(data: bytes, at: int, start: int) -> tuple[int, int]:
-    """A length whose first four bits are `start`: 15 is continued in bytes, of which 255 is continued again."""
+    """A length whose first four bits are `start`: 15 is continued in bytes, of which 255 is
+    continued again.
+    """
     if start == 15:
         while True:
             start += data[at]
@@ -186,16 +218,18 @@ FATBIN_SECTION = ".nv_fatbin"
 UNUSED_SECTION = "__nv_relfatbin"
 # A container: magic, version, bytes of this header, bytes of what follows.
 _CONTAINER = struct.Struct("<IHHQ")
-# An entry: kind, (version), bytes of its header and of its body, bytes that are used if it is compressed, place of its
-# options in the header, …, sm, …, length of its source's name, flags.
+# An entry: kind, (version), bytes of its header and of its body, bytes that are used if it is
+# compressed, place of its options in the header, …, sm, …, length of its source's name, flags.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _FIXED = 64  # so long is a header without a source's name and options
 _CONCATENATED = 0x100
 _MAGIC = 0xBA55ED50
 _KINDS: dict[int, Literal["ptx", "sass"]] = {1: "ptx", 2: "sass"}
-_FLAG_LZ4, _FLAG_ZSTD = 0x2000, 0x8000
+_FLAG_LZ4 = 0x2000
+_FLAG_ZSTD = 0x8000
 _COMPRESSED = _FLAG_LZ4 | _FLAG_ZSTD
-_FLAG_SPECIFIC, _FLAG_FAMILY = 0x100000, 0x200000  # the "a" of sm_90a, the "f" of sm_100f
+_FLAG_SPECIFIC = 0x100000
+_FLAG_FAMILY = 0x200000  # the "a" of sm_90a, the "f" of sm_100f
 _START = _CONTAINER.pack(0xBA55ED50, 1, 16, 0)[:8]
 _PARTS_LOOKED_INTO = 4 * LOOKED_INTO
 _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
@@ -204,9 +238,9 @@ _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest libr
 class FatEntry(NamedTuple):
     """Code for one architecture.
 
-    `is_stub`: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every library, so
-    an architecture that only stubs have is not a promise kept. What its symbol table says decides
-    (`farm.wheel.fatbin`), of compressed ones too.
+    `is_stub`: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture
+    into every library, so an architecture that only stubs have is not a promise kept. What its
+    symbol table says decides (`farm.wheel.fatbin`), of compressed ones too.
     """
 
     kind: Literal["ptx", "sass"]  # `sass` (machine code) or `ptx`
@@ -217,7 +251,9 @@ class FatEntry(NamedTuple):
 
 
 class Container(NamedTuple):
-    """One fat binary: the same kernels for each of its architectures. `offset` counts from the section's start."""
+    """One fat binary: the same kernels for each of its architectures. `offset` counts from the
+    section's start.
+    """
 
     offset: int
     size: int  # bytes, with its header
@@ -225,26 +261,36 @@ class Container(NamedTuple):
 
     @property
     def sass(self) -> frozenset[int | str]:
-        return frozenset(entry.sm for entry in self.entries if entry.kind == "sass" and not entry.is_stub)
+        return frozenset(
+            entry.sm for entry in self.entries if entry.kind == "sass" and not entry.is_stub
+        )
 
     @property
     def ptx(self) -> frozenset[int | str]:
-        """Architectures with PTX; none beside stubs only (source files without kernels give such containers)."""
+        """Architectures with PTX; none beside stubs only (source files without kernels give such
+        containers).
+        """
         stubs = [entry.is_stub for entry in self.entries if entry.kind == "sass"]
         if stubs and all(stubs):
             return frozenset()
-        return frozenset(entry.sm for entry in self.entries if entry.kind == "ptx" and not entry.is_stub)
+        return frozenset(
+            entry.sm for entry in self.entries if entry.kind == "ptx" and not entry.is_stub
+        )
 
 
 def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
-    """The containers between two offsets of a file, which is where its `.nv_fatbin` section lies."""
+    """The containers between two offsets of a file, which is where its `.nv_fatbin` section
+    lies.
+    """
     containers = []
     budget = _MAX_ENTRIES
     position = start
     while (position := _skip_padding(data, position, end)) < end:
         if position + _CONTAINER.size > end:
             raise _damaged(position - start, "cut off")
-        magic, version, header, length = _CONTAINER.unpack(data[position : position + _CONTAINER.size])
+        magic, version, header, length = _CONTAINER.unpack(
+            data[position : position + _CONTAINER.size]
+        )
         if magic != _MAGIC or version != 1 or header < _CONTAINER.size:
             raise _damaged(position - start, "no container begins here")
         first = position + header
@@ -271,19 +317,27 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
         compressed = bool(flags & _COMPRESSED)
         unpacked = length
         if compressed:
-            # Longer headers have the unpacked size in their last word; without it nothing is unpacked, so nothing
-            # is promised.
-            unpacked = int.from_bytes(data[position + 56 : position + 64], "little") if header >= _FIXED else 0
+            # Longer headers have the unpacked size in their last word; without it nothing is
+            # unpacked, so nothing is promised.
+            if header >= _FIXED:
+                unpacked = int.from_bytes(data[position + 56 : position + 64], "little")
+            else:
+                unpacked = 0
         size = packed if compressed else length
         if kind == _CONCATENATED:
             try:
-                yield from _parts(data[position + options : body], data[body : body + size], unpacked, flags)
+                yield from _parts(
+                    data[position + options : body], data[body : body + size], unpacked, flags
+                )
             except struct.error:
-                raise _damaged(position - start, "the headers of its concatenated entries are cut off") from None
+                raise _damaged(
+                    position - start, "the headers of its concatenated entries are cut off"
+                ) from None
             except VerificationFailedError as error:
                 raise _damaged(position - start, str(error)) from None
         elif kind in _KINDS:
-            stub, true = length == 0, None
+            stub = length == 0
+            true = None
             if kind == 2 and length:
                 stub, true = _looked_into(data, body, size, unpacked, flags)
             if true not in (None, sm):
@@ -293,7 +347,12 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
 
 
 def _name(sm: int, flags: int) -> int | str:
-    letter = "a" if flags & _FLAG_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
+    if flags & _FLAG_SPECIFIC:
+        letter = "a"
+    elif flags & _FLAG_FAMILY:
+        letter = "f"
+    else:
+        letter = ""
     return f"{sm}{letter}" if letter else sm
 
 
@@ -301,35 +360,58 @@ def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator
     """The entries of one of kind 0x100; `struct.error` where their headers are cut off."""
     compressed = bool(flags & _COMPRESSED)
     count, end = struct.unpack_from("<II", headers)
-    # A linker's stubs for all architectures are this small together; what is larger is taken to hold kernels.
+    # A linker's stubs for all architectures are this small together; what is larger is taken to
+    # hold kernels.
     content: bytes | None = None
     known = unpacked <= _PARTS_LOOKED_INTO
     if known:
-        content = unpack(packed, unpacked, zstd=bool(flags & _FLAG_ZSTD)) if compressed else packed
+        if compressed:
+            content = unpack(packed, unpacked, zstd=bool(flags & _FLAG_ZSTD))
+        else:
+            content = packed
     position = 8
     for _ in range(min(count, _MAX_ENTRIES)):
-        kind, _, place, length, _, options, _, _, sm, _, name, own = _ENTRY.unpack_from(headers, position)
+        kind, _, place, length, _, options, _, _, sm, _, name, own = _ENTRY.unpack_from(
+            headers, position
+        )
         if place + length > unpacked:
-            raise VerificationFailedError("one of its concatenated entries reaches beyond the unpacked ones")
+            raise VerificationFailedError(
+                "one of its concatenated entries reaches beyond the unpacked ones"
+            )
         if kind in _KINDS:
             stub = length == 0
             if kind == 2 and known:
                 part = (content or b"")[place : place + length]
                 stub = not has_kernel(part)
                 if architecture(part) not in (None, sm):
-                    raise VerificationFailedError(f"an entry for sm_{sm} holds code for sm_{architecture(part)}")
-            yield FatEntry(_KINDS[kind], _name(sm, own), compressed, len(packed) * length // (unpacked or 1), stub)
-        # Behind the fixed header the source's name, then place and length of the options, then these; each text has
-        # a zero behind it, and each header is aligned to 8.
-        last = _FIXED + name if name else _FIXED - 1
+                    raise VerificationFailedError(
+                        f"an entry for sm_{sm} holds code for sm_{architecture(part)}"
+                    )
+            yield FatEntry(
+                _KINDS[kind],
+                _name(sm, own),
+                compressed,
+                len(packed) * length // (unpacked or 1),
+                stub,
+            )
+        # Behind the fixed header the source's name, then place and length of the options, then
+        # these; each text has a zero behind it, and each header is aligned to 8.
+        if name:
+            last = _FIXED + name
+        else:
+            last = _FIXED - 1
         if options:
             last = sum(struct.unpack_from("<II", headers, position + options))
         position += (last + 8) & ~7
     if position != end:
-        raise VerificationFailedError("the headers of its concatenated entries are not of the length that it says")
+        raise VerificationFailedError(
+            "the headers of its concatenated entries are not of the length that it says"
+        )
 
 
-def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
+def _looked_into(
+    data: Buffer, start: int, size: int, unpacked: int, flags: int
+) -> tuple[bool, int | None]:
     """(Whether machine code holds no kernel, the architecture that it names itself.)
 
     What cannot be unpacked holds none that anything could load.
@@ -337,8 +419,8 @@ def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int)
     if not flags & _COMPRESSED:
         if size > LOOKED_INTO:
             head = data[start : start + 52]
-            # Each kernel has a section `.text.<name>`: a name in the table of names answers without reading the
-            # symbols.
+            # Each kernel has a section `.text.<name>`: a name in the table of names answers without
+            # reading the symbols.
             there = head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0
             return not there, architecture(head)
         content: bytes | None = data[start : start + size]
@@ -350,7 +432,9 @@ def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int)
 
 
 def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Container]:
-    """Containers outside the known ranges, by their place in the file: the driver finds them by a pointer."""
+    """Containers outside the known ranges, by their place in the file: the driver finds them by a
+    pointer.
+    """
     found: list[Container] = []
     position = 0
     while (position := data.find(_START, position)) >= 0:
@@ -381,4 +465,6 @@ def _skip_padding(data: Buffer, position: int, end: int) -> int:
 
 
 def _damaged(offset: int, what: str) -> VerificationFailedError:
-    return VerificationFailedError(f"damaged fat binary at offset {offset} of {FATBIN_SECTION}: {what}")
+    return VerificationFailedError(
+        f"damaged fat binary at offset {offset} of {FATBIN_SECTION}: {what}"
+    )

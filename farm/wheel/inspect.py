@@ -15,14 +15,16 @@ from farm.wheel.policy import Frozen, level_names
 from farm.wheel.tags import check_supported, earned_level, platform_machine
 
 DECODED = 16 << 20
-"""Libraries up to this many bytes have their machine code decoded: large ones may take half a minute."""
+"""Libraries up to this many bytes have their machine code decoded: large ones may take half a
+minute.
+"""
 
 
 class WheelContents(Frozen):
     """A wheel's own words and what its libraries are.
 
-    `manylinux`: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
-    `manylinux_problem`.
+    `manylinux`: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the
+    reason in `manylinux_problem`.
     """
 
     file: str
@@ -33,7 +35,9 @@ class WheelContents(Frozen):
     requires_python: str | None
     requires_dist: tuple[str, ...]
     tags: tuple[str, ...]  # expanded, from WHEEL
-    libraries: tuple[Library, ...]  # the ELF and PE files; `instructions` count from the lowest CPU level
+    libraries: tuple[
+        Library, ...
+    ]  # the ELF and PE files; `instructions` count from the lowest CPU level
     needs: tuple[Need, ...]  # who needs what and who answers
     manylinux: str | None
     manylinux_problem: str | None
@@ -52,19 +56,26 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items() if key != "calls"}  # known in verify alone
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+        return {
+            key: _plain(each) for key, each in value.items() if key != "calls"
+        }  # known in verify alone
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value
 
 
 def inspect(wheel: Path, *, decoded: int | None = DECODED) -> WheelContents:
-    """Read a wheel; `UsageError` where there is none, `VerificationFailedError` where it is damaged.
+    """Read a wheel; `UsageError` where there is none, `VerificationFailedError` where it is
+    damaged.
 
-    `decoded`: of libraries up to this many bytes the machine code is decoded too (about 15 MB/s); None: of all.
+    `decoded`: of libraries up to this many bytes the machine code is decoded too (about 15 MB/s);
+    None: of all.
     """
     check_supported(wheel.name)
     code = Code(level_names()[0])
     with Archive(wheel) as archive:
-        info, members = read_dist_info(archive), archive.members
+        info = read_dist_info(archive)
+        members = archive.members
         contents = read_contents(
             archive, lambda name: code if decoded is None or members[name].size <= decoded else None
         )

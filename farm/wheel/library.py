@@ -1,9 +1,11 @@
-"""The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every file.
+"""The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every
+file.
 
-A library that chooses its code at run time may need more than the level in a function that another one calls when it is
-loaded. So where a library calls functions of such a one, by the names that the loader binds, they are followed there
-(`follow_calls`); all of them, where it asks for functions by name at run time. What cannot be followed, or needs more,
-leaves the caller's import open: a question to the CPU may stand before it.
+A library that chooses its code at run time may need more than the level in a function that another
+one calls when it is loaded. So where a library calls functions of such a one, by the names that the
+loader binds, they are followed there (`follow_calls`); all of them, where it asks for functions by
+name at run time. What cannot be followed, or needs more, leaves the caller's import open: a
+question to the CPU may stand before it.
 """
 
 import posixpath
@@ -17,7 +19,15 @@ from typing import Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Buffer
-from farm.wheel.elf import ELF_MAGIC, LONGEST_NAME, Elf, Symbols, read_elf, read_symbols, section_ranges
+from farm.wheel.elf import (
+    ELF_MAGIC,
+    LONGEST_NAME,
+    Elf,
+    Symbols,
+    read_elf,
+    read_symbols,
+    section_ranges,
+)
 from farm.wheel.fatbin import (
     FATBIN_MAGIC,
     FATBIN_SECTION,
@@ -30,17 +40,32 @@ from farm.wheel.fatbin import (
     read_fatbins,
 )
 from farm.wheel.isa import scan_isa, scan_starts
-from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, DllSymbols, Pe, loaded_by_name, read_dll_symbols, read_pe
+from farm.wheel.pe import (
+    PE_FATBIN_SECTION,
+    PE_MAGIC,
+    DllSymbols,
+    Pe,
+    loaded_by_name,
+    read_dll_symbols,
+    read_pe,
+)
 from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _SWEPT = 16 << 20  # bytes of a library: a second
 _GPUS = ("cuda", "intelgt", "amdgpu")
-_DLLS = (".dll", ".pyd", ".exe", ".so")  # other files may begin with the two letters of a PE file by chance
+_DLLS = (
+    ".dll",
+    ".pyd",
+    ".exe",
+    ".so",
+)  # other files may begin with the two letters of a PE file by chance
 
 
 class FatbinSet(NamedTuple):
-    """How many fat binaries of a library hold code for just these architectures (35 for sm_35, "90a" for sm_90a)."""
+    """How many fat binaries of a library hold code for just these architectures (35 for sm_35,
+    "90a" for sm_90a).
+    """
 
     sass: tuple[int | str, ...]
     ptx: tuple[int | str, ...]
@@ -49,11 +74,12 @@ class FatbinSet(NamedTuple):
 
 
 class Instructions(NamedTuple):
-    """Features that the machine code needs beyond `level`: instructions that need it, and the first places.
+    """Features that the machine code needs beyond `level`: instructions that need it, and the first
+    places.
 
-    `starts`: None where all code was decoded; else how many functions run on loading, and only those were.
-    `open_ends` calls on loading were not followed, and `calls` are the functions of other libraries that are called
-    then; None where these are not known.
+    `starts`: None where all code was decoded; else how many functions run on loading, and only
+    those were. `open_ends` calls on loading were not followed, and `calls` are the functions of
+    other libraries that are called then; None where these are not known.
     """
 
     level: str
@@ -66,10 +92,12 @@ class Instructions(NamedTuple):
 
 
 class Library(NamedTuple):
-    """The facts of one ELF or PE file in a wheel; those that the files have too are explained there (`Elf`, `Pe`).
+    """The facts of one ELF or PE file in a wheel; those that the files have too are explained there
+    (`Elf`, `Pe`).
 
-    `format`: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix. `has_runpath`:
-    That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
+    `format`: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never
+    mix. `has_runpath`: That is its RUNPATH: holds for what it needs itself, and keeps it from
+    inheriting an RPATH.
     """
 
     path: str  # member name
@@ -90,14 +118,18 @@ class Library(NamedTuple):
     executable_stack: bool = False
     interpreter: str | None = None
     static_tls: int = 0
-    fatbins: tuple[FatbinSet, ...] = ()  # groups of fat binaries with kernels, the largest group first
+    fatbins: tuple[
+        FatbinSet, ...
+    ] = ()  # groups of fat binaries with kernels, the largest group first
     empty_fatbins: int = 0  # fat binaries without a kernel (the linker's stubs)
     instructions: Instructions | None = None
     error: str | None = None  # why the file could not be read; then the facts are empty
 
     @property
     def is_loadable(self) -> bool:
-        """True if the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
+        """True if the dynamic loader of a computer (not of a GPU) may be asked to load it; no
+        Windows programs.
+        """
         if self.format == "pe":
             return self.kind == "shared"
         return self.kind in ("shared", "executable") and self.machine not in _GPUS
@@ -112,8 +144,8 @@ def magics(name: str) -> tuple[bytes, ...]:
 class Code(NamedTuple):
     """A question about machine code: what does it need beyond `level`?
 
-    `on_load`: only what runs on loading counts. `chosen`: functions that are chosen at run time, whose code may need
-    more (ELF). `called`: functions that other libraries call on loading.
+    `on_load`: only what runs on loading counts. `chosen`: functions that are chosen at run time,
+    whose code may need more (ELF). `called`: functions that other libraries call on loading.
     """
 
     level: str
@@ -122,19 +154,31 @@ class Code(NamedTuple):
     called: Collection[str] = ()
 
 
-def read_library(path: str, sha256: str, data: Buffer, code: Code | None = None, *, device: bool = True) -> Library:
+def read_library(
+    path: str, sha256: str, data: Buffer, code: Code | None = None, *, device: bool = True
+) -> Library:
     """The facts of one library; without `device` GPU code is not looked for."""
     facts = Library(path, sha256, len(data))
     try:
-        if data[:4] == FATBIN_MAGIC:  # a file of GPU code, which a program hands to the driver itself (cuModuleLoad)
+        if (
+            data[:4] == FATBIN_MAGIC
+        ):  # a file of GPU code, which a program hands to the driver itself (cuModuleLoad)
             sets, empty = _fatbins(data, [(0, len(data))], [(0, len(data))])
             return facts._replace(machine="cuda", fatbins=sets, empty_fatbins=empty)
         file = read_pe(data) if data[:2] == PE_MAGIC else read_elf(data)
-        read = _of_dll(facts, data, file) if isinstance(file, Pe) else _of_elf(facts, file)
+        if isinstance(file, Pe):
+            read = _of_dll(facts, data, file)
+        else:
+            read = _of_elf(facts, file)
         if device:
-            sets, empty = _cubin(data) if file.machine == "cuda" else _fatbins(data, *_ranges(data, file))
+            if file.machine == "cuda":
+                sets, empty = _cubin(data)
+            else:
+                sets, empty = _fatbins(data, *_ranges(data, file))
             read = read._replace(fatbins=sets, empty_fatbins=empty)
-        return read._replace(instructions=_instructions(data, file, code)) if code and read.is_loadable else read
+        if code and read.is_loadable:
+            return read._replace(instructions=_instructions(data, file, code))
+        return read
     except VerificationFailedError as error:
         return facts._replace(error=str(error))
 
@@ -174,18 +218,29 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     if not has_kernel(whole):
         return (), 1
     sm = architecture(whole) or 0
-    return (FatbinSet(sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)),), 0
+    return (
+        FatbinSet(
+            sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)
+        ),
+    ), 0
 
 
 def _ranges(data: Buffer, file: Elf | Pe) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Where fat binaries lie back to back, and where none is looked for."""
     if isinstance(file, Pe):
-        found = [(part.offset, part.end) for part in file.sections if part.name == PE_FATBIN_SECTION]
+        found = [
+            (part.offset, part.end) for part in file.sections if part.name == PE_FATBIN_SECTION
+        ]
         if len(found) > 1:
-            raise VerificationFailedError(f"damaged PE file: {len(found)} sections {PE_FATBIN_SECTION}")
+            raise VerificationFailedError(
+                f"damaged PE file: {len(found)} sections {PE_FATBIN_SECTION}"
+            )
         return found, found
-    ranges = section_ranges(data, (part for part in file.sections if part.name in (FATBIN_SECTION, UNUSED_SECTION)))
-    # What relocatable device code left behind has this name, and no wrapper leads there. Other names prove nothing.
+    ranges = section_ranges(
+        data, (part for part in file.sections if part.name in (FATBIN_SECTION, UNUSED_SECTION))
+    )
+    # What relocatable device code left behind has this name, and no wrapper leads there. Other
+    # names prove nothing.
     read = [(start, end) for part, start, end in ranges if part.name == FATBIN_SECTION]
     return read, sorted((start, end) for _, start, end in ranges)
 
@@ -193,8 +248,12 @@ def _ranges(data: Buffer, file: Elf | Pe) -> tuple[list[tuple[int, int]], list[t
 def _fatbins(
     data: Buffer, ranges: list[tuple[int, int]], known: list[tuple[int, int]]
 ) -> tuple[tuple[FatbinSet, ...], int]:
-    """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
-    containers = [container for start, end in ranges for container in read_fatbins(data, start, end)]
+    """The sets of architectures, the most frequent first, and how many fat binaries hold no
+    kernel.
+    """
+    containers = [
+        container for start, end in ranges for container in read_fatbins(data, start, end)
+    ]
     containers += find_fatbins(data, known)
     count: Counter[_Archs] = Counter()
     weight: Counter[_Archs] = Counter()
@@ -203,25 +262,40 @@ def _fatbins(
         count[key] += 1
         weight[key] += sum(entry.size for entry in container.entries)
     empty = count.pop(((), ()), 0)
-    keys = sorted(count, key=lambda key: (-count[key], [*map(order, key[0])], [*map(order, key[1])]))
+    keys = sorted(
+        count, key=lambda key: (-count[key], [*map(order, key[0])], [*map(order, key[1])])
+    )
     return tuple(FatbinSet(key[0], key[1], count[key], weight[key]) for key in keys), empty
 
 
 def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     """The needs of what runs on loading (`scan`), of all code (`sweep`), or of both."""
-    level, on_load = code.level, code.on_load
+    level = code.level
+    on_load = code.on_load
     chosen = code.chosen if isinstance(file, Elf) else None
     sweep = cache(lambda: scan_isa(data, file, level, None if on_load else chosen))
-    scan = scan_starts(data, file, level, code.called) if on_load or chosen else None
+    if on_load or chosen:
+        scan = scan_starts(data, file, level, code.called)
+    else:
+        scan = None
     open_ends = scan.open_ends if scan else 0
     calls = scan.calls if scan and not open_ends else None
-    # Where not all can be followed, code that holds nothing beyond the level has nothing that could run on loading.
-    if scan and on_load and open_ends and not scan.result.beyond and len(data) <= _SWEPT and not sweep().beyond:
+    # Where not all can be followed, code that holds nothing beyond the level has nothing that could
+    # run on loading.
+    if (
+        scan
+        and on_load
+        and open_ends
+        and not scan.result.beyond
+        and len(data) <= _SWEPT
+        and not sweep().beyond
+    ):
         open_ends = 0
     result = scan.result if scan else sweep()
     # Functions that are chosen at run time may need more; what runs on loading may not.
     if scan and not on_load and (not result.beyond or result.not_checked):
-        result, scan = sweep(), None
+        result = sweep()
+        scan = None
     return Instructions(
         level=level,
         beyond={find.feature: (find.count, find.places) for find in result.beyond},
@@ -241,8 +315,8 @@ class Contents(NamedTuple):
 
     `symbols`: by member, where they were asked for; a library that cannot be read has none.
     `dispatching`: the libraries that choose code at run time, where a level is promised.
-    `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given; `requires`
-    is the Requires-Dist of METADATA.
+    `dependencies` are the libraries of the wheels that are installed beside it, as far as those
+    were given; `requires` is the Requires-Dist of METADATA.
     """
 
     files: dict[str, tuple[str, int]]
@@ -272,8 +346,9 @@ def read_contents(
 ) -> Contents:
     """Read every member once.
 
-    `code_of`: for a member's name, what is asked of its machine code; `device`: look for GPU code; `with_symbols`: read
-    what the libraries take from one another, too. A damaged library has `Library.error`.
+    `code_of`: for a member's name, what is asked of its machine code; `device`: look for GPU code;
+    `with_symbols`: read what the libraries take from one another, too. A damaged library has
+    `Library.error`.
 
     Raises:
         VerificationFailedError: A member is damaged.
@@ -293,11 +368,16 @@ def read_contents(
             if with_symbols:
                 symbols[name] = symbols_of(data)
             code = code_of(name)
-            dispatching += [name] if code and (code.on_load or code.chosen) else []
+            if code and (code.on_load or code.chosen):
+                dispatching.append(name)
             libraries.append(read_library(name, sha256, data, code, device=device))
             if len(libraries) > _MAX_LIBRARIES:
-                raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected")
-    return Contents(files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching))
+                raise VerificationFailedError(
+                    f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
+                )
+    return Contents(
+        files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching)
+    )
 
 
 @contextmanager
@@ -309,7 +389,8 @@ def _disk(archive: Archive, name: str) -> Iterator[None]:
         where = tempfile.tempdir or "the folder for temporary files"
         raise InfrastructureError(
             f"{archive.path.name}: reading {name!r} failed ({error})",
-            hint=f"large members are unpacked to {where}: is it full? Make room there, or set TMPDIR",
+            hint=f"large members are unpacked to {where}: is it full? Make room there, or set "
+            "TMPDIR",
         ) from error
 
 
@@ -319,13 +400,18 @@ _BY_NAME = frozenset({"dlsym", "dlvsym", "GetProcAddress"})
 class _Calls:
     """Calls from one library of a wheel into another while it is imported.
 
-    `seen`: what runs on loading, by member; `callees`: the functions that other libraries call then. `dispatching`: the
-    members that choose code at run time.
+    `seen`: what runs on loading, by member; `callees`: the functions that other libraries call
+    then. `dispatching`: the members that choose code at run time.
     """
 
     def __init__(self, archive: Archive, contents: Contents) -> None:
-        self.archive, self.symbols = archive, contents.symbols
-        self.seen = {library.path: library.instructions for library in contents.libraries if library.instructions}
+        self.archive = archive
+        self.symbols = contents.symbols
+        self.seen = {
+            library.path: library.instructions
+            for library in contents.libraries
+            if library.instructions
+        }
         self.gives = {
             path: _short(own.exports)
             for path, own in self.symbols.items()
@@ -348,10 +434,15 @@ class _Calls:
         return found
 
     def _enter(self, path: str) -> list[str]:
-        """Follow what a library calls in the others; those that are entered at functions that are new."""
+        """Follow what a library calls in the others; those that are entered at functions that are
+        new.
+        """
         entered = []
         for other, given in self.gives.items():
-            called = given & self._called(path, given) if other != path else frozenset()
+            if other != path:
+                called = given & self._called(path, given)
+            else:
+                called = frozenset()
             if not called:
                 continue
             self.callers.setdefault(other, set()).add(path)
@@ -364,10 +455,18 @@ class _Calls:
         return entered
 
     def _called(self, path: str, given: frozenset[str]) -> frozenset[str]:
-        """The functions that a library calls on loading; all that it takes where that is not known."""
+        """The functions that a library calls on loading; all that it takes where that is not
+        known.
+        """
         calls = self.seen[path].calls
-        if calls is None and path in self.symbols and (taken := _taken(self.symbols[path])) & (given | _BY_NAME):
-            if self.seen[path].starts is None:  # its whole code keeps to the level, so it was not followed
+        if (
+            calls is None
+            and path in self.symbols
+            and (taken := _taken(self.symbols[path])) & (given | _BY_NAME)
+        ):
+            if (
+                self.seen[path].starts is None
+            ):  # its whole code keeps to the level, so it was not followed
                 self.seen[path] = self._scan(path, ())
             calls = self.seen[path].calls or taken
         return given if calls and calls & _BY_NAME else calls or frozenset()
@@ -375,7 +474,10 @@ class _Calls:
     def _scan(self, path: str, called: Collection[str]) -> Instructions:
         with self.archive.content(path, magics(path)) as (_, data):
             code = Code(self.seen[path].level, on_load=True, called=called)
-            return read_library(path, "", data or b"", code, device=False).instructions or self.seen[path]
+            return (
+                read_library(path, "", data or b"", code, device=False).instructions
+                or self.seen[path]
+            )
 
 
 def _short(names: Iterable[str]) -> frozenset[str]:
@@ -383,7 +485,9 @@ def _short(names: Iterable[str]) -> frozenset[str]:
 
 
 def _taken(symbols: Symbols | DllSymbols) -> frozenset[str]:
-    return _short(symbols.undefined if isinstance(symbols, Symbols) else chain(*symbols.imports.values()))
+    return _short(
+        symbols.undefined if isinstance(symbols, Symbols) else chain(*symbols.imports.values())
+    )
 
 
 def follow_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]:

@@ -1,8 +1,9 @@
-"""A wheel's own account: its file name, METADATA, WHEEL and RECORD, the list of its files with their hashes.
+"""A wheel's own account: its file name, METADATA, WHEEL and RECORD, the list of its files with
+their hashes.
 
-Names and tags are read as `packaging.utils` and `packaging.tags` read them (the tests compare them).
-Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata", "Recording
-installed projects".
+Names and tags are read as `packaging.utils` and `packaging.tags` read them (the tests compare
+them). Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags",
+"Core metadata", "Recording installed projects".
 """
 
 import base64
@@ -27,13 +28,17 @@ from farm.wheel.archive import Archive
 _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
-_ENDLESS = re.compile(r"\d{1000}")  # packaging ends with int's error at 4300 digits, not with its own
+_ENDLESS = re.compile(
+    r"\d{1000}"
+)  # packaging ends with int's error at 4300 digits, not with its own
 # A build number has at most 64 bits for uv.
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9]{1,18}(?![0-9])[^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 
 
 class WheelName(NamedTuple):
-    """A wheel's file name. `name` is normalized (PEP 503); `parts` are the name's pieces as written."""
+    """A wheel's file name. `name` is normalized (PEP 503); `parts` are the name's pieces as
+    written.
+    """
 
     name: str
     version: str
@@ -92,7 +97,9 @@ def parse_wheel_name(filename: str) -> WheelName:
         was = before_download(filename)
         if was != filename and _NAME.fullmatch(was) and re.fullmatch(r"[\w.+!-]+", was, re.ASCII):
             hint = f"rename it as it was before its download: {was}"
-        raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})", hint=hint) from error
+        raise VerificationFailedError(
+            f"{filename!r} is not a wheel's file name ({error})", hint=hint
+        ) from error
     parts = tuple(filename.removesuffix(".whl").split("-"))
     return WheelName(canonicalize_name(match[1]), version, frozenset(map("-".join, tags)), parts)
 
@@ -169,14 +176,20 @@ def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
     end = b"\r\n" if b"\r\n" in metadata else b"\n"
     lines = b"".join(b"Requires-Dist: " + each.encode() + end for each in requires)
     if gap:  # the last header's line end belongs to the gap
-        return head + end + lines.removesuffix(end) + gap + body if lines else metadata
+        if lines:
+            return head + end + lines.removesuffix(end) + gap + body
+        return metadata
     return head + (b"" if not lines or head.endswith(b"\n") else end) + lines
 
 
 def with_description(metadata: bytes, text: str) -> bytes:
-    """METADATA with a paragraph at the end of its description, once; everything else stays byte for byte."""
+    """METADATA with a paragraph at the end of its description, once; everything else stays byte for
+    byte.
+    """
     paragraph = text.encode()
-    return metadata if not text or paragraph in metadata else metadata.rstrip() + b"\n\n" + paragraph + b"\n"
+    if not text or paragraph in metadata:
+        return metadata
+    return metadata.rstrip() + b"\n\n" + paragraph + b"\n"
 
 
 def with_build(wheel: bytes, build: str) -> bytes:
@@ -185,25 +198,33 @@ def with_build(wheel: bytes, build: str) -> bytes:
     end = b"\r\n" if b"\r\n" in wheel else b"\n"
     lines = [line for line in head.splitlines() if not line.lower().startswith(b"build:")]
     if build:
-        first = next((at for at, line in enumerate(lines) if line.lower().startswith(b"tag:")), len(lines))
+        first = next(
+            (at for at, line in enumerate(lines) if line.lower().startswith(b"tag:")), len(lines)
+        )
         lines.insert(first, b"Build: " + build.encode())
     return end.join(lines) + (end if head.endswith((b"\r", b"\n")) else b"") + gap + body
 
 
 def with_tags(wheel: bytes, tags: Sequence[str]) -> bytes:
-    """WHEEL with these Tag headers, and of each other header the first: installers read that one."""
+    """WHEEL with these Tag headers, and of each other header the first: installers read that
+    one.
+    """
     head, _, _ = _split(wheel)
     kept: dict[str, str] = {}
     for line in head.decode("utf-8").splitlines():
         name = line.partition(":")[0].lower()
         if line and name != "tag":
             kept.setdefault(name, line)
-    return "".join(f"{line}\n" for line in (*kept.values(), *(f"Tag: {tag}" for tag in tags))).encode()
+    return "".join(
+        f"{line}\n" for line in (*kept.values(), *(f"Tag: {tag}" for tag in tags))
+    ).encode()
 
 
 def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
     gap = re.search(rb"\r?\n\r?\n", text)
-    return (text[: gap.start()], gap[0], text[gap.end() :]) if gap else (text, b"", b"")
+    if gap:
+        return (text[: gap.start()], gap[0], text[gap.end() :])
+    return (text, b"", b"")
 
 
 def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
@@ -213,7 +234,9 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
         raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
     # Headers alone: the description below them may be long.
     if len(_split(text.encode())[0]) > _MAX_HEADERS:
-        raise VerificationFailedError(f"member {member!r}: more than {_MAX_HEADERS} bytes of headers")
+        raise VerificationFailedError(
+            f"member {member!r}: more than {_MAX_HEADERS} bytes of headers"
+        )
     headers: dict[str, list[str]] = {}
     for name, raw in HeaderParser().parsestr(text).items():
         value = str(raw).lstrip(" \t\r\n")
@@ -225,24 +248,32 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
             if not value.isprintable():
                 raise VerificationFailedError(f"member {member!r}: control characters in {key}")
             if _ENDLESS.search(value):
-                raise VerificationFailedError(f"member {member!r}: a number of a thousand digits in {key}")
+                raise VerificationFailedError(
+                    f"member {member!r}: a number of a thousand digits in {key}"
+                )
     return headers
 
 
 def _one(headers: dict[str, list[str]], key: str, member: str) -> str:
     values = headers.get(key.lower(), [])
     if len(values) != 1:
-        raise VerificationFailedError(f"member {member!r}: {len(values)} {key} headers; there must be one")
+        raise VerificationFailedError(
+            f"member {member!r}: {len(values)} {key} headers; there must be one"
+        )
     return values[0].strip()
 
 
 def _count(tag: str) -> int:
-    """How many tags a line stands for, counted before it is expanded: a short one can stand for millions."""
+    """How many tags a line stands for, counted before it is expanded: a short one can stand for
+    millions.
+    """
     return prod(part.count(".") + 1 for part in tag.split("-"))
 
 
 def _expanded(tag: str) -> set[tuple[str, ...]]:
-    """(python, abi, platform) of each tag that one of the form `cp38.cp39-abi3-linux_x86_64` stands for; or none."""
+    """(python, abi, platform) of each tag that one of the form `cp38.cp39-abi3-linux_x86_64` stands
+    for; or none.
+    """
     parts = [part.split(".") for part in tag.lower().split("-")]
     if len(parts) != 3:
         return set()
@@ -260,7 +291,9 @@ RECORD_LIMIT = 64 << 20
 
 
 class Row(NamedTuple):
-    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty."""
+    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them
+    empty.
+    """
 
     path: str
     sha256: str | None
@@ -306,9 +339,13 @@ def _row(number: int, line: list[str]) -> Row:
 def _digest(number: int, digest: str) -> str:
     algorithm, _, value = digest.partition("=")
     if algorithm != "sha256":
-        raise VerificationFailedError(f"RECORD line {number}: hash {algorithm[:40]!r}; accepted is sha256")
+        raise VerificationFailedError(
+            f"RECORD line {number}: hash {algorithm[:40]!r}; accepted is sha256"
+        )
     if not _DIGEST.fullmatch(value):
-        raise VerificationFailedError(f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64")
+        raise VerificationFailedError(
+            f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64"
+        )
     return base64.urlsafe_b64decode(value + "=").hex()
 
 
@@ -318,17 +355,26 @@ def render_record(rows: Iterable[Row]) -> bytes:
     # LF on every system: the same wheel must come out on Windows.
     writer = csv.writer(text, lineterminator="\n")
     for path, sha256, size in rows:
-        digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode() if sha256 else ""
+        if sha256:
+            digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+        else:
+            digest = ""
         writer.writerow((path, f"sha256={digest}" if digest else "", "" if size is None else size))
     return text.getvalue().encode()
 
 
-def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
-    """(path, what is wrong) of RECORD, in its order, then of the wheel's `files`: sha256 and length by name.
+def compare_record(
+    rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]
+) -> list[tuple[str, str]]:
+    """(path, what is wrong) of RECORD, in its order, then of the wheel's `files`: sha256 and length
+    by name.
 
     `record`: RECORD's own name; it and its signatures carry no hash.
     """
-    signatures = {f"{record}.jws", f"{record}.p7s"}  # "Binary distribution format": they cannot sign themselves
+    signatures = {
+        f"{record}.jws",
+        f"{record}.p7s",
+    }  # "Binary distribution format": they cannot sign themselves
     unhashed = {record, *signatures}
     wrong = []
     seen: set[str] = set()

@@ -1,19 +1,21 @@
 """Who answers what the libraries of a wheel need.
 
-Linux' loader looks for a needed library in the folders of RUNPATH, or else of RPATH and of the RPATHs of those that
-brought the library in (ld.so(8): DT_RPATH is inherited, DT_RUNPATH is not), then in the system's. So a library of
-`scipy.libs` without a path of its own finds its neighbours, by the RPATH of the extension modules. LD_LIBRARY_PATH
-and libraries that another module happened to load first are not counted on: a wheel that works by such luck works
-until the order of imports changes.
+Linux' loader looks for a needed library in the folders of RUNPATH, or else of RPATH and of the
+RPATHs of those that brought the library in (ld.so(8): DT_RPATH is inherited, DT_RUNPATH is not),
+then in the system's. So a library of `scipy.libs` without a path of its own finds its neighbours,
+by the RPATH of the extension modules. LD_LIBRARY_PATH and libraries that another module happened to
+load first are not counted on: a wheel that works by such luck works until the order of imports
+changes.
 
-On Windows, Python loads extension modules, and torch its DLLs, with `LoadLibraryExW(path, NULL, 0x1100)`: what a DLL
-needs is looked for in its own folder, in the folder of python.exe, in folders added by `os.add_dll_directory`
-(`<name>.libs` by delvewheel's code), and in System32; never in PATH. Case does not count. Source: Microsoft,
-"Dynamic-link library search order".
+On Windows, Python loads extension modules, and torch its DLLs, with `LoadLibraryExW(path, NULL,
+0x1100)`: what a DLL needs is looked for in its own folder, in the folder of python.exe, in folders
+added by `os.add_dll_directory` (`<name>.libs` by delvewheel's code), and in System32; never in
+PATH. Case does not count. Source: Microsoft, "Dynamic-link library search order".
 
-The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's, are unpacked beside
-it, so its RUNPATHs lead from one into the other (`$ORIGIN/../../nvidia/cublas/lib`): what it imports from them is
-looked up in them, and what they hold is judged with it.
+The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's,
+are unpacked beside it, so its RUNPATHs lead from one into the other
+(`$ORIGIN/../../nvidia/cublas/lib`): what it imports from them is looked up in them, and what they
+hold is judged with it.
 """
 
 import posixpath
@@ -67,28 +69,36 @@ class Need(NamedTuple):
 
 
 TWO_OPENMP = (
-    "link one: Microsoft's vcomp140 (/openmp), or another with /NODEFAULTLIB:vcomp; CMake takes whichever libomp.lib "
+    "link one: Microsoft's vcomp140 (/openmp), or another with /NODEFAULTLIB:vcomp; CMake takes "
+    "whichever libomp.lib "
     "it finds first (OpenMP_libomp_LIBRARY)"
 )
 
 
 def two_openmp(library: Library) -> str | None:
     """The OpenMP runtimes that a DLL imports, where there is more than one."""
-    found = openmp_runtimes((*library.needed, *library.delay_needed)) if library.format == "pe" else []
+    if library.format == "pe":
+        found = openmp_runtimes((*library.needed, *library.delay_needed))
+    else:
+        found = []
     return ", ".join(found) if len(found) > 1 else None
 
 
 def installed_path(member: str) -> str:
-    """Where a member is below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
+    """Where a member is below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked
+    there.
+    """
     parts = member.split("/", 2)
     if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
         return parts[2]
     return member
 
 
-# PyPA's manylinux images: RUNPATHs of official wheels name folders in it, and no user's machine has them.
+# PyPA's manylinux images: RUNPATHs of official wheels name folders in it, and no user's machine has
+# them.
 _BUILD_IMAGE = "/opt/_internal/"
-# Stands for site-packages and the folder above it: no entry holds a NUL, so none names them but by $ORIGIN.
+# Stands for site-packages and the folder above it: no entry holds a NUL, so none names them but by
+# $ORIGIN.
 _ABOVE = "/\0"
 _SITE = f"{_ABOVE}/site"
 # A name ends where no letter of it could follow (glibc, elf/dl-load.c: is_dst).
@@ -103,24 +113,35 @@ def _expanded(member: str, entry: str) -> str:
 
 
 def inside(member: str, entry: str) -> str | None:
-    """Where an entry, or a needed file with a path, leads below site-packages; None where it leads elsewhere."""
+    """Where an entry, or a needed file with a path, leads below site-packages; None where it leads
+    elsewhere.
+    """
     path = _expanded(member, entry)
-    return path[len(_SITE) + 1 :] if path == _SITE or path.startswith(f"{_SITE}/") else None
+    if path == _SITE or path.startswith(f"{_SITE}/"):
+        return path[len(_SITE) + 1 :]
+    return None
 
 
 def foreign(member: str, entry: str) -> str | None:
-    """Why an entry of a library's RUNPATH or RPATH leads out of site-packages; None where it stays inside."""
+    """Why an entry of a library's RUNPATH or RPATH leads out of site-packages; None where it stays
+    inside.
+    """
     if entry.startswith(_BUILD_IMAGE):
         return None
     if not entry:
-        return "an empty entry in its RUNPATH: the folder in which the program happens to be started"
+        return (
+            "an empty entry in its RUNPATH: the folder in which the program happens to be started"
+        )
     path = _expanded(member, entry)
     if not path.startswith("/"):
-        return f"its RUNPATH names {entry}, relative to the folder in which the program happens to be started"
+        return (
+            f"its RUNPATH names {entry}, relative to the folder in which the program happens "
+            "to be started"
+        )
     if entry.startswith("/"):
         return f"its RUNPATH names {entry}, a folder of the machine that built it"
-    # Official wheels of jaxlib miscount so. It is beside Python's own modules, from where the package itself would be
-    # imported if it lay there: who can write there needs no RUNPATH.
+    # Official wheels of jaxlib miscount so. It is beside Python's own modules, from where the
+    # package itself would be imported if it lay there: who can write there needs no RUNPATH.
     package = installed_path(member).split("/")[0]
     if not f"{path}/".startswith((f"{_SITE}/", f"{_ABOVE}/{package}/")):
         return f"its RUNPATH {entry} leads out of site-packages"
@@ -132,36 +153,50 @@ _MAX_ROUNDS = 20  # for each library: RPATHs lead into few folders
 DRIVER = ("libcuda.so.1", "libnvidia-*")
 
 
-def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()) -> list[Need]:
-    """Every need of every loadable library, and who answers it. All are looked at, so needs of needs are covered.
+def resolve(
+    libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()
+) -> list[Need]:
+    """Every need of every loadable library, and who answers it. All are looked at, so needs of
+    needs are covered.
 
     Args:
         libraries: All libraries of the wheel.
-        dependencies: Those of the wheels that are installed beside it. Their own needs are not looked at.
-        exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA driver's.
+        dependencies: Those of the wheels that are installed beside it. Their own needs are not
+            looked at.
+        exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA
+            driver's.
     """
     everything = list(libraries)
-    loadable = [library for library in everything if library.is_loadable and library.format == "elf"]
+    loadable = [
+        library for library in everything if library.is_loadable and library.format == "elf"
+    ]
     others = [library for library in dependencies if library.is_loadable]
     places = {(installed_path(library.path), library.machine): library.path for library in loadable}
     names: dict[tuple[str, str], str] = {}
-    beside = {(installed_path(each.path), each.machine): each.path for each in others if each.format == "elf"}
+    beside = {
+        (installed_path(each.path), each.machine): each.path
+        for each in others
+        if each.format == "elf"
+    }
     for library in (*loadable, *others):
         for name in (posixpath.basename(library.path), library.soname):
             if name:
-                # By file name and by SONAME: the loader compares needs with the SONAMEs of what is loaded already.
+                # By file name and by SONAME: the loader compares needs with the SONAMEs of what is
+                # loaded already.
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
     inherited = _inherited(loadable, places)
 
     def answered(library: Library, name: str, paths: list[str]) -> Need:
-        # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
+        # In the loader's order. The wheel's own file comes before one of another wheel at the same
+        # place.
         for path in paths:
             for answer, where in ((Answer.WHEEL, places), (Answer.DEPENDENCY, beside)):
                 if by := where.get((path, library.machine)):
                     return Need(library.path, name, answer, by)
         by = names.get((name, library.machine))
-        # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
+        # Where a dependency that was given holds it, the loader must find it there: no exclusion
+        # hides that.
         if by not in beside.values() and any(fnmatchcase(name, pattern) for pattern in patterns):
             return Need(library.path, name, Answer.EXCLUDED)
         if is_system_library(name):
@@ -171,30 +206,42 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
     needs = []
     for library in loadable:
         folders = [*search_folders(library), *inherited.get(library.path, ())]
-        needs += [answered(library, name, _paths(library, name, folders)) for name in library.needed]
+        needs += [
+            answered(library, name, _paths(library, name, folders)) for name in library.needed
+        ]
     dlls = (library for library in everything if library.format == "pe")
-    return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
+    return needs + resolve_dlls(
+        dlls, exclude, [library for library in others if library.format == "pe"]
+    )
 
 
 def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
-    """Where the loader looks for a needed file, from site-packages on: one with a path is there or nowhere."""
+    """Where the loader looks for a needed file, from site-packages on: one with a path is there or
+    nowhere.
+    """
     if "/" not in name:
         return [posixpath.join(folder, name) for folder in folders]
     path = inside(library.path, name)
     return [] if path is None else [path]
 
 
-def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
-    """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly or in turn."""
+def _inherited(
+    libraries: list[Library], places: dict[tuple[str, str], str]
+) -> dict[str, list[str]]:
+    """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly
+    or in turn.
+    """
     by_path = {library.path: library for library in libraries}
     found: dict[str, list[str]] = {}
     waiting = [library for library in libraries if not library.has_runpath and library.search_path]
-    # RPATHs pass from library to library until nothing new arrives; the bound is for wheels that are made to go on.
+    # RPATHs pass from library to library until nothing new arrives; the bound is for wheels that
+    # are made to go on.
     for _ in range(len(libraries) * _MAX_ROUNDS):
         if not waiting:
             break
         library = waiting.pop()
-        # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of its loaders on.
+        # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of
+        # its loaders on.
         folders = list(found.get(library.path, ()))
         own = search_folders(library)
         folders += [] if library.has_runpath else own
@@ -229,7 +276,12 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[Sy
     for library in libraries:
         if library.is_loadable and library.format == "elf":
             own = inside.get(library.path, set())
-            versions = {name for file, names in library.versions.items() if file not in own for name in names}
+            versions = {
+                name
+                for file, names in library.versions.items()
+                if file not in own
+                for name in names
+            }
             names = frozenset(library.needed) - own
             result.append(SystemNeed(library.path, names, frozenset(versions)))
     return result
@@ -260,7 +312,8 @@ def resolve_dlls(
             added.add(folder)
     needs = []
     for library in loadable:
-        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that packages add.
+        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that
+        # packages add.
         path = installed_path(library.path).lower()
         folders = [posixpath.dirname(path), *sorted(added)]
         for name, when in wants(library):
@@ -296,7 +349,8 @@ class DependencyWheel:
 
 
 def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[DependencyWheel, ...]:
-    """Read those of the given wheels, and of the wheels in the given folders, that a wheel requires.
+    """Read those of the given wheels, and of the wheels in the given folders, that a wheel
+    requires.
 
     Raises:
         UsageError: A file cannot be read, or a wheel that was given by name is not required.
@@ -310,7 +364,8 @@ def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[Dependency
         for file in sorted(path.glob("*.whl")) if path.is_dir() else [path]:
             name = parse_wheel_name(file.name)
             fits = any(
-                same_name(each.name, name.name) and each.specifier.contains(name.version, prereleases=True)
+                same_name(each.name, name.name)
+                and each.specifier.contains(name.version, prereleases=True)
                 for each in wanted
             )
             if not fits and path.is_dir():
@@ -321,7 +376,9 @@ def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[Dependency
                     hint=f"its METADATA requires: {', '.join(map(str, wanted)) or 'nothing'}",
                 )
             if name.name in found:
-                raise UsageError(f"{found[name.name].name} and {file.name}: two wheels for one dependency")
+                raise UsageError(
+                    f"{found[name.name].name} and {file.name}: two wheels for one dependency"
+                )
             found[name.name] = file
     return tuple(_read(file) for _, file in sorted(found.items()))
 
@@ -332,9 +389,18 @@ def required(info: DistInfo) -> set[str]:
 
 
 def brings(library: str, requires: Iterable[str]) -> str | None:
-    """The requirement whose wheel has a library, by their names: `nvidia-cublas-cu12` has `libcublasLt.so.12`."""
+    """The requirement whose wheel has a library, by their names: `nvidia-cublas-cu12` has
+    `libcublasLt.so.12`.
+    """
     stem = re.sub(r"[^a-z0-9]", "", re.sub(r"^lib|\.(so|dll)\b.*", "", library.lower()))
-    owner = next((line.split()[0] for line in defaults("brought_by") if fnmatchcase(library, line.split()[1])), None)
+    owner = next(
+        (
+            line.split()[0]
+            for line in defaults("brought_by")
+            if fnmatchcase(library, line.split()[1])
+        ),
+        None,
+    )
     best: tuple[int, str] | None = None
     for line in requires:
         text = line.partition(";")[0].strip()
@@ -342,7 +408,9 @@ def brings(library: str, requires: Iterable[str]) -> str | None:
         if name == owner:
             return text
         words = [word.removeprefix("py") for word in name.split("-") if word != "nvidia"]
-        length = max((len(word) for word in words if len(word) > 2 and stem.startswith(word)), default=0)
+        length = max(
+            (len(word) for word in words if len(word) > 2 and stem.startswith(word)), default=0
+        )
         if length > (best[0] if best else 0):
             best = length, text
     return best[1] if best else None

@@ -1,9 +1,11 @@
-"""PE (DLLs and Python's .pyd files): what a library needs of which DLL, and the functions that it takes and gives.
+"""PE (DLLs and Python's .pyd files): what a library needs of which DLL, and the functions that it
+takes and gives.
 
-Where a name that is taken is not given, Windows reports error 127, "The specified procedure could not be found". Any
-byte string is a legal argument: what is damaged raises `VerificationFailedError`. Below are the DLLs that a machine has
-without the wheel, and those that are loaded by name: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
-Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-format).
+Where a name that is taken is not given, Windows reports error 127, "The specified procedure could
+not be found". Any byte string is a legal argument: what is damaged raises
+`VerificationFailedError`. Below are the DLLs that a machine has without the wheel, and those that
+are loaded by name: `windows.yaml`, and delvewheel's list of Windows' own DLLs. Source: Microsoft,
+"PE Format" (learn.microsoft.com/windows/win32/debug/pe-format).
 """
 
 import re
@@ -28,8 +30,11 @@ PE_FATBIN_SECTION = ".nv_fatb"  # a section's name has eight bytes: the end of .
 MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
 _DLL = 0x2000
 _CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
-_PE32, _PE64 = 0x10B, 0x20B
-_EXPORTS, _IMPORTS, _DELAYED = 0, 1, 13
+_PE32 = 0x10B
+_PE64 = 0x20B
+_EXPORTS = 0
+_IMPORTS = 1
+_DELAYED = 13
 _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
@@ -38,7 +43,9 @@ _MAX_ADDRESS = 1 << 63  # what is above belongs to the kernel
 
 
 class PeSection(NamedTuple):
-    """One section: its place in memory relative to the image base (`address`), and in the file; all in bytes."""
+    """One section: its place in memory relative to the image base (`address`), and in the file; all
+    in bytes.
+    """
 
     name: str
     address: int
@@ -49,7 +56,9 @@ class PeSection(NamedTuple):
 
     @property
     def end(self) -> int:
-        """File offset behind the last byte that is loaded; padding to the file alignment is left out."""
+        """File offset behind the last byte that is loaded; padding to the file alignment is left
+        out.
+        """
         return self.offset + min(self.raw_size, self.size or self.raw_size)
 
 
@@ -59,16 +68,22 @@ class Pe(NamedTuple):
     machine: str  # as in platform tags (`amd64`), or `pe0x<number>`
     is_dll: bool
     needed: tuple[str, ...]  # DLLs that must be there when it is loaded, in order, as written
-    delay_needed: tuple[str, ...]  # DLLs that must be there when one of their functions is first called
+    delay_needed: tuple[
+        str, ...
+    ]  # DLLs that must be there when one of their functions is first called
     linker: str  # version of the linker, such as `14.29` (Visual Studio 2019 16.11)
     sections: tuple[PeSection, ...]
     image_base: int
     entry: int  # where the loader enters it, relative to the image base; 0: nowhere
-    directories: tuple[tuple[int, int], ...]  # (address, size) of the data directories, sixteen of them
+    directories: tuple[
+        tuple[int, int], ...
+    ]  # (address, size) of the data directories, sixteen of them
     wide: bool = True  # 64 bits
 
     def place(self, address: int) -> tuple[int, int]:
-        """(file offset, end of its section in the file) of an address relative to the image base."""
+        """(file offset, end of its section in the file) of an address relative to the image
+        base.
+        """
         for section in self.sections:
             if section.address <= address < section.address + section.end - section.offset:
                 return section.offset + address - section.address, section.end
@@ -98,8 +113,8 @@ class _Reader:
     def read(self) -> Pe:
         if self._slice(0, 2) != PE_MAGIC:
             raise damaged("no DOS header")
-        # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF File Header" and
-        # behind.
+        # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF
+        # File Header" and behind.
         (header,) = self._at("I", 0x3C)
         if self._slice(header, 4) != b"PE\0\0":
             raise damaged("no PE header")
@@ -115,15 +130,22 @@ class _Reader:
             raise damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
         (entry,) = self._at("I", optional + 16)
         # PE32 has BaseOfData before it, so the 32-bit field stands four bytes further.
-        (base,) = self._at("Q", optional + 24) if wide else self._at("I", optional + 28)
+        if wide:
+            (base,) = self._at("Q", optional + 24)
+        else:
+            (base,) = self._at("I", optional + 28)
         table = optional + (112 if wide else 96)
         (directories,) = self._at("I", table - 4)
         # A file may declare more directories than the loader reads, or than fit into its header.
         directories = min(directories, 16, (optional + optional_size - table) // 8)
         places = [self._at("II", table + 8 * index) for index in range(directories)]
         places += [(0, 0)] * (16 - len(places))
-        sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
-        if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in sections):
+        sections = tuple(
+            self._section(optional + optional_size + 40 * index) for index in range(count)
+        )
+        if any(
+            base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in sections
+        ):
             raise damaged(f"its sections do not fit behind its image base 0x{base:x}")
         pe = Pe(
             machine=MACHINES.get(machine, f"pe0x{machine:x}"),
@@ -139,7 +161,11 @@ class _Reader:
         )
         return pe._replace(
             needed=tuple(dict.fromkeys(printable(name) for name, _, _ in _imports(self.data, pe))),
-            delay_needed=tuple(dict.fromkeys(printable(name) for name, _, _ in _imports(self.data, pe, delayed=True))),
+            delay_needed=tuple(
+                dict.fromkeys(
+                    printable(name) for name, _, _ in _imports(self.data, pe, delayed=True)
+                )
+            ),
         )
 
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
@@ -170,7 +196,8 @@ _MAX_NAME = 4096  # of a C++ function, decorated
 class DllSymbols:
     """The functions of a DLL.
 
-    `imports`: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
+    `imports`: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on
+    the first call.
     """
 
     imports: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -186,33 +213,45 @@ def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     imports: dict[str, set[str]] = {}
     for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
-    return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, _exports(data, pe))
+    return DllSymbols(
+        {name: frozenset(taken) for name, taken in imports.items()}, _exports(data, pe)
+    )
 
 
 def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
-    """(address relative to the image base, name) of each slot that the loader fills with another DLL's function."""
+    """(address relative to the image base, name) of each slot that the loader fills with another
+    DLL's function.
+    """
     for _, thunks, slots in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         for index, name in enumerate(_thunks(data, pe, thunks) if thunks else ()):
             yield slots + index * (8 if pe.wide else 4), name
 
 
 def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[str, int, int]]:
-    """(DLL, table of what is taken, slots) of each record up to one without a name or without functions.
+    """(DLL, table of what is taken, slots) of each record up to one without a name or without
+    functions.
 
-    In delay loads of old linkers, whose lowest bit of the first word is not set, addresses are absolute; their table is
-    given as 0.
+    In delay loads of old linkers, whose lowest bit of the first word is not set, addresses are
+    absolute; their table is given as 0.
     """
     # "Import Directory Table" and "Delay-Load Directory Table" of the PE format.
-    table, size = pe.directories[_DELAYED if delayed else _IMPORTS][0], 32 if delayed else 20
+    table = pe.directories[_DELAYED if delayed else _IMPORTS][0]
+    size = 32 if delayed else 20
     for index in range(_MAX_IMPORTS if table else 0):
-        first, second, _, fourth, fifth = struct.unpack("<IIIII", pe.bytes_at(data, table + size * index, 20))
-        name, address, lookup = (second, fourth, fifth) if delayed else (fourth, fifth, first)
+        first, second, _, fourth, fifth = struct.unpack(
+            "<IIIII", pe.bytes_at(data, table + size * index, 20)
+        )
+        if delayed:
+            name, address, lookup = (second, fourth, fifth)
+        else:
+            name, address, lookup = (fourth, fifth, first)
         if not name or not address:
             return
         if delayed and not first & 1:
             yield _text(data, pe, name - pe.image_base, _MAX_DLL_NAME), 0, 0
         else:
-            # Old linkers leave the lookup table out; the address table holds the same until it is bound.
+            # Old linkers leave the lookup table out; the address table holds the same until it is
+            # bound.
             yield _text(data, pe, name, _MAX_DLL_NAME), lookup or address, address
     if table:
         raise damaged(f"more than {_MAX_IMPORTS} imports")
@@ -248,21 +287,35 @@ def _exports(data: Buffer, pe: Pe) -> frozenset[str]:
     table, _ = pe.directories[_EXPORTS]
     if not table:
         return frozenset()
-    base, functions, names, addresses, name_table = struct.unpack("<IIIII", pe.bytes_at(data, table + 16, 20))
+    base, functions, names, addresses, name_table = struct.unpack(
+        "<IIIII", pe.bytes_at(data, table + 16, 20)
+    )
     if max(functions, names) > _MAX_FUNCTIONS:
         raise damaged(f"more than {_MAX_FUNCTIONS} exports")
-    places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions)) if functions else ()
-    starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names)) if names else ()
-    return frozenset([*(f"#{base + at}" for at, place in enumerate(places) if place), *_texts(data, pe, starts)])
+    if functions:
+        places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions))
+    else:
+        places = ()
+    if names:
+        starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names))
+    else:
+        starts = ()
+    return frozenset(
+        [*(f"#{base + at}" for at, place in enumerate(places) if place), *_texts(data, pe, starts)]
+    )
 
 
-def _texts(data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_NAME) -> Iterator[str]:
+def _texts(
+    data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_NAME
+) -> Iterator[str]:
     """The names at many addresses: most are in one section, which is looked up once."""
     low = high = shift = end = 0
     for address in addresses:
         if not low <= address < high:
             start, end = pe.place(address)
-            low, high, shift = address, address + end - start, start - address
+            low = address
+            high = address + end - start
+            shift = start - address
         at = address + shift
         stop = data.find(b"\0", at, min(end, at + longest))
         if stop < 0:
@@ -279,7 +332,8 @@ _MAX_MENTIONS = 10_000
 _LONGEST = 64
 _WILD = frozenset("*?[")
 _NAME_LETTERS = f"{ascii_letters}{digits}_-."
-# Microsoft, "Windows API sets": names that stand for functions of Windows' own DLLs. Those of the C runtime are known.
+# Microsoft, "Windows API sets": names that stand for functions of Windows' own DLLs. Those of the C
+# runtime are known.
 _API_SET = re.compile(r"(?:api-ms-(?!win-crt-)|ext-ms-)[a-z0-9-]+-l[0-9]+-[0-9]+-[0-9]+\.dll")
 _CRT = re.compile(
     r"api-ms-win-crt-(?:conio|convert|environment|filesystem|heap|locale|math|multibyte|private|process|runtime|stdio|"
@@ -315,18 +369,31 @@ def windows_dlls() -> frozenset[str]:
 
 @lru_cache(maxsize=10_000)
 def owner(name: str) -> Owner | None:
-    """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has to."""
+    """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has
+    to.
+    """
     low = name.lower()
-    known: dict[Owner, str] = {"driver": "driver", "python": "python", "vc runtime": "runtime", "system": "system"}
+    known: dict[Owner, str] = {
+        "driver": "driver",
+        "python": "python",
+        "vc runtime": "runtime",
+        "system": "system",
+    }
     for who, what in known.items():
         if fits(low, _listed(what)):
             return who
-    return "system" if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls() else None
+    if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls():
+        return "system"
+    return None
 
 
 def of_the_machine() -> tuple[str, ...]:
-    """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime, newer Windows'."""
-    return tuple(name for what in ("driver", "python", "runtime", "system") for name in _listed(what))
+    """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime,
+    newer Windows'.
+    """
+    return tuple(
+        name for what in ("driver", "python", "runtime", "system") for name in _listed(what)
+    )
 
 
 def is_brought_along(name: str) -> bool:
@@ -349,15 +416,21 @@ def fits(name: str, patterns: tuple[str, ...]) -> bool:
     low = name.lower()
     lows = [pattern.lower() for pattern in patterns]
     # Most are names: to make regular expressions of them takes longer than all the rest.
-    return low in lows or any(fnmatchcase(low, pattern) for pattern in lows if not _WILD.isdisjoint(pattern))
+    return low in lows or any(
+        fnmatchcase(low, pattern) for pattern in lows if not _WILD.isdisjoint(pattern)
+    )
 
 
 def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
-    """DLLs that a file is known to load by name, as far as their names are in it, sorted; in lower case.
+    """DLLs that a file is known to load by name, as far as their names are in it, sorted; in lower
+    case.
 
-    `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
+    `filename` decides which names are looked for: a name in a file proves nothing about files that
+    are not known.
     """
-    wanted = tuple(name for where, names in _loading() if fits(filename, (where,)) for name in names)
+    wanted = tuple(
+        name for where, names in _loading() if fits(filename, (where,)) for name in names
+    )
     found: set[str] = set()
     if wanted:
         # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.
@@ -374,6 +447,8 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
 
 
 def _name_before(raw: bytes, step: int) -> str:
-    """The file name, without its ending, that ends where `raw` ends; each character takes `step` bytes."""
+    """The file name, without its ending, that ends where `raw` ends; each character takes `step`
+    bytes.
+    """
     text = raw[len(raw) % step :].decode("latin-1" if step == 1 else "utf-16-le", "replace")
     return text[len(text.rstrip(_NAME_LETTERS)) :].lower()

@@ -1,7 +1,8 @@
 """Policies of `farm verify`, accepted findings, and the report.
 
-A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
-Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
+A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL
+--policy FILE`). Everything in it may be left out: a check that has nothing to hold the wheel to
+says so and is not run.
 """
 
 import re
@@ -34,7 +35,9 @@ from farm.platforms.facts import PLATFORMS
 @cache
 def table() -> dict[str, dict[str, dict[str, list[str]]]]:
     """The file: `levels` by name, lowest first, and what is harmless in all of them."""
-    found: dict[str, dict[str, dict[str, list[str]]]] = yamlfile.plain(Path(__file__).with_name("isa_levels.yaml"))
+    found: dict[str, dict[str, dict[str, list[str]]]] = yamlfile.plain(
+        Path(__file__).with_name("isa_levels.yaml")
+    )
     return found
 
 
@@ -61,7 +64,9 @@ Printable = Annotated[str, AfterValidator(printable)]
 
 
 class Frozen(BaseModel):
-    """Immutable, and strict about what it is read from. Validators are made when a model is first used."""
+    """Immutable, and strict about what it is read from. Validators are made when a model is first
+    used.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -118,9 +123,9 @@ class Chosen(Frozen):
 
     Attributes:
         functions: Patterns of their symbols.
-        archives: Static libraries of C whose functions have names of all kinds, each by a pattern that some of them
-            have. The linker puts the objects of an archive together: a stretch of functions without one of C++ that
-            holds such a name is the archive.
+        archives: Static libraries of C whose functions have names of all kinds, each by a pattern
+            that some of them have. The linker puts the objects of an archive together: a stretch of
+            functions without one of C++ that holds such a name is the archive.
     """
 
     functions: tuple[str, ...] = ()
@@ -128,21 +133,23 @@ class Chosen(Frozen):
 
 
 class Rules(Frozen):
-    """Rules for a package's wheels of any variant. A recipe states it, a channel may replace it by key.
+    """Rules for a package's wheels of any variant. A recipe states it, a channel may replace it by
+    key.
 
     All lists are patterns (`fnmatch`) of member names.
 
     Attributes:
         allow_other_sass: Machine code for further architectures is not a finding.
-        mixed: Libraries that link others' device code statically (cuDNN, NCCL): the most frequent set of architectures
-            in them is judged, not every one.
-        foreign: Libraries that were not compiled here (vendored ones): they must hold machine code that runs on each
-            promised GPU, whatever else they hold; no PTX is asked of them. Null: `verify_defaults.yaml`.
+        mixed: Libraries that link others' device code statically (cuDNN, NCCL): the most frequent
+            set of architectures in them is judged, not every one.
+        foreign: Libraries that were not compiled here (vendored ones): they must hold machine code
+            that runs on each promised GPU, whatever else they hold; no PTX is asked of them. Null:
+            `verify_defaults.yaml`.
         cpu_exempt: Libraries whose code is not looked at.
-        dispatching: Libraries that choose their code at run time: only what runs when they are loaded must keep to
-            the level (`farm.wheel.isa`).
-        chosen: By pattern, the functions of a library that static libraries in it choose at run time: they may need
-            more than the level, the rest of it must keep to it.
+        dispatching: Libraries that choose their code at run time: only what runs when they are
+            loaded must keep to the level (`farm.wheel.isa`).
+        chosen: By pattern, the functions of a library that static libraries in it choose at run
+            time: they may need more than the level, the rest of it must keep to it.
         direct_urls: METADATA may require packages by URL.
         forbidden: Files that have no place in a wheel, each a pattern or `{pattern, reason}`. Null:
             `verify_defaults.yaml`.
@@ -150,9 +157,9 @@ class Rules(Frozen):
 
     allow_other_sass: bool = False
     mixed: tuple[str, ...] = ()
-    foreign: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "foreign"))] = Field(
-        default_factory=lambda: defaults("foreign"), json_schema_extra=_OR_NULL
-    )
+    foreign: Annotated[
+        tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "foreign"))
+    ] = Field(default_factory=lambda: defaults("foreign"), json_schema_extra=_OR_NULL)
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
     chosen: dict[str, Chosen] = {}
@@ -169,30 +176,41 @@ def _or_default(value: object, what: str) -> object:
 class Policy(Rules):
     """The promises of one wheel.
 
-    `platform`: `linux_x86_64` asks for any manylinux tag of that machine. `sass`: Architectures (35 for sm_35, "90a"
-    for sm_90a) whose machine code the wheel's kernels must have, and no others; empty: no device code at all. None asks
-    nothing.
+    `platform`: `linux_x86_64` asks for any manylinux tag of that machine. `sass`: Architectures (35
+    for sm_35, "90a" for sm_90a) whose machine code the wheel's kernels must have, and no others;
+    empty: no device code at all. None asks nothing.
     """
 
     name: str | None = None  # distribution name
     version: str | None = None  # its version, local part included
-    python: str | None = Field(default=None, pattern=r"^cp3\d{1,2}t?$")  # interpreter tag, such as `cp311`
-    platform: str | None = Field(default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$")
+    python: str | None = Field(
+        default=None, pattern=r"^cp3\d{1,2}t?$"
+    )  # interpreter tag, such as `cp311`
+    platform: str | None = Field(
+        default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$"
+    )
     sass: tuple[Arch, ...] | None = None
     ptx: tuple[Arch, ...] = ()  # architectures whose PTX they must have
     cpu: str | None = None  # CPU level that the machine code must not exceed
     numpy: str | None = None  # the versions of numpy that METADATA may allow at most, such as `<2`
-    exclude: tuple[str, ...] = ()  # library name patterns that may be missing, besides the NVIDIA driver's
-    left_out: tuple[str, ...] = ()  # patterns of names that no library may export: they belong to code for other CPUs
+    exclude: tuple[
+        str, ...
+    ] = ()  # library name patterns that may be missing, besides the NVIDIA driver's
+    left_out: tuple[
+        str, ...
+    ] = ()  # patterns of names that no library may export: they belong to code for other CPUs
 
     @field_validator("cpu")
     @classmethod
     def _known_level(cls, value: str | None) -> str | None:
-        # Other levels of Arm (macOS' arm64) can be promised, but nothing here knows what they have: the check says so.
+        # Other levels of Arm (macOS' arm64) can be promised, but nothing here knows what they have:
+        # the check says so.
         if value is None:
             return value
         if value not in level_names() and not value.startswith("arm"):
-            raise ValueError(f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}")
+            raise ValueError(
+                f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}"
+            )
         return value
 
     @field_validator("numpy")
@@ -208,14 +226,17 @@ class Policy(Rules):
 class Waiver(Frozen):
     """A finding that someone accepts, and why.
 
-    What leaves other things unchecked (a damaged wheel or library) cannot be waived: no one knows what it hides.
+    What leaves other things unchecked (a damaged wheel or library) cannot be waived: no one knows
+    what it hides.
 
     `member`: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
     """
 
     check: CheckId  # which check
     member: str = Field(min_length=1, max_length=1024)
-    reason: Printable = Field(max_length=1000)  # why it does no harm; kept in the report and in the index
+    reason: Printable = Field(
+        max_length=1000
+    )  # why it does no harm; kept in the report and in the index
 
     @field_validator("check")
     @classmethod
@@ -233,7 +254,9 @@ class Waiver(Frozen):
 
 
 def parse_waiver(text: str) -> Waiver:
-    """A waiver as it is typed: `CHECK:PATTERN=REASON`, as in `members:torch/lib/*_test*=wanted by the testers`."""
+    """A waiver as it is typed: `CHECK:PATTERN=REASON`, as in `members:torch/lib/*_test*=wanted by
+    the testers`.
+    """
     rule, _, reason = text.partition("=")
     check, _, member = rule.partition(":")
     try:
@@ -241,7 +264,8 @@ def parse_waiver(text: str) -> Waiver:
     except ValidationError as error:
         raise UsageError(
             f"waiver {text[:200]!r}: {yamlfile.first_fault(error)}",
-            hint="write CHECK:PATTERN=REASON, as in members:torch/lib/*_test*='wanted by the testers'",
+            hint="write CHECK:PATTERN=REASON, as in members:torch/lib/*_test*='wanted by the "
+            "testers'",
         ) from error
 
 
@@ -264,9 +288,11 @@ Status = Literal["passed", "failed", "waived", "not_run"]
 
 
 class Finding(Frozen):
-    """One thing that is wrong: in which check, in which member, what, why it matters, what to do about it.
+    """One thing that is wrong: in which check, in which member, what, why it matters, what to do
+    about it.
 
-    `waived` is the reason of the waiver that covers it. Not `waivable` is what leaves other things unchecked.
+    `waived` is the reason of the waiver that covers it. Not `waivable` is what leaves other things
+    unchecked.
     """
 
     check: CheckId
@@ -297,20 +323,32 @@ class Check(Frozen):
     findings: tuple[Finding, ...] = ()
     note: str = ""  # what was seen or, if it was not run, why
     undecided: tuple[Printable, ...] = ()  # libraries of which nothing shows whether they pass
-    emulated: Printable = ""  # what loading them on an emulated CPU showed, or why that was not done
+    emulated: Printable = (
+        ""  # what loading them on an emulated CPU showed, or why that was not done
+    )
 
     @property
     def seen(self) -> str:
         """The observation in one line."""
-        left = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})" if self.undecided else ""
+        if self.undecided:
+            left = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})"
+        else:
+            left = ""
         return "; ".join(filter(None, [self.note, left, self.emulated]))
 
     @model_validator(mode="after")
     def _agrees_with_findings(self) -> Self:
         open_ = any(finding.waived is None for finding in self.findings)
-        right = "failed" if open_ else "waived" if self.findings else self.status
+        if open_:
+            right = "failed"
+        elif self.findings:
+            right = "waived"
+        else:
+            right = self.status
         if self.status != right or (self.status in ("failed", "waived") and not self.findings):
-            raise ValueError(f"check {self.id}: status {self.status} with {len(self.findings)} findings")
+            raise ValueError(
+                f"check {self.id}: status {self.status} with {len(self.findings)} findings"
+            )
         return self
 
 
@@ -318,7 +356,9 @@ def waive(check: Check, waivers: Sequence[Waiver]) -> Check:
     """`check` with its findings marked that a waiver covers; what is left open comes first."""
     marked = []
     for finding in check.findings:
-        fitting = (w for w in waivers if w.check == check.id and fnmatchcase(finding.where, w.member))
+        fitting = (
+            w for w in waivers if w.check == check.id and fnmatchcase(finding.where, w.member)
+        )
         by = next(fitting, None) if finding.waivable else None
         marked.append(finding if by is None else finding.model_copy(update={"waived": by.reason}))
     marked.sort(key=lambda finding: finding.waived is not None)
@@ -328,14 +368,18 @@ def waive(check: Check, waivers: Sequence[Waiver]) -> Check:
 
 
 class Dependency(Frozen):
-    """A wheel that was read along with the one that requires it: what was found holds beside this file."""
+    """A wheel that was read along with the one that requires it: what was found holds beside this
+    file.
+    """
 
     wheel: str
     sha256: str
 
 
 class Report(Frozen):
-    """The outcome for one wheel; `size` in bytes. A check that was not run is not a failure, but it is shown."""
+    """The outcome for one wheel; `size` in bytes. A check that was not run is not a failure, but it
+    is shown.
+    """
 
     wheel: str
     sha256: str

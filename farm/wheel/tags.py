@@ -1,7 +1,8 @@
 """Platform tags: those that a wheel has, and the manylinux tag that its libraries earn.
 
-PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
-the symbol versions that such systems have, and the libraries that a wheel may expect there.
+PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file
+spells out as the symbol versions that such systems have, and the libraries that a wheel may expect
+there.
 """
 
 import json
@@ -14,7 +15,9 @@ from typing import Any, NamedTuple
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
 
-_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
+_PLATFORM = re.compile(
+    r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)"
+)
 # What the farm neither builds nor repairs, by how a tag of it begins or ends.
 _UNSUPPORTED = {
     "PyPy": re.compile(r"pp\d"),
@@ -25,10 +28,12 @@ _UNSUPPORTED = {
     "big-endian machines": re.compile(r".*-\w*linux\w*_(ppc64|s390x)$"),
     "musl (Alpine Linux)": re.compile(r"(?!.*manylinux).*-musllinux_"),
 }
-# `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
+# `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script
+# of this name.
 _MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
 LOADER = r"(?:ld-linux[-\w]*|ld64)\.so\.\d+"
-"""The names of glibc's loader, a regular expression: it is on every system, so no policy lists it."""
+"""The names of glibc's loader, a regular expression: it is on every system, so no policy lists it.
+"""
 _GLIBC = rf"libc\.so\.6|{LOADER}"
 _MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
 _LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
@@ -61,7 +66,11 @@ def levels() -> tuple[Level, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
     file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
     # auditwheel also lists `linux`, which promises nothing.
-    found = [_level(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != DEFAULT]
+    found = [
+        _level(raw)
+        for raw in json.loads(file.read_text(encoding="utf-8"))
+        if raw["name"] != DEFAULT
+    ]
     return tuple(sorted(found, key=lambda level: level.glibc))
 
 
@@ -80,7 +89,9 @@ def _level(raw: dict[str, Any]) -> Level:
 
 
 def is_system_library(name: str) -> bool:
-    """True if some level lets a wheel expect this library on the system, or it is musl, which `platform` refuses."""
+    """True if some level lets a wheel expect this library on the system, or it is musl, which
+    `platform` refuses.
+    """
     return bool(re.fullmatch(rf"{LOADER}|{_MUSL}", name)) or name in levels()[-1].libraries
 
 
@@ -103,7 +114,9 @@ def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
         if not any(unmet_needs(level, need, machine) for need in wanted):
             return level
     newest = candidates[-1]
-    who, what = next((need.who, unmet[0]) for need in wanted if (unmet := unmet_needs(newest, need, machine)))
+    who, what = next(
+        (need.who, unmet[0]) for need in wanted if (unmet := unmet_needs(newest, need, machine))
+    )
     raise VerificationFailedError(
         f"{who} needs {what}, which no manylinux level has (the newest known is {newest.name})",
         hint="build on an older distribution, or upgrade auditwheel, which brings the levels",
@@ -111,7 +124,9 @@ def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
 
 
 def level_of_tag(tag: str) -> tuple[Level, str] | None:
-    """(level, machine) of a platform tag; None for any other tag and for levels that are not known."""
+    """(level, machine) of a platform tag; None for any other tag and for levels that are not
+    known.
+    """
     for level in levels():
         for name in (level.name, *level.aliases):
             if tag.startswith(f"{name}_"):
@@ -122,7 +137,8 @@ def level_of_tag(tag: str) -> tuple[Level, str] | None:
 def _between(tag: str) -> tuple[Level, str] | None:
     """`level_of_tag` for a glibc that auditwheel has no level for: PEP 600 and pip know them all.
 
-    It has the symbols of glibc up to its own version, and of other libraries what the level below has.
+    It has the symbols of glibc up to its own version, and of other libraries what the level below
+    has.
     """
     match = _LEVEL.fullmatch(tag)
     if match is None:
@@ -134,10 +150,15 @@ def _between(tag: str) -> tuple[Level, str] | None:
     level = below[-1]
     newer = {f"2.{each}" for each in range(level.glibc[1] + 1, minor + 1)}
     versions = {
-        machine: {family: names | newer if family == "GLIBC" else names for family, names in families.items()}
+        machine: {
+            family: names | newer if family == "GLIBC" else names
+            for family, names in families.items()
+        }
         for machine, families in level.versions.items()
     }
-    return level._replace(name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions), match[2]
+    return level._replace(
+        name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions
+    ), match[2]
 
 
 def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
@@ -146,25 +167,33 @@ def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
     missing = []
     for version in need.versions:
         family, _, number = version.partition("_")
-        # A family that no level knows (a library's own versions) is nothing that a level could promise.
+        # A family that no level knows (a library's own versions) is nothing that a level could
+        # promise.
         if family in families and number not in families[family]:
             missing.append(version)
-    # Only what some level lists is held against this one; other libraries are drivers or were excluded.
+    # Only what some level lists is held against this one; other libraries are drivers or were
+    # excluded.
     known = levels()[-1].libraries
     missing += [name for name in need.libraries if name in known and name not in level.libraries]
     return sorted(missing)
 
 
 def for_musl(member: str, needed: Iterable[str]) -> bool:
-    """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
+    """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's
+    name for musl.
+    """
     names = list(needed)
     if any(re.fullmatch(_MUSL, name) for name in names):
         return True
-    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)
+    return re.search(_MUSL_MODULE, member) is not None and not any(
+        re.fullmatch(_GLIBC, name) for name in names
+    )
 
 
 def check_supported(filename: str) -> None:
-    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass."""
+    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none
+    pass.
+    """
     tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
     for system, pattern in _UNSUPPORTED.items():
         if pattern.match(tags):
@@ -172,23 +201,32 @@ def check_supported(filename: str) -> None:
 
 
 def platform_machine(tags: frozenset[str]) -> str | None:
-    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
+    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one
+    machine.
+    """
     found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
     machines = {match[1] if match else "" for match in found}
     return (machines.pop() or None) if len(machines) == 1 else None
 
 
 def windows_machine(tags: frozenset[str]) -> str | None:
-    """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
+    """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one
+    machine.
+    """
     platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
     tag = platforms.pop() if len(platforms) == 1 else ""
     machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
-    return machine if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values() else None
+    if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values():
+        return machine
+    return None
 
 
 def platform_of(tags: frozenset[str]) -> str | None:
-    """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one machine of these."""
-    machine, windows = platform_machine(tags), windows_machine(tags)
+    """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one
+    machine of these.
+    """
+    machine = platform_machine(tags)
+    windows = windows_machine(tags)
     if windows is not None:
         return f"{WINDOWS}_{PLATFORMS[WINDOWS].machine(windows)}"
     return None if machine is None else f"{DEFAULT}_{machine}"

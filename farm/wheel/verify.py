@@ -1,11 +1,13 @@
 """Does a wheel hold what its name promises?
 
-Every check gives its findings in words for the person who has to act (`findings.yaml`): what is wrong, why it matters,
-what to do. A wheel from anywhere may be given: what is hostile or broken gives a failed report.
+Every check gives its findings in words for the person who has to act (`findings.yaml`): what is
+wrong, why it matters, what to do. A wheel from anywhere may be given: what is hostile or broken
+gives a failed report.
 
-Sources: PyPA specifications, "Binary distribution format" and "Core metadata"; CPython's `_PyImport_DynLoadFiletab`
-(`Python/dynload_shlib.c`, `dynload_win.c`), `PLATFORM_TRIPLET` of its `configure.ac` and `PC/pyconfig.h`
-(python311.dll, python3.dll); PEP 3149 and PEP 489 (`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t), PEP 425 (tags).
+Sources: PyPA specifications, "Binary distribution format" and "Core metadata"; CPython's
+`_PyImport_DynLoadFiletab` (`Python/dynload_shlib.c`, `dynload_win.c`), `PLATFORM_TRIPLET` of its
+`configure.ac` and `PC/pyconfig.h` (python311.dll, python3.dll); PEP 3149 and PEP 489
+(`PyInit_NAME`), PEP 384 and PEP 803 (abi3, abi3t), PEP 425 (tags).
 """
 
 import posixpath
@@ -90,7 +92,9 @@ _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 @cache
 def _texts() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = yamlfile.plain(Path(__file__).with_name("findings.yaml"))
+    found: dict[str, dict[str, dict[str, Any]]] = yamlfile.plain(
+        Path(__file__).with_name("findings.yaml")
+    )
     return found
 
 
@@ -98,7 +102,9 @@ def finding(check: CheckId, kind: str, where: str = "", **seen: object) -> Findi
     """A finding in the words of `findings.yaml`, filled with what was seen."""
     text = _texts()[check][kind]
     what, why, fix = (str(text[key]).format(**seen) for key in ("what", "why", "fix"))
-    return Finding(check=check, where=where, what=what, why=why, fix=fix, waivable=text.get("waivable", True))
+    return Finding(
+        check=check, where=where, what=what, why=why, fix=fix, waivable=text.get("waivable", True)
+    )
 
 
 def _outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Check:
@@ -106,12 +112,18 @@ def _outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Che
     return Check(id=check, status="failed" if found else "passed", findings=found, note=note)
 
 
-def verify(wheel: Path, policy: Policy, *, waivers: Sequence[Waiver] = (), dependencies: Sequence[Path] = ()) -> Report:
+def verify(
+    wheel: Path,
+    policy: Policy,
+    *,
+    waivers: Sequence[Waiver] = (),
+    dependencies: Sequence[Path] = (),
+) -> Report:
     """Check a wheel against what its name promises (`policy`).
 
-    `waivers` are accepted: such findings stay in the report, with the reason, and do not fail it. `dependencies`:
-    wheels, or folders of wheels, that it requires and leaves libraries to: its imports are followed into them, and
-    their device code must run on the promised GPUs too.
+    `waivers` are accepted: such findings stay in the report, with the reason, and do not fail it.
+    `dependencies`: wheels, or folders of wheels, that it requires and leaves libraries to: its
+    imports are followed into them, and their device code must run on the promised GPUs too.
 
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.
@@ -138,12 +150,20 @@ def _checks(
     wheel: Path, policy: Policy, dependencies: Sequence[Path]
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     def code_of(member: str) -> Code | None:
-        """The level, for what runs on loading alone where the library chooses its code at run time."""
+        """The level, for what runs on loading alone where the library chooses its code at run
+        time.
+        """
         known = policy.cpu in (*level_names(), *arm_level_names())
-        if not policy.cpu or not known or any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt):
+        if (
+            not policy.cpu
+            or not known
+            or any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
+        ):
             return None
         on_load = any(fnmatchcase(member, pattern) for pattern in policy.dispatching)
-        chosen = next((each for pattern, each in policy.chosen.items() if fnmatchcase(member, pattern)), None)
+        chosen = next(
+            (each for pattern, each in policy.chosen.items() if fnmatchcase(member, pattern)), None
+        )
         return Code(policy.cpu, on_load=on_load, chosen=chosen)
 
     try:
@@ -184,7 +204,11 @@ def _checks(
 
 def _not_read(error: VerificationFailedError) -> list[Check]:
     note = "the archive cannot be read"
-    others = [Check(id=each, status="not_run", note=note) for each in get_args(CheckId) if each != "archive"]
+    others = [
+        Check(id=each, status="not_run", note=note)
+        for each in get_args(CheckId)
+        if each != "archive"
+    ]
     return [_outcome("archive", [finding("archive", "unreadable", error=error)]), *others]
 
 
@@ -193,14 +217,20 @@ def _guarded(check: CheckId, run: Callable[[], Check]) -> Check:
     try:
         return run()
     except VerificationFailedError as error:
-        fix, why = error.hint or "build the wheel again", "the rest of this check was not made"
-        return _outcome(check, [Finding(check=check, where="", what=str(error), why=why, fix=fix, waivable=False)])
+        fix = error.hint or "build the wheel again"
+        why = "the rest of this check was not made"
+        return _outcome(
+            check,
+            [Finding(check=check, where="", what=str(error), why=why, fix=fix, waivable=False)],
+        )
 
 
 def _bounded(check: Check) -> Check:
     if len(check.findings) <= _MAX_FINDINGS:
         return check
-    note = f"{check.note}; {len(check.findings)} findings, the first {_MAX_FINDINGS} shown".lstrip("; ")
+    note = f"{check.note}; {len(check.findings)} findings, the first {_MAX_FINDINGS} shown".lstrip(
+        "; "
+    )
     return check.model_copy(update={"findings": check.findings[:_MAX_FINDINGS], "note": note})
 
 
@@ -220,7 +250,8 @@ def _check_names(filename: str, info: DistInfo, policy: Policy, contents: Conten
             wrong.append(f"the file name says version {name.version}, {who} says {its_version}")
     if (written := "-".join(name.parts[-3:])) != written.lower():
         wrong.append(f"the tags {written} are not in lower case, and uv knows no others")
-    wrong += _check_python(name, policy.python, contents) if policy.python else []
+    if policy.python:
+        wrong += _check_python(name, policy.python, contents)
     findings = [finding("names", "differ", info.folder, what=what) for what in wrong]
     if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
@@ -229,7 +260,9 @@ def _check_names(filename: str, info: DistInfo, policy: Policy, contents: Conten
 
 
 def _by_level(tags: frozenset[str]) -> set[str]:
-    """The tags, each level of manylinux under one of its names: manylinux2014 is manylinux_2_17 (PEP 600)."""
+    """The tags, each level of manylinux under one of its names: manylinux2014 is manylinux_2_17
+    (PEP 600).
+    """
     found = set()
     for tag in tags:
         start, _, platform = tag.rpartition("-")
@@ -240,10 +273,15 @@ def _by_level(tags: frozenset[str]) -> set[str]:
 
 def _check_python(name: WheelName, python: str, contents: Contents) -> list[str]:
     # A library that is named after its Python: others would install `py3-none` in vain.
-    for_some = any(each.is_loadable and _SUFFIX.search(posixpath.basename(each.path)) for each in contents.libraries)
+    for_some = any(
+        each.is_loadable and _SUFFIX.search(posixpath.basename(each.path))
+        for each in contents.libraries
+    )
 
     def fits(tag: str, abi: str) -> bool:
-        return serves(tag, abi, f"py{python.removeprefix('cp')}") and not (for_some and tag.startswith("py"))
+        return serves(tag, abi, f"py{python.removeprefix('cp')}") and not (
+            for_some and tag.startswith("py")
+        )
 
     found = {(tag, abi) for tag, abi, _ in (each.split("-") for each in name.tags)}
     # `py2.py3-none`: the first does no harm beside the second.
@@ -277,7 +315,9 @@ _MAX_TAGS = 3
 
 
 class _Module(NamedTuple):
-    """A library that Python imports: its name, its suffix, and the PyInit_ functions that it exports."""
+    """A library that Python imports: its name, its suffix, and the PyInit_ functions that it
+    exports.
+    """
 
     library: Library
     name: str
@@ -287,7 +327,9 @@ class _Module(NamedTuple):
 
 
 def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
-    """Each extension module can be imported by each Python that a tag names, and loads no other Python."""
+    """Each extension module can be imported by each Python that a tag names, and loads no other
+    Python.
+    """
     rows = [tuple(tag.split("-")) for tag in sorted(tags)]
     real = [row for row in rows if _exists(row[0], row[1])]
     modules = [module for library in contents.libraries if (module := _module(library, contents))]
@@ -297,7 +339,9 @@ def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
         found += [(module.library.path, what) for what in (*_suffix(module, real), *_entry(module))]
     for library in contents.libraries:
         if library.is_loadable:
-            found += [(library.path, what) for what in _python_of(library, {row[:2] for row in real})]
+            found += [
+                (library.path, what) for what in _python_of(library, {row[:2] for row in real})
+            ]
     findings = [finding("abi", "wrong", where, what=what) for where, what in found]
     return _outcome("abi", findings, f"{len(modules)} extension modules")
 
@@ -313,9 +357,11 @@ def _module(library: Library, contents: Contents) -> _Module | None:
     # Programs that embed Python, and libpython itself, export its built-in modules.
     if not _SUFFIX.search(dot + rest) and (not entries or name.startswith("lib")):
         return None
-    takes = _API.match if isinstance(symbols, Symbols) else _ANY_PYTHON_DLL.fullmatch
-    takers = symbols.undefined if isinstance(symbols, Symbols) else library.needed
-    return _Module(library, name, dot + rest, entries, any(map(takes, takers)))
+    if isinstance(symbols, Symbols):
+        uses_api = any(map(_API.match, symbols.undefined))
+    else:
+        uses_api = any(map(_ANY_PYTHON_DLL.fullmatch, library.needed))
+    return _Module(library, name, dot + rest, entries, uses_api)
 
 
 def _exists(python: str, abi: str) -> bool:
@@ -327,15 +373,24 @@ def _exists(python: str, abi: str) -> bool:
         return True
     minor = int(found[1])
     # m (pymalloc) and u (wide Unicode) ended with 3.8, t (free-threaded) began with 3.13.
-    flags = "d?m?u?" if minor < 8 else "d?" if minor < 13 else "t?d?"
+    if minor < 8:
+        flags = "d?m?u?"
+    elif minor < 13:
+        flags = "d?"
+    else:
+        flags = "t?d?"
     return re.fullmatch(python + flags, abi) is not None
 
 
 def _no_python(rows: Sequence[tuple[str, ...]], real: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Tags that no Python has; one of a set such as `cp38.cp39-cp38.cp39`, where each has a partner, does no harm."""
+    """Tags that no Python has; one of a set such as `cp38.cp39-cp38.cp39`, where each has a
+    partner, does no harm.
+    """
     pairs = {row[:2] for row in real}
     for python, abi in sorted({row[:2] for row in rows} - pairs):
-        if not any(python == each[0] for each in pairs) or not any(abi == each[1] for each in pairs):
+        if not any(python == each[0] for each in pairs) or not any(
+            abi == each[1] for each in pairs
+        ):
             yield f"no Python has the tag {python}-{abi}"
 
 
@@ -352,11 +407,20 @@ def _without_abi(modules: Sequence[_Module], rows: Iterable[tuple[str, ...]]) ->
             module.library.path
             for module in modules
             if (module.entries or module.takes_api)
-            and not (python.startswith("py") and len(by_name[module.library.path.removesuffix(module.suffix)]) > 1)
+            and not (
+                python.startswith("py")
+                and len(by_name[module.library.path.removesuffix(module.suffix)]) > 1
+            )
         ]
         if wrong:
-            count = f"{len(wrong)} modules take" if len(wrong) > 1 else "a module takes"
-            yield f"{count} Python's API ({wrong[0]}), and the tag {python}-none says that it needs no ABI"
+            if len(wrong) > 1:
+                count = f"{len(wrong)} modules take"
+            else:
+                count = "a module takes"
+            yield (
+                f"{count} Python's API ({wrong[0]}), and the tag {python}-none says that it "
+                "needs no ABI"
+            )
 
 
 def suffixes(python: str, abi: str, platform: str) -> tuple[str, ...]:
@@ -369,12 +433,21 @@ def suffixes(python: str, abi: str, platform: str) -> tuple[str, ...]:
     windows = platform.startswith(PLATFORMS[WINDOWS].tag)
     if found is None or abi == "none" or not (linux or windows):
         return ()
-    minor, tag, is_free = int(found[1]), abi.removeprefix("cp"), "t" in abi
+    minor = int(found[1])
+    tag = abi.removeprefix("cp")
+    is_free = "t" in abi
     if not linux:
-        both = (".abi3t.pyd", f".abi3t-{platform}.pyd") if abi == "abi3t" else (f".cp{tag}-{platform}.pyd",)
-        return (".pyd",) if abi == "abi3" else (*both, ".pyd")
+        if abi == "abi3t":
+            return (".abi3t.pyd", f".abi3t-{platform}.pyd", ".pyd")
+        if abi == "abi3":
+            return (".pyd",)
+        return (f".cp{tag}-{platform}.pyd", ".pyd")
     # Free-threaded Pythons import no abi3: their objects have another layout.
-    shared = (*(() if is_free else (".abi3.so",)), *((".abi3t.so",) if abi == "abi3t" or minor >= 15 else ()), ".so")
+    shared = (
+        *(() if is_free else (".abi3.so",)),
+        *((".abi3t.so",) if abi == "abi3t" or minor >= 15 else ()),
+        ".so",
+    )
     if abi in _MANY:
         return shared
     machine = platform[linux.end() :]
@@ -389,7 +462,10 @@ def _suffix(module: _Module, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
             wrong.append((f"{python}-{abi}-{platform}", known))
     if wrong:
         tags = ", ".join(tag for tag, _ in wrong[:_MAX_TAGS])
-        yield f"its suffix {module.suffix} is not one that {tags} imports, which are {', '.join(wrong[0][1])}"
+        yield (
+            f"its suffix {module.suffix} is not one that {tags} imports, which are "
+            f"{', '.join(wrong[0][1])}"
+        )
 
 
 def _entry(module: _Module) -> Iterator[str]:
@@ -397,7 +473,8 @@ def _entry(module: _Module) -> Iterator[str]:
     wanted = f"PyInit_{module.name}"
     if not module.name.isascii():
         wanted = "PyInitU_" + module.name.encode("punycode").decode().replace("-", "_")
-    # Without either it is a library that only has the name: for ctypes, or for torch.ops.load_library.
+    # Without either it is a library that only has the name: for ctypes, or for
+    # torch.ops.load_library.
     if wanted not in module.entries and (module.entries or module.takes_api):
         there = f" (it has {min(module.entries)})" if module.entries else ""
         yield f"has no {wanted}, which Python calls to import it{there}"
@@ -405,11 +482,14 @@ def _entry(module: _Module) -> Iterator[str]:
 
 def _python_of(library: Library, pairs: set[tuple[str, ...]]) -> Iterator[str]:
     for name in (*library.needed, *library.delay_needed):
-        dll, so = _ANY_PYTHON_DLL.fullmatch(name), _PYTHON_SO.fullmatch(name)
+        dll = _ANY_PYTHON_DLL.fullmatch(name)
+        so = _PYTHON_SO.fullmatch(name)
         if dll:
-            version, flags = dll["version"], dll["flags"].lower()
+            version = dll["version"]
+            flags = dll["flags"].lower()
         elif so:
-            version, flags = "3" + so["minor"], so["flags"]
+            version = "3" + so["minor"]
+            flags = so["flags"]
         else:
             continue
         for python, abi in sorted(pairs):
@@ -419,28 +499,52 @@ def _python_of(library: Library, pairs: set[tuple[str, ...]]) -> Iterator[str]:
                 if abi.endswith("t") != ("t" in flags):
                     yield f"loads {name}, which {python}-{abi} does not have"
             elif abi in _MANY:
-                yield f"loads {name}, the library of one Python; {python}-{abi} is for many (python3.dll)"
-            elif python.startswith("cp") and (version, "t" in flags) != (python.removeprefix("cp"), "t" in abi):
+                yield (
+                    f"loads {name}, the library of one Python; {python}-{abi} is for many "
+                    "(python3.dll)"
+                )
+            elif python.startswith("cp") and (version, "t" in flags) != (
+                python.removeprefix("cp"),
+                "t" in abi,
+            ):
                 yield f"loads {name}, another Python's library than that of {python}-{abi}"
 
 
 # setuptools before 77 writes License-File into these (pypa/setuptools#4759).
 _BEFORE_LICENSES = ("2.1", "2.2", "2.3")
-_MICRO = (0, 1, 5, 10, 20, 50)  # a bound may name a micro version (>=3.8.1), so a few of them are tried
+_MICRO = (
+    0,
+    1,
+    5,
+    10,
+    20,
+    50,
+)  # a bound may name a micro version (>=3.8.1), so a few of them are tried
 
 
 def check_install(info: DistInfo, policy: Policy, metadata: bytes) -> Check:
     """Nothing in WHEEL and METADATA that installers or the Python index refuse."""
-    findings = [finding("install", "wheel", f"{info.folder}/WHEEL", what=what) for what in _wheel_file(info)]
-    others = (*_core_metadata(metadata), *_direct_urls(info, policy), *_requires_python(info, policy))
-    findings += [finding("install", "metadata", f"{info.folder}/METADATA", what=what) for what in others]
+    findings = [
+        finding("install", "wheel", f"{info.folder}/WHEEL", what=what) for what in _wheel_file(info)
+    ]
+    others = (
+        *_core_metadata(metadata),
+        *_direct_urls(info, policy),
+        *_requires_python(info, policy),
+    )
+    findings += [
+        finding("install", "metadata", f"{info.folder}/METADATA", what=what) for what in others
+    ]
     return _outcome("install", findings)
 
 
 def _wheel_file(info: DistInfo) -> Iterator[str]:
     versions = info.wheel_headers.get("wheel-version", [])
     if len(versions) != 1 or not re.fullmatch(r"1\.\d{1,4}", versions[0].strip(), re.ASCII):
-        yield f"Wheel-Version is {', '.join(versions)[:80] or 'missing'}; there must be one, and installers know 1.x"
+        yield (
+            f"Wheel-Version is {', '.join(versions)[:80] or 'missing'}; there must be one, and "
+            "installers know 1.x"
+        )
     pure = info.wheel_headers.get("root-is-purelib", [])
     # Installers take a missing one for false.
     if len(pure) > 1 or any(each.strip().lower() not in ("true", "false") for each in pure):
@@ -450,11 +554,15 @@ def _wheel_file(info: DistInfo) -> Iterator[str]:
 
 
 def _core_metadata(content: bytes) -> Iterator[str]:
-    """Violations of the core metadata specification, of which the Python index refuses some and installers others."""
+    """Violations of the core metadata specification, of which the Python index refuses some and
+    installers others.
+    """
     raw, unparsed = parse_email(content)
     known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
     for field in sorted(unparsed):
-        if field in known or f"{field}s" in known:  # others are of a newer version, or someone's own
+        if (
+            field in known or f"{field}s" in known
+        ):  # others are of a newer version, or someone's own
             yield f"{field.title()} is there twice, or is malformed"
     if raw.get("metadata_version") in _BEFORE_LICENSES:
         raw.pop("license_files", None)
@@ -464,7 +572,10 @@ def _core_metadata(content: bytes) -> Iterator[str]:
         yield "a field is nested too deeply to be read"
     except ExceptionGroup as group:
         for error in group.exceptions:
-            field = error.field.title() if isinstance(error, InvalidMetadata) else "METADATA"
+            if isinstance(error, InvalidMetadata):
+                field = error.field.title()
+            else:
+                field = "METADATA"
             yield f"{field}: {printable(str(error))[:200]}"
 
 
@@ -475,7 +586,10 @@ def _direct_urls(info: DistInfo, policy: Policy) -> Iterator[str]:
         except InvalidRequirement:
             continue  # `_core_metadata` says so
         if url is not None:
-            yield f"Requires-Dist {line[:80]!r}: a direct URL, which an index cannot serve and a user cannot replace"
+            yield (
+                f"Requires-Dist {line[:80]!r}: a direct URL, which an index cannot serve and a "
+                "user cannot replace"
+            )
 
 
 def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
@@ -487,7 +601,9 @@ def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
     except InvalidSpecifier:
         return  # as above
     if not any(allowed.contains(f"3.{minor}.{micro}") for micro in _MICRO):
-        yield f"Requires-Python {info.requires_python!r} excludes {policy.python}, which is promised"
+        yield (
+            f"Requires-Python {info.requires_python!r} excludes {policy.python}, which is promised"
+        )
 
 
 _MAX_REQUIREMENTS = 2000
@@ -509,37 +625,53 @@ def check_metadata(info: DistInfo, policy: Policy) -> Check:
     if witness is None:
         return _outcome("metadata", (), f"requires {listed}")
     return _outcome(
-        "metadata", [finding("metadata", "numpy", where, listed=listed, witness=witness, bound=policy.numpy)]
+        "metadata",
+        [finding("metadata", "numpy", where, listed=listed, witness=witness, bound=policy.numpy)],
     )
 
 
 def check_members(contents: Contents, policy: Policy) -> Check:
     """No file that the policy forbids."""
-    reasons = {rule if isinstance(rule, str) else rule.pattern: _why_forbidden(rule) for rule in policy.forbidden}
-    any_of = re.compile("|".join(map(translate, reasons)) or r"\b\B")  # ten thousand members, at one look each
+    reasons = {
+        rule if isinstance(rule, str) else rule.pattern: _why_forbidden(rule)
+        for rule in policy.forbidden
+    }
+    any_of = re.compile(
+        "|".join(map(translate, reasons)) or r"\b\B"
+    )  # ten thousand members, at one look each
     rules = (
         (name, next(each for each in reasons if fnmatchcase(name, each)))
         for name in filter(any_of.match, contents.files)
     )
     return _outcome(
-        "members", (finding("members", "forbidden", name, pattern=rule, reason=reasons[rule]) for name, rule in rules)
+        "members",
+        (
+            finding("members", "forbidden", name, pattern=rule, reason=reasons[rule])
+            for name, rule in rules
+        ),
     )
 
 
 def _why_forbidden(rule: str | Forbidden) -> str:
     if not isinstance(rule, str):
         return rule.reason
-    return defaults("forbidden_reason")[0] if rule in defaults("forbidden") else "the policy forbids such files"
+    if rule in defaults("forbidden"):
+        return defaults("forbidden_reason")[0]
+    return "the policy forbids such files"
 
 
 def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:
     if len(info.requires_dist) > _MAX_REQUIREMENTS:
-        raise VerificationFailedError(f"{where}: more than {_MAX_REQUIREMENTS} Requires-Dist headers")
+        raise VerificationFailedError(
+            f"{where}: more than {_MAX_REQUIREMENTS} Requires-Dist headers"
+        )
     for line in info.requires_dist:
         try:
             yield read_requirement(line)
         except InvalidRequirement as error:
-            raise VerificationFailedError(f"{where}: Requires-Dist {line[:80]!r} cannot be read") from error
+            raise VerificationFailedError(
+                f"{where}: Requires-Dist {line[:80]!r} cannot be read"
+            ) from error
 
 
 def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
@@ -565,14 +697,18 @@ def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
     try:
         return requirement.marker.evaluate(environment)
     except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion) as error:
-        raise VerificationFailedError(f"{where}: the condition of {str(requirement)[:80]!r} is wrong") from error
+        raise VerificationFailedError(
+            f"{where}: the condition of {str(requirement)[:80]!r} is wrong"
+        ) from error
 
 
 def _outside(allowed: SpecifierSet, bound: SpecifierSet) -> Version | None:
-    """The highest version, among those where a verdict can change, that is allowed and breaks the bound.
+    """The highest version, among those where a verdict can change, that is allowed and breaks the
+    bound.
 
-    A specifier changes its verdict at the version that it names or where one of that version's leading parts
-    counts on (`==1.*`, `~=1.2`): it is enough to try those, their neighbours and the extremes.
+    A specifier changes its verdict at the version that it names or where one of that version's
+    leading parts counts on (`==1.*`, `~=1.2`): it is enough to try those, their neighbours and the
+    extremes.
     """
     tried = {Version("0.1"), Version("9999")}
     for specifier in (*allowed, *bound):
@@ -587,25 +723,39 @@ def _outside(allowed: SpecifierSet, bound: SpecifierSet) -> Version | None:
             tried.add(Version(".".join(map(str, (*head, 0, 1)))))
             if head[-1]:
                 tried.add(Version(".".join(map(str, (*head[:-1], head[-1] - 1, 9999)))))
-    wrong = [v for v in tried if allowed.contains(v, prereleases=True) and not bound.contains(v, prereleases=True)]
+    wrong = [
+        v
+        for v in tried
+        if allowed.contains(v, prereleases=True) and not bound.contains(v, prereleases=True)
+    ]
     return max(wrong, default=None)
 
 
-# What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
-# stands the version.
+# What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a
+# name, and behind `.so` stands the version.
 _CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
 
 
 def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
-    """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
+    """Each platform tag must be a manylinux tag of the promised machine that the libraries really
+    satisfy.
+    """
     found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
     names = ", ".join(found)
     loadable = [library for library in contents.libraries if library.is_loadable]
-    if policy.platform is None:  # its tags name no machine: nothing may be in it that a machine loads
+    if (
+        policy.platform is None
+    ):  # its tags name no machine: nothing may be in it that a machine loads
         return _outcome(
             "platform",
             (
-                finding("platform", "not_pure", each.path, machine=each.machine or "no known machine", tags=names)
+                finding(
+                    "platform",
+                    "not_pure",
+                    each.path,
+                    machine=each.machine or "no known machine",
+                    tags=names,
+                )
                 for each in loadable
             ),
             names,
@@ -614,19 +764,30 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     if not platform.in_images:  # no level of manylinux to earn
         promised = f"{platform.tag}_{platform.tag_of(machine)}"
         wrong = (tag for tag in found if not platform.fits(tag, machine))
-        return _outcome("platform", (finding("platform", "other", tag=tag, promised=promised) for tag in wrong), names)
-    # What the wheel itself answers does not count: only what is asked of the system decides the level.
-    needs = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
+        return _outcome(
+            "platform",
+            (finding("platform", "other", tag=tag, promised=promised) for tag in wrong),
+            names,
+        )
+    # What the wheel itself answers does not count: only what is asked of the system decides the
+    # level.
+    needs = system_needs(
+        contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies)
+    )
     findings: list[Finding] = []
     for tag in found:
         if tag == "any" and not loadable:
             findings.append(finding("platform", "not_built"))
         elif not tag.startswith("musllinux"):  # beside another tag; nothing is said of musl
             findings += _unearned(tag, machine, needs, loadable)
-    return _outcome("platform", findings, "" if findings else f"earned: {earned_level(needs, machine).name}")
+    return _outcome(
+        "platform", findings, "" if findings else f"earned: {earned_level(needs, machine).name}"
+    )
 
 
-def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]) -> Iterator[Finding]:
+def _unearned(
+    tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]
+) -> Iterator[Finding]:
     """Promises of a platform tag that the libraries do not keep."""
     known = level_of_tag(tag)
     musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
@@ -641,17 +802,27 @@ def _unearned(tag: str, machine: str, needs: list[SystemNeed], libraries: Sequen
 
 
 def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
-    """Every needed library must be in the wheel where the loader looks, on the system, or excluded."""
+    """Every needed library must be in the wheel where the loader looks, on the system, or
+    excluded.
+    """
     machine = None
     if policy.platform is not None:
         platform, name = split_platform(policy.platform)
         machine = platform.tag_of(name)  # as `Library.machine` has it: Windows has names of its own
-    findings = [finding("imports", "unreadable", one.path, error=one.error) for one in contents.libraries if one.error]
+    findings = [
+        finding("imports", "unreadable", one.path, error=one.error)
+        for one in contents.libraries
+        if one.error
+    ]
     for library in contents.libraries:
         if machine and library.is_loadable and library.machine != machine:
-            findings.append(finding("imports", "machine", library.path, there=library.machine, machine=machine))
+            findings.append(
+                finding("imports", "machine", library.path, there=library.machine, machine=machine)
+            )
         if runtimes := two_openmp(library):
-            findings.append(finding("imports", "two_openmp", library.path, runtimes=runtimes, fix=TWO_OPENMP))
+            findings.append(
+                finding("imports", "two_openmp", library.path, runtimes=runtimes, fix=TWO_OPENMP)
+            )
     if not contents.libraries and (reason := unread(tags)):
         return Check(id="imports", status="not_run", note=reason)
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
@@ -674,7 +845,9 @@ def _not_reached(need: Need) -> Finding:
 
 
 def _missing(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
-    """Libraries that the wheel does not have, by the file that needs them and the requirement that brings them."""
+    """Libraries that the wheel does not have, by the file that needs them and the requirement that
+    brings them.
+    """
     known = {library.path for library in contents.libraries}
     fakes = {posixpath.basename(path): path for path in contents.files if path not in known}
     for who, group in groupby(needs, key=lambda need: need.who):
@@ -685,44 +858,68 @@ def _missing(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
                 brought.setdefault(requirement, []).append(need.name)
             elif fake := fakes.get(posixpath.basename(need.name)):
                 size = contents.files[fake][1]
-                alone.append(finding("imports", "no_library", who, names=need.name, fake=fake, size=size))
+                alone.append(
+                    finding("imports", "no_library", who, names=need.name, fake=fake, size=size)
+                )
             else:
                 alone.append(finding("imports", "missing", who, names=need.name))
         for requirement, names in brought.items():
-            yield finding("imports", "of_another_wheel", who, names=", ".join(names), requirement=requirement)
+            yield finding(
+                "imports", "of_another_wheel", who, names=", ".join(names), requirement=requirement
+            )
         yield from alone
 
 
 def check_cpu(contents: Contents, policy: Policy) -> Check:
     """No library that is not exempt may hold instructions beyond the promised CPU level."""
     if policy.cpu is None or policy.cpu not in (*level_names(), *arm_level_names()):
-        note = f"CPU level {policy.cpu} cannot be checked" if policy.cpu else "no CPU level is promised"
+        if policy.cpu:
+            note = f"CPU level {policy.cpu} cannot be checked"
+        else:
+            note = "no CPU level is promised"
         return Check(id="cpu", status="not_run", note=note)
     findings = []
     skipped = []
-    decoded = [(library.path, library.instructions) for library in contents.libraries if library.instructions]
+    decoded = [
+        (library.path, library.instructions)
+        for library in contents.libraries
+        if library.instructions
+    ]
     for path, code in decoded:
         if code.not_checked:
             skipped.append(f"{path}: {code.not_checked}")
             continue
-        known = any(fnmatchcase(posixpath.basename(path), pattern) for pattern in defaults("ask_the_cpu"))
-        kind = "on_load" if code.starts is not None else "asks_the_cpu" if known else "code"
+        known = any(
+            fnmatchcase(posixpath.basename(path), pattern) for pattern in defaults("ask_the_cpu")
+        )
+        if code.starts is not None:
+            kind = "on_load"
+        elif known:
+            kind = "asks_the_cpu"
+        else:
+            kind = "code"
         seen = {"cpu": policy.cpu, "pattern": _CHANGING.sub("*", path)}
         findings += [
-            finding("cpu", kind, path, count=count, feature=feature, places=", ".join(places), **seen)
+            finding(
+                "cpu", kind, path, count=count, feature=feature, places=", ".join(places), **seen
+            )
             for feature, (count, places) in code.beyond.items()
         ]
     findings += _left_out(contents, policy)
     if len(decoded) == len(skipped) and not findings:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
-    note = f"{len(decoded) - len(skipped)} libraries decoded" + "".join(f"; {line}" for line in skipped)
+    note = f"{len(decoded) - len(skipped)} libraries decoded" + "".join(
+        f"; {line}" for line in skipped
+    )
     ends = tuple(path for path, code in decoded if code.open_ends)
     return _outcome("cpu", findings, note).model_copy(update={"undecided": ends})
 
 
 def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
-    """Code for other CPUs that a library chooses at run time: right by itself, and not what the variant promises."""
+    """Code for other CPUs that a library chooses at run time: right by itself, and not what the
+    variant promises.
+    """
     if not policy.left_out:
         return
     # One expression for all patterns: a large library exports very many names.
@@ -730,18 +927,24 @@ def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
     for path, symbols in contents.symbols.items():
         found = sorted(filter(pattern.match, symbols.exports))
         if found:
-            yield finding("cpu", "left_out", path, count=len(found), cpu=policy.cpu, first=found[0][:200])
+            yield finding(
+                "cpu", "left_out", path, count=len(found), cpu=policy.cpu, first=found[0][:200]
+            )
 
 
-# Symbols that libraries take from one another by name. A library that is found but lacks a function that is taken from
-# it cannot be loaded. What the system's libraries give is not known here: so a name is missed where it should come from
-# a library of the wheel or of a dependency, or where nothing but the C and C++ runtime is asked besides. Known are
-# glibc's own names, which may be taken without a version too (`glibc_symbols.txt`), and on Windows those of kernel32
-# and the C runtime, from which nearly every DLL takes (`kernel32_symbols.txt`, `ucrt_symbols.txt`).
+# Symbols that libraries take from one another by name. A library that is found but lacks a function
+# that is taken from it cannot be loaded. What the system's libraries give is not known here: so a
+# name is missed where it should come from a library of the wheel or of a dependency, or where
+# nothing but the C and C++ runtime is asked besides. Known are glibc's own names, which may be
+# taken without a version too (`glibc_symbols.txt`), and on Windows those of kernel32 and the C
+# runtime, from which nearly every DLL takes (`kernel32_symbols.txt`, `ucrt_symbols.txt`).
 #
 # All their symbols carry a version (GLIBC_2.17, GCC_3.0, GLIBCXX_3.4): what has none is not theirs.
-_VERSIONED = re.compile(rf"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|{LOADER}")
-# Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them (libtorch.so of torch
+_VERSIONED = re.compile(
+    rf"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|{LOADER}"
+)
+# Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them
+# (libtorch.so of torch
 # 1.12), takes these without a version.
 _CXX = re.compile(
     r"_Z[A-Z]*S[stabiod]|_Z[NTVIK]*(9__gnu_cxx|10__cxxabiv1)|_Z[nd][wal]|__cxa_|__gxx_|__dynamic_cast|_Unwind_"
@@ -759,7 +962,9 @@ def missing_names(
     by_who: dict[str, list[Need]] = {}
     for need in needs:
         by_who.setdefault(need.who, []).append(need)
-    given = frozenset().union(*(each.exports for each in symbols.values() if isinstance(each, Symbols)))
+    given = frozenset().union(
+        *(each.exports for each in symbols.values() if isinstance(each, Symbols))
+    )
     for library in libraries:
         own = symbols.get(library.path)
         if library.error or not library.is_loadable:
@@ -779,9 +984,12 @@ def _undefined(
     symbols: Mapping[str, Symbols | DllSymbols],
     given: frozenset[str],
 ) -> Iterator[tuple[str, str]]:
-    # A name without a version may come from any library that is loaded: it is missing only if all of them are known.
+    # A name without a version may come from any library that is loaded: it is missing only if all
+    # of them are known.
     closed = _all_known(library.path, needs)
-    by_name = {need.name: need.by for need in needs.get(library.path, []) if need.answer is Answer.WHEEL}
+    by_name = {
+        need.name: need.by for need in needs.get(library.path, []) if need.answer is Answer.WHEEL
+    }
     lost: list[str] = []
     for name, (file, version) in own.undefined.items():
         # A versioned name says which library it is to come from, so that one alone is asked.
@@ -805,7 +1013,9 @@ def _undefined(
 
 
 def _lacks_glibc(file: str, version: str, name: str) -> bool:
-    """True if glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
+    """True if glibc has no such name of this version, as far as it is known: the list has all of
+    2.36 and before.
+    """
     found = re.fullmatch(r"GLIBC_2\.([0-9]+)(\.[0-9]+)?", version)
     known = file in _GLIBC and found is not None and int(found[1]) <= _LISTED
     return known and name not in _listed("glibc_symbols.txt")
@@ -818,8 +1028,11 @@ def _listed(file: str) -> frozenset[str]:
 
 
 def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
-    """True if all that a library brings in, needs of needs too, is of the wheel or carries versions."""
-    waiting, reached = [member], {member}
+    """True if all that a library brings in, needs of needs too, is of the wheel or carries
+    versions.
+    """
+    waiting = [member]
+    reached = {member}
     while waiting:
         for need in needs.get(waiting.pop(), []):
             if need.answer is Answer.WHEEL and need.by:
@@ -833,7 +1046,10 @@ def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
 
 
 def _not_exported(
-    library: Library, own: DllSymbols, needs: list[Need], symbols: Mapping[str, Symbols | DllSymbols]
+    library: Library,
+    own: DllSymbols,
+    needs: list[Need],
+    symbols: Mapping[str, Symbols | DllSymbols],
 ) -> Iterator[tuple[str, str]]:
     by_name = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL}
     machine = library.machine
@@ -845,19 +1061,27 @@ def _not_exported(
             lost = sorted(name for name in taken if _lacks(dll, name, machine))
         if lost:
             more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
-            yield library.path, f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it"
+            yield (
+                library.path,
+                f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it",
+            )
 
 
 def _lacks(dll: str, name: str, machine: str) -> bool:
-    """True if a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
+    """True if a DLL of Windows has no such function, as far as is known. Ordinals change with each
+    Windows.
+    """
     if machine != "amd64" or name.startswith("#"):
         return False
     if dll == "kernel32.dll":
         return name not in _listed("kernel32_symbols.txt")
-    return dll.startswith(("api-ms-win-crt-", "ucrtbase.")) and name not in _listed("ucrt_symbols.txt")
+    return dll.startswith(("api-ms-win-crt-", "ucrtbase.")) and name not in _listed(
+        "ucrt_symbols.txt"
+    )
 
 
-# The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
+# The system's: a second copy in one process, or one that does not fit the kernel's or driver's
+# version, crashes it.
 _SYSTEM_ELF = re.compile(
     rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
@@ -871,7 +1095,9 @@ _MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker sc
 
 
 def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
-    """Each library must find every name that it takes, look nowhere else, and ask for nothing that loaders refuse."""
+    """Each library must find every name that it takes, look nowhere else, and ask for nothing that
+    loaders refuse.
+    """
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
     missing = missing_names(contents.libraries, needs, contents.symbols)
     findings = [finding("link", "symbols", where, what=what) for where, what in missing]
@@ -879,11 +1105,19 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
         if library.is_loadable:
             findings += [*_refused(library), *_shadows(library)]
     if policy.platform is not None:
-        # Files with a library's name that are none: damaged, empty, or a link that was unpacked as a file. On Linux
-        # only extension modules: other files called .so may be linker scripts, which nothing loads.
-        pattern = _MODULE if split_platform(policy.platform)[0].in_images else _WINDOWS_LIBRARY
-        names = set(filter(pattern.search, contents.files)) - {library.path for library in contents.libraries}
-        findings += [finding("link", "no_library", path) for path in contents.files if path in names]
+        # Files with a library's name that are none: damaged, empty, or a link that was unpacked as
+        # a file. On Linux only extension modules: other files called .so may be linker scripts,
+        # which nothing loads.
+        if split_platform(policy.platform)[0].in_images:
+            pattern = _MODULE
+        else:
+            pattern = _WINDOWS_LIBRARY
+        names = set(filter(pattern.search, contents.files)) - {
+            library.path for library in contents.libraries
+        }
+        findings += [
+            finding("link", "no_library", path) for path in contents.files if path in names
+        ]
     if not findings and not contents.libraries and (reason := unread(tags)):
         return Check(id="link", status="not_run", note=reason)
     return _outcome("link", findings, f"{len(contents.symbols)} libraries looked into")
@@ -919,13 +1153,16 @@ def _shadows(library: Library) -> Iterator[Finding]:
         yield finding("link", "shadow", library.path, whose=whose, name=name)
 
 
-# Device code: cuDNN comes from NVIDIA as it is, and its releases drop GPUs without changing the CUDA version they are
-# for. A wheel whose own kernels are right may still fail in its first convolution.
+# Device code: cuDNN comes from NVIDIA as it is, and its releases drop GPUs without changing the
+# CUDA version they are for. A wheel whose own kernels are right may still fail in its first
+# convolution.
 _Kind = Literal["sass", "ptx"]
 
 
 def check_sass(contents: Contents, policy: Policy) -> Check:
-    """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
+    """Every fat binary of the wheel's own libraries must hold the promised machine code, and no
+    other.
+    """
     seen = _seen(contents, "sass")
     if policy.sass is None:
         return Check(id="sass", status="not_run", note=f"no machine code is promised; {seen}")
@@ -938,18 +1175,31 @@ def check_sass(contents: Contents, policy: Policy) -> Check:
     lowest = min(map(number, promised), default=None)
     for library in (*contents.libraries, *contents.dependencies):
         there = _codes(library)
-        if lowest is not None and there and _is_cudnn(library) and not any(runs_on(lowest, code) for code in there):
+        if (
+            lowest is not None
+            and there
+            and _is_cudnn(library)
+            and not any(runs_on(lowest, code) for code in there)
+        ):
             findings.append(finding("sass", "cudnn", library.path, gpu=lowest, there=_sm(there)))
     for library in () if policy.allow_other_sass else _own(contents, policy):
         for group in _judged(library, policy):
-            more = [code for code in group.sass if not any(is_code_for(sm, code) for sm in promised)]
+            more = [
+                code for code in group.sass if not any(is_code_for(sm, code) for sm in promised)
+            ]
             if more:
-                findings.append(finding("sass", "others", library.path, containers=group.containers, more=_sm(more)))
+                findings.append(
+                    finding(
+                        "sass", "others", library.path, containers=group.containers, more=_sm(more)
+                    )
+                )
     return _outcome("sass", findings, seen)
 
 
 def check_ptx(contents: Contents, policy: Policy) -> Check:
-    """Every fat binary of the wheel's own libraries must hold the promised PTX; more does no harm."""
+    """Every fat binary of the wheel's own libraries must hold the promised PTX; more does no
+    harm.
+    """
     seen = _seen(contents, "ptx")
     if not policy.ptx:
         return Check(id="ptx", status="not_run", note=f"no PTX is promised; {seen}")
@@ -958,12 +1208,19 @@ def check_ptx(contents: Contents, policy: Policy) -> Check:
 
 def _own(contents: Contents, policy: Policy) -> list[Library]:
     """The libraries with device code that was compiled here."""
-    return [one for one in contents.libraries if one.fatbins and not _is_cudnn(one) and not _is(one, policy.foreign)]
+    return [
+        one
+        for one in contents.libraries
+        if one.fatbins and not _is_cudnn(one) and not _is(one, policy.foreign)
+    ]
 
 
-def _lacking(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> Iterator[Finding]:
+def _lacking(
+    contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]
+) -> Iterator[Finding]:
     own = _own(contents, policy)
-    # Without device code there is no group that could lack something: the loop below would find nothing.
+    # Without device code there is no group that could lack something: the loop below would find
+    # nothing.
     if promised and not own:
         empty = sum(library.empty_fatbins for library in contents.libraries)
         beside = f" ({empty} fat binaries hold no kernel)" if empty else ""
@@ -978,24 +1235,35 @@ def _lacking(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[in
                 yield finding(kind, "lacks", library.path, what=what)
 
 
-def _not_running(promised: tuple[int | str, ...], libraries: Iterable[Library]) -> Iterator[Finding]:
-    """Libraries that come from elsewhere as they are: each needs some code that runs on every promised GPU."""
+def _not_running(
+    promised: tuple[int | str, ...], libraries: Iterable[Library]
+) -> Iterator[Finding]:
+    """Libraries that come from elsewhere as they are: each needs some code that runs on every
+    promised GPU.
+    """
     for library in libraries:
         there = _codes(library)
         gaps = [sm for sm in promised if not any(runs_on(sm, code) for code in there)]
         # cuDNN has a check of its own.
         if gaps and there and not _is_cudnn(library):
-            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(there)}"
+            what = (
+                f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(there)}"
+            )
             yield finding("sass", "lacks", library.path, what=what)
 
 
 def _codes(*libraries: Library, kind: _Kind = "sass") -> list[int | str]:
-    return sorted({sm for each in libraries for group in each.fatbins for sm in getattr(group, kind)}, key=order)
+    return sorted(
+        {sm for each in libraries for group in each.fatbins for sm in getattr(group, kind)},
+        key=order,
+    )
 
 
 def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
     """All groups; of a library with others' code in it, the most frequent one."""
-    return library.fatbins[:1] if _is(library, policy.mixed) else library.fatbins
+    if _is(library, policy.mixed):
+        return library.fatbins[:1]
+    return library.fatbins
 
 
 def _is(library: Library, patterns: tuple[str, ...]) -> bool:
@@ -1003,7 +1271,9 @@ def _is(library: Library, patterns: tuple[str, ...]) -> bool:
 
 
 def _is_cudnn(library: Library) -> bool:
-    return any(fnmatchcase(posixpath.basename(library.path), pattern) for pattern in defaults("cudnn"))
+    return any(
+        fnmatchcase(posixpath.basename(library.path), pattern) for pattern in defaults("cudnn")
+    )
 
 
 def _sm(numbers: Sequence[int | str]) -> str:

@@ -1,8 +1,10 @@
-"""Publishers under harm, full numbers: `python tests/bench/faults.py [rgw moto ministack] [--schedules N]`.
+"""Publishers under harm, full numbers: `python tests/bench/faults.py [rgw moto ministack]
+[--schedules N]`.
 
-On each server: a publisher is killed after every request of a publish, of a small wheel and of one that goes up in
-parts; 32 processes publish 10 wheels each into one project; 500 seeded schedules of a proxy that drops, delays, sends
-twice, cuts and lies. Prints the counts; ends with 1 if anything was inconsistent, lost, double or wiped.
+On each server: a publisher is killed after every request of a publish, of a small wheel and of one
+that goes up in parts; 32 processes publish 10 wheels each into one project; 500 seeded schedules of
+a proxy that drops, delays, sends twice, cuts and lies. Prints the counts; ends with 1 if anything
+was inconsistent, lost, double or wiped.
 """
 
 import argparse
@@ -22,7 +24,9 @@ PARTS = {"size": 12 * 2**20, "max_put": 2**20, "part": 5 * 2**20}
 WHAT = ("killed", "killed in parts", "parallel", "harmed")
 
 
-def run(what: str, url: str, folder: Path, made: campaign.Publishers, chosen: argparse.Namespace) -> campaign.Count:
+def run(
+    what: str, url: str, folder: Path, made: campaign.Publishers, chosen: argparse.Namespace
+) -> campaign.Count:
     if what == "parallel":
         return campaign.parallel(url, folder, made, processes=chosen.processes, wheels=10)
     if what == "harmed":

@@ -1,11 +1,14 @@
-"""The static answer against emulation: `python tests/bench/imports.py [--level avx] [--mutants N] WHEEL...`.
+"""The static answer against emulation: `python tests/bench/imports.py [--level avx] [--mutants N]
+WHEEL...`.
 
-For Arm: `--level armv8_2 --image IMAGE`, an image for arm64 with Python 3.11, which qemu runs by binfmt.
+For Arm: `--level armv8_2 --image IMAGE`, an image for arm64 with Python 3.11, which qemu runs by
+binfmt.
 
-Of each wheel all libraries count as dispatching: `farm verify` says what their import runs, then imports them on an
-emulated CPU of the level. Mutants: AVX-512 (on Arm SVE) in a function that the import enters, with `--deep` in one at
-least three calls below (x86-64), which the import may or may not reach. Prints a row a wheel;
-ends with 1 where one says passed and the import dies, or one says failed and it goes on.
+Of each wheel all libraries count as dispatching: `farm verify` says what their import runs, then
+imports them on an emulated CPU of the level. Mutants: AVX-512 (on Arm SVE) in a function that the
+import enters, with `--deep` in one at least three calls below (x86-64), which the import may or may
+not reach. Prints a row a wheel; ends with 1 where one says passed and the import dies, or one says
+failed and it goes on.
 """
 
 import argparse
@@ -38,7 +41,9 @@ exit $code
 
 
 def deep(image: LoadedImage) -> list[int]:
-    """Functions that loading a library may call, three calls and more below where the loader enters it."""
+    """Functions that loading a library may call, three calls and more below where the loader enters
+    it.
+    """
     walk = Walk(image, Sweep("avx"))
     walk.descend([*image.starts(), *image.entries])
     # What is called above as well has been decoded: in it an instruction counts.
@@ -52,7 +57,9 @@ def deep(image: LoadedImage) -> list[int]:
 
 
 def _set(page: int, bits: bytearray) -> list[int]:
-    return [page * 8 * len(bits) + at for at in range(8 * len(bits)) if bits[at >> 3] & 1 << (at & 7)]
+    return [
+        page * 8 * len(bits) + at for at in range(8 * len(bits)) if bits[at >> 3] & 1 << (at & 7)
+    ]
 
 
 def mutants(wheel: Path, folder: Path, count: int, *, below: bool) -> list[Path]:
@@ -64,7 +71,8 @@ def mutants(wheel: Path, folder: Path, count: int, *, below: bool) -> list[Path]
     for name, data in members.items():
         if data[:4] == b"\x7fELF" and ".so" in name:
             image = LoadedImage(data, read_elf(data))
-            # Modules of Cython ask for others first: what is in their PyInit alone runs for certain.
+            # Modules of Cython ask for others first: what is in their PyInit alone runs for
+            # certain.
             starts = deep(image) if below else (*image.starts(), *image.entries)
             places += [(name, place[0]) for start in starts if (place := image.offset(start))]
     made = []
@@ -94,7 +102,9 @@ def _verdict(report: Report) -> str:
 
 def _ended(before: Report, after: Report) -> str:
     more = len(after.findings) - len(before.findings)
-    return "failed" if more else "not decided" if " not (" in after.check("cpu").emulated else "passed"
+    return (
+        "failed" if more else "not decided" if " not (" in after.check("cpu").emulated else "passed"
+    )
 
 
 def main() -> int:
@@ -102,7 +112,9 @@ def main() -> int:
     options.add_argument("wheels", nargs="+", type=Path)
     options.add_argument("--level", default="avx")
     options.add_argument("--mutants", type=int, default=0, help="of each wheel, besides itself")
-    options.add_argument("--deep", action="store_true", help="mutants below the functions that count")
+    options.add_argument(
+        "--deep", action="store_true", help="mutants below the functions that count"
+    )
     options.add_argument("--image")
     chosen = options.parse_args()
     count: Counter[tuple[str, str, str]] = Counter()
@@ -113,7 +125,9 @@ def main() -> int:
                 command = [f"{folder}/python"]
                 Path(command[0]).write_text(CONTAINER.format(image=chosen.image))
                 Path(command[0]).chmod(0o755)
-            for number, each in enumerate([wheel, *mutants(wheel, Path(folder), chosen.mutants, below=chosen.deep)]):
+            for number, each in enumerate(
+                [wheel, *mutants(wheel, Path(folder), chosen.mutants, below=chosen.deep)]
+            ):
                 kind = "mutant" if number else "wheel"
                 try:
                     verdict, ended = judged(each, chosen.level, command)
@@ -121,7 +135,10 @@ def main() -> int:
                     print(f"{wheel.name}: {error}", flush=True)
                     continue
                 count[kind, verdict, ended] += 1
-                print(f"{wheel.name} {kind if number else ''}: said {verdict}; import {ended}", flush=True)
+                print(
+                    f"{wheel.name} {kind if number else ''}: said {verdict}; import {ended}",
+                    flush=True,
+                )
     for (kind, verdict, ended), number in sorted(count.items()):
         print(f"{number:4} {kind}s: said {verdict}, import {ended}")
     return int(any({verdict, ended} == {"passed", "failed"} for _, verdict, ended in count))

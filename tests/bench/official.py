@@ -1,10 +1,13 @@
-"""A wheel beside the official one: the same operations by turns in one run, and the ratio of their times.
+"""A wheel beside the official one: the same operations by turns in one run, and the ratio of their
+times.
 
-    python tests/bench/official.py --ours ENV/bin/python --official ENV/bin/python --threads 1 16 [--json FILE]
-    python tests/bench/official.py --ours ENV/bin/python --official ENV/bin/python --device cuda [--json FILE]
+    python tests/bench/official.py --ours ENV/bin/python --official ENV/bin/python --threads 1 16
+    [--json FILE] python tests/bench/official.py --ours ENV/bin/python --official ENV/bin/python
+    --device cuda [--json FILE]
 
-Both environments have a torch and numpy; the official wheel comes from the Python index. Of the rounds the fastest
-counts: other work on the machine makes an operation slower, never faster. The operations are in `official_child.py`.
+Both environments have a torch and numpy; the official wheel comes from the Python index. Of the
+rounds the fastest counts: other work on the machine makes an operation slower, never faster. The
+operations are in `official_child.py`.
 """
 
 import argparse
@@ -34,7 +37,9 @@ def once(python: Path, threads: int, device: str) -> Run:
         except subprocess.TimeoutExpired:
             end = f"over {CHILD_LIMIT} s"
         output.seek(0)
-        rows = [json.loads(line) for line in output if line.startswith("{") and line.endswith("}\n")]
+        rows = [
+            json.loads(line) for line in output if line.startswith("{") and line.endswith("}\n")
+        ]
     for row in rows:
         if "version" in row:
             run |= row
@@ -61,14 +66,19 @@ def together(runs: list[Run]) -> Run:
 
 def ratios(first: Run, second: Run, key: str) -> dict[str, float]:
     """The second's values over the first's, of what both have."""
-    return {name: second[key][name] / value for name, value in first[key].items() if name in second[key]}
+    return {
+        name: second[key][name] / value for name, value in first[key].items() if name in second[key]
+    }
 
 
 def table(ours: Run, official: Run, key: str, unit: str, size: float) -> dict[str, float]:
     by_name = ratios(ours, official, key)
     print(f"{key:45} {'ours ' + unit:>11} {'official ' + unit:>12} {'ratio':>6}")
     for name, ratio in by_name.items():
-        print(f"{name:45} {ours[key][name] / size:11.3f} {official[key][name] / size:12.3f} {ratio:6.2f}")
+        print(
+            f"{name:45} {ours[key][name] / size:11.3f} {official[key][name] / size:12.3f} "
+            f"{ratio:6.2f}"
+        )
     return by_name
 
 
@@ -86,7 +96,11 @@ def compare(ours: Run, official: Run) -> Run:
         for kind, names in (("all", speeds), ("fuzzed", fuzzed), ("others", speeds.keys() - fuzzed))
         if names
     }
-    slow = {name: round(speed, 3) for name, speed in sorted(speeds.items(), key=lambda row: row[1]) if speed < SLOW}
+    slow = {
+        name: round(speed, 3)
+        for name, speed in sorted(speeds.items(), key=lambda row: row[1])
+        if speed < SLOW
+    }
     print(f"geometric means of {len(speeds)} speeds: {means}; below {SLOW}: {len(slow)}")
     for name, speed in slow.items():
         print(f"  {speed:.2f} {name}")
@@ -97,7 +111,10 @@ def compare(ours: Run, official: Run) -> Run:
             print(f"error, {side}: {name}: {error}")
     print()
     times = {side: run["seconds"] for side, run in sides.items()}
-    rest = {key: {side: run[key] for side, run in sides.items()} for key in ("version", "device", "memory", "errors")}
+    rest = {
+        key: {side: run[key] for side, run in sides.items()}
+        for key in ("version", "device", "memory", "errors")
+    }
     return times | {"geometric mean": means, f"below {SLOW}": slow} | rest
 
 
@@ -108,14 +125,21 @@ def show_slower_with_more(kept: dict[int, Run]) -> None:
     print(f"slower with {many} threads than with {few}, by more than {MARGIN - 1:.0%}:")
     for name, ratio in more["ours"].items():
         if ratio > MARGIN:
-            print(f"{name:45} {ratio:6.2f} times as long; official {more['official'].get(name, math.nan):6.2f}")
+            print(
+                f"{name:45} {ratio:6.2f} times as long; official "
+                f"{more['official'].get(name, math.nan):6.2f}"
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ours", type=Path, required=True, help="the Python that has the wheel")
-    parser.add_argument("--official", type=Path, required=True, help="the Python that has the official wheel")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--official", type=Path, required=True, help="the Python that has the official wheel"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s"
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the times to this file")
@@ -127,7 +151,10 @@ def main() -> None:
             for side, measured in runs.items():
                 measured.append(once(getattr(args, side), threads, args.device))
         ours, official = (together(measured) for measured in runs.values())
-        print(f"{threads} threads, {ours['device']}: ours {ours['version']}, official {official['version']}")
+        print(
+            f"{threads} threads, {ours['device']}: ours {ours['version']}, official "
+            f"{official['version']}"
+        )
         kept[threads] = compare(ours, official)
         if args.json:
             args.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
-"""The operations of `official.py` by a Python that needs only torch with numpy: `official_child.py THREADS cpu|cuda`.
+"""The operations of `official.py` by a Python that needs only torch with numpy: `official_child.py
+THREADS cpu|cuda`.
 
-A line of JSON for each result, at once: a crash or a hang loses what comes after it, nothing before. An operation that
-raises is a line as well.
+A line of JSON for each result, at once: a crash or a hang loses what comes after it, nothing
+before. An operation that raises is a line as well.
 """
 
 import json
@@ -20,10 +21,22 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
 from torch.utils.benchmark import Timer  # noqa: E402
 
-LIMIT, FUZZED_LIMIT, BLOCK = 0.3, 0.1, 0.02  # seconds of an operation, of a fuzzed one, of the calls between two times
-CARD_TYPES = {"float32": torch.float32, "TF32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+LIMIT, FUZZED_LIMIT, BLOCK = (
+    0.3,
+    0.1,
+    0.02,
+)  # seconds of an operation, of a fuzzed one, of the calls between two times
+CARD_TYPES = {
+    "float32": torch.float32,
+    "TF32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 # The seeds give 8 thousand to 3.7 million elements: contiguous, with steps, permuted, broadcast.
-UNARY, UNARY_SEEDS = "abs exp log sqrt rsqrt sin tanh sigmoid erf square median sum", (2, 3, 4, 7, 10, 13)
+UNARY, UNARY_SEEDS = (
+    "abs exp log sqrt rsqrt sin tanh sigmoid erf square median sum",
+    (2, 3, 4, 7, 10, 13),
+)
 BINARY, BINARY_SEEDS = "add mul div maximum atan2 pow", (2, 4, 9, 11, 12, 13)
 SPECTRAL, SPECTRAL_SEEDS = "fft.fftn fft.rfftn", (0, 2, 3)
 
@@ -95,7 +108,9 @@ class Bottleneck(nn.Module):
         super().__init__()
         out = 4 * narrow
         self.body = block(wide, narrow, out, stride)
-        self.skip = nn.Identity() if wide == out else nn.Sequential(*convolution(wide, out, 1, stride))
+        self.skip = (
+            nn.Identity() if wide == out else nn.Sequential(*convolution(wide, out, 1, stride))
+        )
 
     def forward(self, planes):
         return torch.relu(self.body(planes) + self.skip(planes))
@@ -118,12 +133,22 @@ def on_processor(suffix, dtype):
     def data(*size):
         return torch.randn(size, dtype=dtype)
 
-    images, labels, words, matrix = data(4, 3, 224, 224), torch.arange(4), data(4, 128, 768), data(1024, 1024)
+    images, labels, words, matrix = (
+        data(4, 3, 224, 224),
+        torch.arange(4),
+        data(4, 128, 768),
+        data(1024, 1024),
+    )
     net, layer = resnet_like().to(dtype), encoder(768, 12).to(dtype)
-    lstm, conv = nn.LSTM(512, 512, 2, batch_first=True).to(dtype), nn.Conv2d(256, 256, 3, padding=1).to(dtype)
+    lstm, conv = (
+        nn.LSTM(512, 512, 2, batch_first=True).to(dtype),
+        nn.Conv2d(256, 256, 3, padding=1).to(dtype),
+    )
     for name, prepare in {
         "ResNet-like forward": lambda: forward(net, images),
-        "ResNet-like training step": lambda: training(net, lambda out: cross_entropy(out, labels), images),
+        "ResNet-like training step": lambda: training(
+            net, lambda out: cross_entropy(out, labels), images
+        ),
         "transformer layer": lambda: forward(layer, words),
         "transformer layer training step": lambda: training(layer, torch.sum, words),
         "LSTM": lambda: forward(lstm, data(8, 32, 512)),
@@ -148,7 +173,10 @@ def on_processor_alone():
     yield "int8 perceptron", lambda: forward(dynamic(perceptron, {nn.Linear}), matrix[:64])
     lstm = nn.LSTM(512, 512, 2, batch_first=True)
     yield "int8 LSTM", lambda: forward(dynamic(lstm, {nn.LSTM}), torch.randn(8, 32, 512))
-    yield "int8 convolution 3x3", lambda: forward(quantized.Conv2d(256, 256, 3, padding=1), whole(4, 256, 28, 28))
+    yield (
+        "int8 convolution 3x3",
+        lambda: forward(quantized.Conv2d(256, 256, 3, padding=1), whole(4, 256, 28, 28)),
+    )
     yield "int8 linear", lambda: forward(quantized.Linear(1024, 1024), whole(512, 1024))
     yield "sort 1 M", lambda: forward(torch.sort, torch.randn(1 << 20))
     yield "SVD 256", lambda: forward(torch.linalg.svd, matrix[:256, :256])
@@ -201,13 +229,19 @@ def on_card(kind, dtype, device="cuda"):
 
     for name, prepare in {
         "matmul 4096": lambda: forward(torch.matmul, data(4096, 4096), data(4096, 4096)),
-        "convolution 3x3": lambda: forward(model(nn.Conv2d(256, 256, 3, padding=1)), data(32, 256, 56, 56)),
+        "convolution 3x3": lambda: forward(
+            model(nn.Conv2d(256, 256, 3, padding=1)), data(32, 256, 56, 56)
+        ),
         "ResNet-50": lambda: forward(model(resnet50()).eval(), data(32, 3, 224, 224)),
         "ResNet-50 training step": lambda: training(model(resnet50()), loss, data(32, 3, 224, 224)),
         "transformer layer": lambda: forward(model(encoder(1024, 16)).eval(), data(8, 512, 1024)),
-        "transformer layer training step": lambda: training(model(encoder(1024, 16)), torch.sum, data(8, 512, 1024)),
+        "transformer layer training step": lambda: training(
+            model(encoder(1024, 16)), torch.sum, data(8, 512, 1024)
+        ),
         "LSTM": lambda: forward(lstm().eval(), data(64, 128, 1024)),
-        "LSTM training step": lambda: training(lstm(), lambda out: out[0].sum(), data(64, 128, 1024)),
+        "LSTM training step": lambda: training(
+            lstm(), lambda out: out[0].sum(), data(64, 128, 1024)
+        ),
         "SDPA, heads of 64": lambda: forward(attention, *three(64)),
         "SDPA, heads of 64, training step": lambda: partial(attention_training, *three(64)),
         "SDPA, heads of 128": lambda: forward(attention, *three(128)),
@@ -231,7 +265,11 @@ def main():
     threads, card = int(sys.argv[1]), sys.argv[2] == "cuda"
     torch.manual_seed(0)
     torch.set_num_threads(threads)
-    device = torch.cuda.get_device_name() if card else f"CPU, kernels for {torch.backends.cpu.get_cpu_capability()}"
+    device = (
+        torch.cuda.get_device_name()
+        if card
+        else f"CPU, kernels for {torch.backends.cpu.get_cpu_capability()}"
+    )
     report(version=torch.__version__, device=device)
     report(name="import", seconds=IMPORT)
     report(memory="process after import", bytes=resident())

@@ -1,9 +1,10 @@
-"""What the farm costs over the same build by hand: `python tests/bench/overhead.py [--files N] [--rounds R]`.
+"""What the farm costs over the same build by hand: `python tests/bench/overhead.py [--files N]
+[--rounds R]`.
 
-Builds the canary with N more sources in one image: by hand (a container that unpacks the source and runs
-`python3 -m build` with the plan's environment), and with `farm build PLAN`, in turns. Prints the walls, their ratio,
-and the farm's own seconds: what of its wall is not `python3 -m build`. These do not grow with the build. Needs a Docker
-engine.
+Builds the canary with N more sources in one image: by hand (a container that unpacks the source and
+runs `python3 -m build` with the plan's environment), and with `farm build PLAN`, in turns. Prints
+the walls, their ratio, and the farm's own seconds: what of its wall is not `python3 -m build`.
+These do not grow with the build. Needs a Docker engine.
 """
 
 import argparse
@@ -39,13 +40,19 @@ BEGIN, END = "farm: step build", "farm: step libraries"
 def command(code: Path, project: Path, *arguments: str) -> str:
     environ = {**os.environ, "PYTHONPATH": str(code), "CI": "true"}
     words = [sys.executable, "-m", "farm.cli.main", "--project", str(project), *arguments]
-    return subprocess.run(words, cwd=code, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        words, cwd=code, env=environ, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def build_step(client: Any, known: set[str], found: list[float]) -> None:
     """Seconds between the lines that begin and end `python3 -m build`, as the engine noted them."""
     for _ in range(3000):
-        fresh = [c for c in client.containers.list(filters={"label": "farm.kind=build"}) if c.id not in known]
+        fresh = [
+            c
+            for c in client.containers.list(filters={"label": "farm.kind=build"})
+            if c.id not in known
+        ]
         if fresh:
             times = {}
             for line in fresh[0].logs(stream=True, follow=True, timestamps=True):
@@ -73,11 +80,18 @@ def by_farm(code: Path, project: Path, plan: Path) -> tuple[float, float]:
 def by_hand(plan: Plan, image: str, source: Path) -> float:
     """Wall of the container."""
     engine = DockerEngine(connect())
-    steps = "mkdir -p /farm/src && cp -r /farm/source/. /farm/src && cd /farm/src && mkdir -p /farm/out && "
+    steps = (
+        "mkdir -p /farm/src && cp -r /farm/source/. /farm/src && cd /farm/src && mkdir -p "
+        "/farm/out && "
+    )
     job = Job(
         name="by-hand",
         image=image,
-        command=("bash", "-c", steps + "python3 -m build --wheel --no-isolation -x --outdir /farm/out ."),
+        command=(
+            "bash",
+            "-c",
+            steps + "python3 -m build --wheel --no-isolation -x --outdir /farm/out .",
+        ),
         inputs={"/farm/source": source},
         output="/farm/out",
         environment={**plan.env, "MAX_JOBS": str(int(engine.capacity().cpus))},
@@ -93,7 +107,10 @@ def by_hand(plan: Plan, image: str, source: Path) -> float:
         wall = time.perf_counter() - start
         seen = engine.observe(handle)
         if seen.exit_code:
-            raise SystemExit(f"by hand: exit code {seen.exit_code}\n{b''.join(engine.logs(handle)).decode()[-2000:]}")
+            raise SystemExit(
+                "by hand: exit code "
+                f"{seen.exit_code}\n{b''.join(engine.logs(handle)).decode()[-2000:]}"
+            )
     finally:
         engine.release(handle)
     return wall
@@ -110,7 +127,11 @@ def main() -> None:
         for part in ("ci", "dockerfiles"):
             shutil.copytree(ROOT / part, project / part)
         path = Path(name, "plan.json")
-        path.write_text(command(code, project, "plan", "--variant", "cpu-avx-py311", "--package", "canary", "--json"))
+        path.write_text(
+            command(
+                code, project, "plan", "--variant", "cpu-avx-py311", "--package", "canary", "--json"
+            )
+        )
         first = json.loads(command(code, project, "build", str(path), "--json"))  # makes the image
         rendered = json.loads(command(code, project, "status", "--json"))[0]["id"]
         image = image_of(project, rendered, first)
@@ -121,19 +142,35 @@ def main() -> None:
             wall, inside = by_farm(code, project, path)
             rows.append((hand, wall, inside, wall - inside))
     table = Table(title=f"the canary with {args.files} more sources; seconds")
-    for column in ("round", "by hand", "farm", "farm/by hand", "of it python3 -m build", "the farm's own"):
+    for column in (
+        "round",
+        "by hand",
+        "farm",
+        "farm/by hand",
+        "of it python3 -m build",
+        "the farm's own",
+    ):
         table.add_column(column, justify="right")
     for number, (hand, wall, inside, own) in enumerate(rows, 1):
-        table.add_row(str(number), f"{hand:.1f}", f"{wall:.1f}", f"{wall / hand:.3f}", f"{inside:.1f}", f"{own:.2f}")
+        table.add_row(
+            str(number),
+            f"{hand:.1f}",
+            f"{wall:.1f}",
+            f"{wall / hand:.3f}",
+            f"{inside:.1f}",
+            f"{own:.2f}",
+        )
     console = Console(width=100)
     console.print(table)
     ratio = statistics.median(wall / hand for hand, wall, _, _ in rows)
     own = statistics.median(own for *_, own in rows)
     console.print(
-        f"median ratio {ratio:.3f}; the farm's own {own:.2f} s, the same for a longer build:", highlight=False
+        f"median ratio {ratio:.3f}; the farm's own {own:.2f} s, the same for a longer build:",
+        highlight=False,
     )
     console.print(
-        f"{own / TORCH_BUILD_S:.2%} of PyTorch's {TORCH_BUILD_S:.0f} s on 16 cores (goal: 1 %)", highlight=False
+        f"{own / TORCH_BUILD_S:.2%} of PyTorch's {TORCH_BUILD_S:.0f} s on 16 cores (goal: 1 %)",
+        highlight=False,
     )
 
 

@@ -1,7 +1,8 @@
 """CPU seconds of a repair beside other tools: `python tests/bench/repair.py CACHE [ROUNDS]`.
 
-CACHE keeps downloads and tools: 1 GB. Two jobs: PyTorch 2.0.1 for Windows, whose libiomp5md.dll was taken out,
-gets it back; the tags of a PyTorch for Linux are set. Every tool does its job in turn; medians of ROUNDS are printed.
+CACHE keeps downloads and tools: 1 GB. Two jobs: PyTorch 2.0.1 for Windows, whose libiomp5md.dll was
+taken out, gets it back; the tags of a PyTorch for Linux are set. Every tool does its job in turn;
+medians of ROUNDS are printed.
 """
 
 import os
@@ -23,12 +24,19 @@ DLL = "torch/lib/libiomp5md.dll"
 
 
 def pip(python: Path, *arguments: str) -> None:
-    subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments], check=True
+    )
 
 
 def download(folder: Path, requirements: list[str], platform: str, python: str) -> list[Path]:
     if not folder.is_dir():
-        options = ["--no-deps", "--only-binary=:all:", f"--platform={platform}", f"--python-version={python}"]
+        options = [
+            "--no-deps",
+            "--only-binary=:all:",
+            f"--platform={platform}",
+            f"--python-version={python}",
+        ]
         temporary = folder.with_suffix(".part")
         pip(Path(sys.executable), "download", *options, "-d", str(temporary), *requirements)
         temporary.rename(folder)
@@ -44,12 +52,17 @@ def tools(cache: Path) -> Path:
 
 
 def without_dll(wheel: Path, folder: Path) -> Path:
-    """The wheel as a build leaves it: without the library, and with a RECORD that does not name it."""
+    """The wheel as a build leaves it: without the library, and with a RECORD that does not name
+    it.
+    """
     target = folder / wheel.name
     if not target.exists():
         folder.mkdir(exist_ok=True)
         temporary = target.with_suffix(".part")
-        with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as new:
+        with (
+            zipfile.ZipFile(wheel) as old,
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as new,
+        ):
             for entry in (entry for entry in old.infolist() if entry.filename != DLL):
                 content = old.read(entry)
                 if entry.filename.endswith(".dist-info/RECORD"):
@@ -67,7 +80,9 @@ def measure(command: list[str], output: Path) -> float:
     environ = {**os.environ, "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every tool runs as it does once it is installed
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, cwd=output, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=output, env=environ, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(f"{' '.join(command)}:\n{(done.stdout + done.stderr)[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -101,8 +116,21 @@ def main() -> None:
         Path(libraries).mkdir(exist_ok=True)
         Path(libraries, "libiomp5md.dll").write_bytes(archive.read(name))
     broken = str(without_dll(torch, cache / "broken"))
-    farm = [str(Path(sys.executable).with_name("farm")), "repair", "--into", "torch/lib", "-o", str(out)]
-    delvewheel = [str(folder / "delvewheel"), "repair", "--ignore-existing", "--exclude", "msvcp140.dll"]
+    farm = [
+        str(Path(sys.executable).with_name("farm")),
+        "repair",
+        "--into",
+        "torch/lib",
+        "-o",
+        str(out),
+    ]
+    delvewheel = [
+        str(folder / "delvewheel"),
+        "repair",
+        "--ignore-existing",
+        "--exclude",
+        "msvcp140.dll",
+    ]
     unpack = ["/bin/sh", "-c", f'{folder}/wheel unpack -d x "$0" && {folder}/wheel pack -d . x/*']
     windows = {
         "farm repair": [*farm, broken, "--lib-dir", libraries],
@@ -111,7 +139,11 @@ def main() -> None:
         "sha256sum": ["/usr/bin/sha256sum", broken],
     }
     compare("PyTorch 2.0.1 for Windows: one library put back", windows, out, rounds)
-    kept = [option for name in ("libtorch*.so", "libc10.so", "libshm.so") for option in ("--exclude", name)]
+    kept = [
+        option
+        for name in ("libtorch*.so", "libc10.so", "libshm.so")
+        for option in ("--exclude", name)
+    ]
     audit = [str(folder / "auditwheel"), "repair", "--plat", "manylinux_2_28_x86_64", *kept]
     both = {
         "farm repair": [*farm, str(linux)],

@@ -1,6 +1,8 @@
-"""How long the site of 5,000 wheels takes to build, how large its first view is, and how soon it answers in a browser.
+"""How long the site of 5,000 wheels takes to build, how large its first view is, and how soon it
+answers in a browser.
 
-Goals: the first view below 100 kB compressed, an answer within 100 ms. `tests/bench/site.py [CHROMIUM]`.
+Goals: the first view below 100 kB compressed, an answer within 100 ms. `tests/bench/site.py
+[CHROMIUM]`.
 """
 
 import gzip
@@ -34,11 +36,16 @@ def main() -> None:
             clock, processor = time.perf_counter(), time.process_time()
             made = pages.files(there, project=ROOT, source=source, root=URL)
             written = pages.write(store, made)
-            took = f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s of processor)"
+            took = (
+                f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s "
+                "of processor)"
+            )
             table.add_row(f"{name}: {len(written)} of {len(made)} files written", took, "")
             there = there[1:]
         for page, goal in (("index.html", "100 kB"), ("project/project-0.html", "")):
-            size = f"{len(gzip.compress(made[page])) / 1e3:.0f} kB of {len(made[page]) / 1e3:.0f} kB"
+            size = (
+                f"{len(gzip.compress(made[page])) / 1e3:.0f} kB of {len(made[page]) / 1e3:.0f} kB"
+            )
             table.add_row(f"{page}, compressed", size, goal)
         with sync_playwright() as playwright:
             chromium = sys.argv[1] if len(sys.argv) > 1 else shutil.which("chromium")
@@ -47,7 +54,8 @@ def main() -> None:
             page.goto((Path(folder) / "index.html").as_uri())
             typed = page.evaluate(
                 "(() => { const have = document.getElementById('have'), t = performance.now(); "
-                "have.value = 'Tesla K40c'; have.dispatchEvent(new Event('input')); return performance.now() - t; })()"
+                "have.value = 'Tesla K40c'; have.dispatchEvent(new Event('input')); return "
+                "performance.now() - t; })()"
             )
             table.add_row("an answer for a card", f"{typed:.0f} ms", "100 ms")
             browser.close()

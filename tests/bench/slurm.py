@@ -1,4 +1,6 @@
-"""How much longer a canary takes through Slurm than its script by hand: `python tests/bench/slurm.py`, as root."""
+"""How much longer a canary takes through Slurm than its script by hand: `python
+tests/bench/slurm.py`, as root.
+"""
 
 import json
 import os
@@ -13,7 +15,17 @@ from tests.e2e.conftest import *  # noqa: F403
 from tests.e2e.conftest import Farm, make_project, pack_fast, wait
 from tests.e2e.slurm.conftest import FOLDER, Cluster, cluster, tree  # noqa: F401
 
-SUBMIT = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--on", "slurm", "--no-publish", "--json")
+SUBMIT = (
+    "submit",
+    "--variant",
+    "cpu-avx-py311",
+    "--package",
+    "canary",
+    "--on",
+    "slurm",
+    "--no-publish",
+    "--json",
+)
 
 
 def test_overhead(cluster: Cluster, tree: str, tmp_path: Path) -> None:  # noqa: F811
@@ -21,11 +33,17 @@ def test_overhead(cluster: Cluster, tree: str, tmp_path: Path) -> None:  # noqa:
     pack_fast(farm.project)
     settings = farm.project / "ci/farm.yaml"
     slurm = {"folder": str(cluster.shared), "ssh": "login", "cpus": 1, "memory_gb": 2}
-    settings.write_text(settings.read_text().replace("\nslurm: null", f"\nslurm: {json.dumps(slurm)}"))
+    settings.write_text(
+        settings.read_text().replace("\nslurm: null", f"\nslurm: {json.dumps(slurm)}")
+    )
     start = time.monotonic()
     process = farm.start(*SUBMIT)
     jobs = cluster.shared / "jobs"
-    job = wait("the build's job", lambda: next((each.parent for each in jobs.glob("*/submitted")), None), 300)
+    job = wait(
+        "the build's job",
+        lambda: next((each.parent for each in jobs.glob("*/submitted")), None),
+        300,
+    )
     shutil.copytree(job, FOLDER / "kept", symlinks=True)
     out, err = process.communicate()
     through = time.monotonic() - start
@@ -39,13 +57,26 @@ def test_overhead(cluster: Cluster, tree: str, tmp_path: Path) -> None:  # noqa:
             shutil.rmtree(cluster.shared / "volumes" / volume, ignore_errors=True)
             (cluster.shared / "volumes" / volume).mkdir(parents=True)
     cluster.command("chown", "-R", "65534:65534", str(cluster.shared))
-    options = ["--wait", "--uid=65534", "--gid=65534", f"--chdir={hand}", "--output=/dev/null", "--export=NIL"]
+    options = [
+        "--wait",
+        "--uid=65534",
+        "--gid=65534",
+        f"--chdir={hand}",
+        "--output=/dev/null",
+        "--export=NIL",
+    ]
     start = time.monotonic()
     cluster.command("sbatch", *options, "--cpus-per-task=1", "--mem=1900M", str(hand / "job.sh"))
     alone = time.monotonic() - start
     steps = {step["step"]: step["seconds"] for step in json.loads(out)["steps"]}
-    print(f"\nthrough the farm {through:.1f} s {steps}, by hand {alone:.1f} s: {through - alone:.1f} s more")
+    print(
+        f"\nthrough the farm {through:.1f} s {steps}, by hand {alone:.1f} s: "
+        f"{through - alone:.1f} s more"
+    )
 
 
 if __name__ == "__main__":
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", __file__])
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", __file__],
+    )

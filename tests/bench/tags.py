@@ -1,4 +1,6 @@
-"""Tags that libraries earn, here and by auditwheel: `python tests/bench/tags.py WHEEL...`; 1 if they differ."""
+"""Tags that libraries earn, here and by auditwheel: `python tests/bench/tags.py WHEEL...`; 1 if
+they differ.
+"""
 
 import re
 import subprocess
@@ -18,7 +20,9 @@ def main(wheels: list[Path]) -> int:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         there = re.search(r'platform\s+tag:\s+"(\w+?)_(?:x86_64|aarch64)"', done.stdout)
         differing += here != (there and there[1])
-        print(f"{wheel.name}: {here}, auditwheel {there[1] if there else done.stderr.strip()[-80:]}")
+        print(
+            f"{wheel.name}: {here}, auditwheel {there[1] if there else done.stderr.strip()[-80:]}"
+        )
     print(f"{len(wheels) - differing} of {len(wheels)} equal")
     return int(differing > 0)
 

@@ -34,7 +34,8 @@ OBJECT = re.compile(r"^\[\d+/\d+\] Building \w+ object (\S+)", re.MULTILINE)
 """What Ninja says of each object that was compiled; group 1 is its path."""
 
 
-# The groups that take longest begin first (docs/benchmarks.md has times): begun last, one would run alone at the end.
+# The groups that take longest begin first (docs/benchmarks.md has times): begun last, one would run
+# alone at the end.
 LONGEST = (
     "e2e/dispatch",
     "e2e/docker",
@@ -57,7 +58,8 @@ def group_of(nodeid: str) -> str:
 class GroupScheduling(LoadScopeScheduling):
     """Groups run at the same time, the tests of one group one after another.
 
-    By the names of the tests: xdist's own groups (`--dist loadgroup`) do nothing with pytest 9 (xdist 3.8).
+    By the names of the tests: xdist's own groups (`--dist loadgroup`) do nothing with pytest 9
+    (xdist 3.8).
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -72,15 +74,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.path.parent == HERE:
-            raise pytest.UsageError(f"{item.path}: put it into a folder of tests/e2e; a folder is a group")
+            raise pytest.UsageError(
+                f"{item.path}: put it into a folder of tests/e2e; a folder is a group"
+            )
     ranks = {group: rank for rank, group in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(ranks)))
 
 
 def wait(what: str, check: Callable[[], Any], seconds: float = TIMEOUT_S) -> Any:
-    """The first true answer of `check`; fails after so many seconds: generous ones, as machines are busy.
+    """The first true answer of `check`; fails after so many seconds: generous ones, as machines are
+    busy.
 
-    A check that costs much, such as a command, is made less often: what is waited for needs the CPU more.
+    A check that costs much, such as a command, is made less often: what is waited for needs the CPU
+    more.
     """
     end = time.monotonic() + seconds
     while (now := time.monotonic()) < end:
@@ -119,20 +125,28 @@ def emulator() -> str:
 
 @pytest.fixture
 def own_machine_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host engine's lock of this machine is this test's own: a job of another group's test would be in its way."""
+    """The host engine's lock of this machine is this test's own: a job of another group's test
+    would be in its way.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @contextlib.contextmanager
 def without_random_addresses() -> Iterator[None]:
-    """What is started here finds its heap at the same address each time, where the kernel allows to say so.
+    """What is started here finds its heap at the same address each time, where the kernel allows to
+    say so.
 
-    Wine's loader lies at 0x7d000000, and Debian's Wine has no preloader that reserves what Windows programs share, the
-    page at 0x7ffe0000. The kernel puts the heap anywhere in the gigabyte behind the loader: one program in some
-    thousands lay on that page, and died without a word while it started.
+    Wine's loader lies at 0x7d000000, and Debian's Wine has no preloader that reserves what Windows
+    programs share, the page at 0x7ffe0000. The kernel puts the heap anywhere in the gigabyte behind
+    the loader: one program in some thousands lay on that page, and died without a word while it
+    started.
     """
-    personality, no_randomize, ask = ctypes.CDLL(None).personality, 0x0040000, 0xFFFFFFFF  # sys/personality.h
+    personality, no_randomize, ask = (
+        ctypes.CDLL(None).personality,
+        0x0040000,
+        0xFFFFFFFF,
+    )  # sys/personality.h
     personality.argtypes = [ctypes.c_ulong]
     before = personality(ask)
     personality(before | no_randomize)
@@ -144,10 +158,12 @@ def without_random_addresses() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a Wine prefix of its own, with MinGW-w64 beside it; root installs what is missing.
+    """The environment of a Wine prefix of its own, with MinGW-w64 beside it; root installs what is
+    missing.
 
-    Its server and services run for the whole session, with no pipe of ours: by default they end three seconds after
-    the last program, a reader of that program's pipes waits for them, and one started right then fails to start.
+    Its server and services run for the whole session, with no pipe of ours: by default they end
+    three seconds after the last program, a reader of that program's pipes waits for them, and one
+    started right then fails to start.
     """
     packages = ("wine64", "wine", "gcc-mingw-w64-x86-64")
     tools = ("wine", "x86_64-w64-mingw32-gcc")
@@ -158,13 +174,27 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     if not all(map(shutil.which, tools)):
         need("Wine or MinGW-w64", f"install the Debian packages {' '.join(packages)}")
     prefix = tmp_path_factory.mktemp("wine") / "prefix"
-    environment = {**os.environ, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "DISPLAY": "", "LC_ALL": "C.UTF-8"}
+    environment = {
+        **os.environ,
+        "WINEPREFIX": str(prefix),
+        "WINEDEBUG": "-all",
+        "DISPLAY": "",
+        "LC_ALL": "C.UTF-8",
+    }
     # It would write the menus and file types of Windows programs into ~/.local and ~/.config.
     environment["WINEDLLOVERRIDES"] = "winemenubuilder.exe=d"
 
     def run(*command: str) -> None:
         null = subprocess.DEVNULL
-        subprocess.run(command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_S, check=True)
+        subprocess.run(
+            command,
+            env=environment,
+            stdin=null,
+            stdout=null,
+            stderr=null,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
 
     with without_random_addresses():
         run("wine", "cmd", "/c", "exit")
@@ -176,8 +206,12 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def windows_python(wine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> windows.WindowsPython:
-    """CPython 3.11.9 of python.org under Wine: `windows_python.run("-c", "...")`; with what the host engine needs."""
+def windows_python(
+    wine: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> windows.WindowsPython:
+    """CPython 3.11.9 of python.org under Wine: `windows_python.run("-c", "...")`; with what the
+    host engine needs.
+    """
     made = windows.make(tmp_path_factory.mktemp("windows-python"), wine, need)
     made.install(need, "psutil")
     return made
@@ -194,7 +228,13 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Keys for a test server, and nothing of this machine's own configuration."""
     for name, value in {**KEYS, **ISOLATED}.items():
         monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+    for name in (
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
         monkeypatch.delenv(name, raising=False)
     return KEYS
 
@@ -212,7 +252,9 @@ def running_ceph() -> Iterator[rgw.Gateway]:
 
 
 @pytest.fixture
-def ceph(running_ceph: rgw.Gateway, credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> rgw.Gateway:
+def ceph(
+    running_ceph: rgw.Gateway, credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> rgw.Gateway:
     """The server, with its credentials and its authority in the environment."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(running_ceph.ca))
     return running_ceph
@@ -231,7 +273,12 @@ class Farm:
         command = ["env", "--default-signal=INT", sys.executable, "-m", "farm.cli.main"]
         command += ["--project", str(self.project), *arguments]
         return subprocess.Popen(
-            command, env=environ, cwd=self.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environ,
+            cwd=self.project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -241,7 +288,9 @@ class Farm:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def submit(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.run("submit", "--variant", VARIANT, "--package", "canary", *arguments, **environment)
+        return self.run(
+            "submit", "--variant", VARIANT, "--package", "canary", *arguments, **environment
+        )
 
     def json(self, *arguments: str) -> Any:
         result = self.run(*arguments, "--json")
@@ -264,7 +313,9 @@ def make_project(folder: Path) -> Path:
 
 
 def pack_fast(project: Path) -> None:
-    """Has a project pack toolchains for bundles with little compression: three minutes less, and the same format."""
+    """Has a project pack toolchains for bundles with little compression: three minutes less, and
+    the same format.
+    """
     packer = project / "dockerfiles/scripts/pack_toolchain.py"
     text = packer.read_text()
     assert "\nPRESET = 4\n" in text
@@ -272,7 +323,9 @@ def pack_fast(project: Path) -> None:
 
 
 def containers_of(client: docker.DockerClient, run: str) -> list[str]:
-    found = client.containers.list(all=True, filters={"label": f"farm.run={run}"}, ignore_removed=True)
+    found = client.containers.list(
+        all=True, filters={"label": f"farm.run={run}"}, ignore_removed=True
+    )
     return [str(container.id) for container in found]
 
 
@@ -287,7 +340,9 @@ def farm(tmp_path: Path, client: docker.DockerClient) -> Iterator[Farm]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient) -> tuple[Farm, dict[str, Any]]:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient
+) -> tuple[Farm, dict[str, Any]]:
     """A project in which the main job has run once, and what it said."""
     made = Farm(make_project(tmp_path_factory.mktemp("finished") / "project"))
     result = made.submit("--json")

@@ -1,7 +1,8 @@
-"""What the groups and the longest tests take: `FARM_E2E_TIMES=FILE tests/e2e/run ...` writes FILE, in Markdown.
+"""What the groups and the longest tests take: `FARM_E2E_TIMES=FILE tests/e2e/run ...` writes FILE,
+in Markdown.
 
-CPU seconds are those of the test's process and of what it waited for, so of servers when they end, but not of
-containers and of what runs under Wine's server; the last line has the whole machine.
+CPU seconds are those of the test's process and of what it waited for, so of servers when they end,
+but not of containers and of what runs under Wine's server; the last line has the whole machine.
 """
 
 import os
@@ -64,11 +65,22 @@ class Table:
             for name, tests in groups.items()
         ]
         rows.sort(key=lambda row: -row[2])
-        lines += [f"| {name} | {count:,} | {wall:,.0f} | {cpu:,.0f} |" for name, count, wall, cpu in rows]
+        lines += [
+            f"| {name} | {count:,} | {wall:,.0f} | {cpu:,.0f} |" for name, count, wall, cpu in rows
+        ]
         lines += ["", "| test | s | CPU s |", "| --- | ---: | ---: |"]
-        lines += [f"| {test} | {wall:.0f} | {self.cpu[test]:.0f} |" for test, wall in self.wall.most_common(LONGEST)]
+        lines += [
+            f"| {test} | {wall:.0f} | {self.cpu[test]:.0f} |"
+            for test, wall in self.wall.most_common(LONGEST)
+        ]
         busy, whole = (after - before for after, before in zip(machine(), self.before, strict=True))
-        lines += ["", f"{time.monotonic() - self.started:,.0f} s, of which the CPUs were busy {busy / whole:.0%}"]
+        lines += [
+            "",
+            (
+                f"{time.monotonic() - self.started:,.0f} s, of which the CPUs were busy "
+                f"{busy / whole:.0%}"
+            ),
+        ]
         self.target.write_text("\n".join(lines) + "\n")
 
     @staticmethod

@@ -1,4 +1,6 @@
-"""The scripts of the project's workflows, as GitHub's runner starts them: bash, a checkout, a file for the outputs."""
+"""The scripts of the project's workflows, as GitHub's runner starts them: bash, a checkout, a file
+for the outputs.
+"""
 
 import json
 import shutil
@@ -14,12 +16,16 @@ from tests.e2e.conftest import ROOT, TIMEOUT_S, make_project
 
 def scripts(workflow: str, job: str) -> list[str]:
     """What the steps of a job run, in their order."""
-    steps = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text())["jobs"][job]["steps"]
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text())["jobs"][job][
+        "steps"
+    ]
     return [step["run"] for step in steps if "run" in step]
 
 
 def checkout(folder: Path, index: Path, before: Mapping[str, Path] | None = None) -> Path:
-    """A fresh checkout whose index is `index`, with `before` (name -> folder) copied in, as artifacts are."""
+    """A fresh checkout whose index is `index`, with `before` (name -> folder) copied in, as
+    artifacts are.
+    """
     made = make_project(folder)
     shutil.copytree(ROOT / "tools", made / "tools")
     farm_yaml = made / "ci" / "farm.yaml"
@@ -30,10 +36,21 @@ def checkout(folder: Path, index: Path, before: Mapping[str, Path] | None = None
 
 
 def carry_out(
-    workflow: str, job: str, where: Path, *, path: Path, fails: bool = False, environ: Mapping[str, str], **env: str
+    workflow: str,
+    job: str,
+    where: Path,
+    *,
+    path: Path,
+    fails: bool = False,
+    environ: Mapping[str, str],
+    **env: str,
 ) -> str:
-    """Runs the scripts of a job in a checkout, with the `farm` of the folder `path`; returns what they printed."""
-    outside = {name: value for name, value in environ.items() if not name.startswith(("FARM_", "GITHUB_"))}
+    """Runs the scripts of a job in a checkout, with the `farm` of the folder `path`; returns what
+    they printed.
+    """
+    outside = {
+        name: value for name, value in environ.items() if not name.startswith(("FARM_", "GITHUB_"))
+    }
     outside |= {
         "PATH": f"{path}:{outside['PATH']}",
         "CI": "true",

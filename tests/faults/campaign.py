@@ -1,4 +1,6 @@
-"""Publishers under harm, counted. `tests/bench/faults.py` runs all, `tests/e2e/servers/test_faults.py` a part."""
+"""Publishers under harm, counted. `tests/bench/faults.py` runs all,
+`tests/e2e/servers/test_faults.py` a part.
+"""
 
 import copy
 import gzip
@@ -77,7 +79,8 @@ class Publishers:
         number = next(self._numbers)
         with self._lock:
             self._process.stdin.write(
-                json.dumps({"id": number, "url": url, "wheels": [*map(str, wheels)], **options}) + "\n"
+                json.dumps({"id": number, "url": url, "wheels": [*map(str, wheels)], **options})
+                + "\n"
             )
             self._process.stdin.flush()
         return number
@@ -123,10 +126,13 @@ class Count:
         return not (self.inconsistent or self.lost or self.duplicates or self.wiped)
 
     def __str__(self) -> str:
-        bad = {name: getattr(self, name) for name in ("inconsistent", "lost", "duplicates", "wiped")}
+        bad = {
+            name: getattr(self, name) for name in ("inconsistent", "lost", "duplicates", "wiped")
+        }
         words = [f"{self.rounds} rounds, {self.requests} requests"]
         words += [
-            f"{len(found)} {name}" + (f" ({'; '.join(found[:3])})" if found else "") for name, found in bad.items()
+            f"{len(found)} {name}" + (f" ({'; '.join(found[:3])})" if found else "")
+            for name, found in bad.items()
         ]
         words += [f"harms {sum(self.harms.values())}"] if self.harms else []
         return ", ".join(words) + f", publishers' exit codes {dict(self.outcomes)}"
@@ -155,7 +161,9 @@ def _through(url: str, server: str) -> str:
 
 
 def _endpoint(url: str) -> str:
-    return next(part for part in url.partition("?")[2].split("&") if part.startswith("endpoint_url=")).partition("=")[2]
+    return next(
+        part for part in url.partition("?")[2].split("&") if part.startswith("endpoint_url=")
+    ).partition("=")[2]
 
 
 def _known(url: str, through: str) -> Store:
@@ -196,10 +204,11 @@ def killed(
     only: Callable[[int], bool] | None = None,
     **options: int,
 ) -> Count:
-    """A publisher gets SIGKILL after each request of a publish in turn; then a reader looks, and it is run again.
+    """A publisher gets SIGKILL after each request of a publish in turn; then a reader looks, and it
+    is run again.
 
-    One other wheel is there before, which must stay. The reader goes past the proxy. `size`: bytes of the wheel;
-    `only`: after which requests, all by default; `options` are the publishers'.
+    One other wheel is there before, which must stay. The reader goes past the proxy. `size`: bytes
+    of the wheel; `only`: after which requests, all by default; `options` are the publishers'.
     """
     count = Count()
     first, second = make_wheel(folder, 1), make_wheel(folder, 2, size=size)
@@ -227,7 +236,9 @@ def killed(
             count.read(store, f"killed after request {number}", [first.name], finished=False)
             again, output = made.run(through, second, **options)
             assert again == 0, output
-            count.read(store, f"run again after request {number}", [first.name, second.name], finished=True)
+            count.read(
+                store, f"run again after request {number}", [first.name, second.name], finished=True
+            )
             if code == 0:
                 break
     return count
@@ -248,7 +259,9 @@ class _Victim:
             os.kill(self.pid.get(timeout=120), signal.SIGKILL)
 
 
-def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels: int, kills: int = 0) -> Count:
+def parallel(
+    url: str, folder: Path, made: Publishers, *, processes: int, wheels: int, kills: int = 0
+) -> Count:
     """Many processes publish into one project at once; all must succeed, nothing may be lost.
 
     `kills`: so often each is killed at one of its requests, and started again.
@@ -261,21 +274,25 @@ def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels
     at = random.Random(processes)
     for left in reversed(range(kills + 1)):
         options = [{"killed_at": at.randrange(1, 8 * wheels)} if left else {} for _ in shares]
-        running = [made.start(place, *share, **each) for share, each in zip(shares, options, strict=True)]
+        running = [
+            made.start(place, *share, **each) for share, each in zip(shares, options, strict=True)
+        ]
         for number in running:
             code, output = made.end(number)
             count.outcomes[str(code)] += 1
             if code not in {0, -signal.SIGKILL if left else 0}:
                 count.inconsistent.append(output)
-    count.read(open_store(place), "in parallel", [wheel.name for wheel in all_wheels], finished=True)
+    count.read(
+        open_store(place), "in parallel", [wheel.name for wheel in all_wheels], finished=True
+    )
     return count
 
 
 def harmed(url: str, folder: Path, made: Publishers, *, seeds: range, at_once: int = 8) -> Count:
     """Two publishers of two wheels each behind a proxy that does harm, a schedule for each seed.
 
-    A publisher that fails is run again, at last without harm. A wheel whose publisher ended with 0 must be there from
-    then on, and no page may ever lose a file.
+    A publisher that fails is run again, at last without harm. A wheel whose publisher ended with 0
+    must be there from then on, and no page may ever lose a file.
     """
     count = Count()
     wheels = [make_wheel(folder, number) for number in range(4)]

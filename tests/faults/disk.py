@@ -1,4 +1,6 @@
-"""A disk that fails where a test says so. A real full disk: tests/e2e/dispatch/test_full_disk.py."""
+"""A disk that fails where a test says so. A real full disk:
+tests/e2e/dispatch/test_full_disk.py.
+"""
 
 import errno
 import os
@@ -6,7 +8,9 @@ from pathlib import Path
 
 
 def full_at(monkeypatch, ending):
-    """A list; once it holds something, the file whose path has this ending is cut off by a full disk."""
+    """A list; once it holds something, the file whose path has this ending is cut off by a full
+    disk.
+    """
     write, disk = Path.write_bytes, []
 
     def full(path, data):

@@ -81,7 +81,11 @@ class Engine:
         return handle
 
     def observe(self, handle):
-        return Observation("done", exit_code=0) if handle in self.containers else Observation("lost", why="unknown")
+        return (
+            Observation("done", exit_code=0)
+            if handle in self.containers
+            else Observation("lost", why="unknown")
+        )
 
     def logs(self, _handle, _since=0):
         yield b"farm: step build\n[1/2] a\n"
@@ -147,7 +151,9 @@ REPORT = {
 
 
 def install_smoke(patch):
-    """Programs of a smoke test in the place of pip and the probe: they write what those leave, and take no time."""
+    """Programs of a smoke test in the place of pip and the probe: they write what those leave, and
+    take no time.
+    """
 
     def started(_command, *, stdout, **_):
         stdout.write(b"Successfully installed\n")
@@ -163,7 +169,15 @@ def install_smoke(patch):
         return runner.Ended(0, None, "", 0.1)
 
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
-    patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
-    patch(environment, "subprocess", SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
+    patch(
+        smoke,
+        "make_environment",
+        lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python",
+    )
+    patch(
+        environment,
+        "subprocess",
+        SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError),
+    )
     patch(runner, "find_emulator", lambda: "qemu-x86_64")
     patch(runner, "_run", probed)

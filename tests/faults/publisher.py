@@ -1,8 +1,9 @@
-"""Forks publishers: `python -m tests.faults.publisher`. Each is a real process, ready to publish at once.
+"""Forks publishers: `python -m tests.faults.publisher`. Each is a real process, ready to publish at
+once.
 
-Reads a job a line as JSON: `{"id", "url", "wheels", "max_put", "part", "killed_at"}`, the last for a publisher that is
-killed at one of its requests. Prints `{"id", "pid"}`, and when the process
-has ended `{"id", "code", "error"}`.
+Reads a job a line as JSON: `{"id", "url", "wheels", "max_put", "part", "killed_at"}`, the last for
+a publisher that is killed at one of its requests. Prints `{"id", "pid"}`, and when the process has
+ended `{"id", "code", "error"}`.
 """
 
 import itertools

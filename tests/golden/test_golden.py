@@ -1,6 +1,8 @@
-"""Rendered files of four builds, to be read by a person when they change, and the matrix in numbers.
+"""Rendered files of four builds, to be read by a person when they change, and the matrix in
+numbers.
 
-`pytest tests/golden --update-golden` writes them anew. Scripts that are copied as they are stay out.
+`pytest tests/golden --update-golden` writes them anew. Scripts that are copied as they are stay
+out.
 """
 
 import difflib
@@ -30,7 +32,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TOOLKITS = {name for names in TOOLKIT_SCRIPTS.values() for name in names}
 WINDOWS_SCRIPTS = (*SCRIPTS, *WINDOWS_TOOLKIT)
-COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
+COPIED = {
+    f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)
+}
 COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "run_build.py"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
@@ -49,7 +53,9 @@ def selectors(build: Build) -> Selectors:
 
 
 def by_alias(channel: str, alias: str) -> Selectors:
-    return next(selectors(build) for build in load_matrix(ROOT).builds(channel) if build.alias == alias)
+    return next(
+        selectors(build) for build in load_matrix(ROOT).builds(channel) if build.alias == alias
+    )
 
 
 def windows(variant: str, channel: str, package: str = "torch") -> Selectors:
@@ -59,14 +65,24 @@ def windows(variant: str, channel: str, package: str = "torch") -> Selectors:
 CASES = {
     "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
     "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
-    "canary-py314t": Selectors(Variant.parse("sm120-avx2-py314t"), "canary", channel="cuda13-wheels"),
+    "canary-py314t": Selectors(
+        Variant.parse("sm120-avx2-py314t"), "canary", channel="cuda13-wheels"
+    ),
     "canary-windows": windows("sm35-avx-py311", "kepler-2.0.1", "canary"),
     "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
-    "canary-sm120-wheels": Selectors(Variant.parse("sm120-avx2-py311"), "canary", channel="cuda13-wheels"),
+    "canary-sm120-wheels": Selectors(
+        Variant.parse("sm120-avx2-py311"), "canary", channel="cuda13-wheels"
+    ),
     "torch-debian": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-1.13.1"),
-    "torch-debian-cu124": Selectors(Variant.parse("sm90-avx512-py313"), "torch", channel="debian-2.6.0-cu124"),
-    "torchvision-debian": Selectors(Variant.parse("sm35-avx-py311"), "torchvision", channel="debian-2.6.0"),
-    "torchaudio-debian": Selectors(Variant.parse("sm35-avx-py311"), "torchaudio", channel="debian-2.6.0"),
+    "torch-debian-cu124": Selectors(
+        Variant.parse("sm90-avx512-py313"), "torch", channel="debian-2.6.0-cu124"
+    ),
+    "torchvision-debian": Selectors(
+        Variant.parse("sm35-avx-py311"), "torchvision", channel="debian-2.6.0"
+    ),
+    "torchaudio-debian": Selectors(
+        Variant.parse("sm35-avx-py311"), "torchaudio", channel="debian-2.6.0"
+    ),
     "torch-windows-2.0.1": windows("sm35-avx-py311", "kepler-2.0.1"),
     "torch-windows-2.7.1": windows("sm35-avx-py311", "kepler-2.7.1"),
     "torch-windows-compat": windows("legacy-sse41-py310", "kepler-compat"),
@@ -95,18 +111,29 @@ def written(plan: Plan) -> dict[str, str]:
     """The files of a plan's image and job that are not copied as they are."""
     texts = render(ROOT, plan)
     image = {f"image/{name}": text for name, text in texts.image.items() if name not in COPIED}
-    job = {name: text for name, text in texts.job.items() if name not in COPIED_JOB and not name.startswith("source/")}
+    job = {
+        name: text
+        for name, text in texts.job.items()
+        if name not in COPIED_JOB and not name.startswith("source/")
+    }
     return image | {f"job/{name}": text for name, text in job.items()}
 
 
 def golden_files() -> dict[str, str]:
-    """The golden files as they should be, by path. Digests are left out: they change with what they are of."""
+    """The golden files as they should be, by path. Digests are left out: they change with what they
+    are of.
+    """
     found, first = {"builds.txt": listing()}, dict[str, str]()
     for case, chosen in GOLDEN.items():
         plan = resolve(ROOT, chosen)
         files = written(plan)
-        same = {name for name in files if files.get("image/scripts/" + name.removeprefix("job/")) == files[name]}
-        # A toolkit's manifest is what the catalogue has for the plan's components: one of each provider is shown.
+        same = {
+            name
+            for name in files
+            if files.get("image/scripts/" + name.removeprefix("job/")) == files[name]
+        }
+        # A toolkit's manifest is what the catalogue has for the plan's components: one of each
+        # provider is shown.
         if plan.toolkit and first.setdefault(plan.toolkit.provider, case) != case:
             files.pop("image/scripts/toolkit.json")
         files["job/plan.json"] = json_lines(alone_in_the_plan(plan))
@@ -118,12 +145,16 @@ def golden_files() -> dict[str, str]:
 
 
 def alone_in_the_plan(plan: Plan) -> dict[str, object]:
-    """What of a plan no other golden file shows: scripts have its variables and packages, the first plan its own."""
+    """What of a plan no other golden file shows: scripts have its variables and packages, the first
+    plan its own.
+    """
     elsewhere = {"env", "apt", "toolkit", "windows", "origins"}
     data, shown = json.loads(plan.to_json()), json.loads(resolve(ROOT, GOLDEN[MAIN]).to_json())
     repeated = {name for name in data if plan.package != "torch" and shown.get(name) == data[name]}
     origins = {name: text for name, text in data["origins"].items() if not name.startswith("env.")}
-    own = {name: value for name, value in data.items() if name not in elsewhere | repeated} | {"origins": origins}
+    own = {name: value for name, value in data.items() if name not in elsewhere | repeated} | {
+        "origins": origins
+    }
     return filled(own)
 
 
@@ -137,15 +168,23 @@ def filled(value: Any) -> Any:
 
 
 def listing() -> str:
-    """How many builds each channel has of each package, and a sample of those of the released stacks."""
+    """How many builds each channel has of each package, and a sample of those of the released
+    stacks.
+    """
     matrix, lines, released = load_matrix(ROOT), [], {}
     for channel in matrix.channels:
         builds = list(matrix.builds(channel))
         counts = Counter(f"{build.package} {build.platform}" for build in builds)
         lines += [f"{channel}: {name}: {count}" for name, count in sorted(counts.items())]
-        released |= {} if channel.startswith("kepler") else {(channel, build.alias): build for build in builds}
+        released |= (
+            {}
+            if channel.startswith("kepler")
+            else {(channel, build.alias): build for build in builds}
+        )
     # By a hash of their names: builds that are added or go leave the others in their places.
-    sample = sorted(released, key=lambda name: hashlib.sha256(" ".join(name).encode()).digest())[:SAMPLE]
+    sample = sorted(released, key=lambda name: hashlib.sha256(" ".join(name).encode()).digest())[
+        :SAMPLE
+    ]
     return "\n".join([*lines, *(described(released[name]) for name in sorted(sample))]) + "\n"
 
 
@@ -179,7 +218,10 @@ def test_rendered_text_is_the_golden_text(request):
         pytest.skip(f"{len(now)} golden files written: read what changed before you commit it")
     golden = {
         path.relative_to(HERE).as_posix(): path.read_bytes().decode()
-        for path in (HERE / "builds.txt", *(path for case in GOLDEN for path in (HERE / case).rglob("*")))
+        for path in (
+            HERE / "builds.txt",
+            *(path for case in GOLDEN for path in (HERE / case).rglob("*")),
+        )
         if path.is_file()
     }
     assert sorted(now) == sorted(golden)
@@ -190,7 +232,9 @@ def test_rendered_text_is_the_golden_text(request):
             golden[name].splitlines(), now[name].splitlines(), f"golden/{name}", "now", n=1
         )
     ]
-    assert not different, "if this is wanted: pytest tests/golden --update-golden\n" + "\n".join(different)
+    assert not different, "if this is wanted: pytest tests/golden --update-golden\n" + "\n".join(
+        different
+    )
     assert now == golden
 
 
@@ -198,7 +242,10 @@ def test_rendered_text_is_the_golden_text(request):
 def test_copied_scripts_are_those_of_the_project(case):
     plan, _ = rendered(case)
     texts = render(ROOT, plan)
-    image, copied = texts.image, {name: text for name, text in texts.job.items() if name == "run_build.py"}
+    image, copied = (
+        texts.image,
+        {name: text for name, text in texts.job.items() if name == "run_build.py"},
+    )
     scripts = {name for name in image if name in COPIED}
     if plan.platform == "macos":
         assert not image
@@ -218,7 +265,9 @@ def test_the_same_plan_gives_the_same_bytes(case, tmp_path):
     assert [p.read_bytes() for p in files[0]] == [p.read_bytes() for p in files[1]]
     for path in files[0]:
         text = path.read_bytes()
-        ends = text.count(b"\n") if path.suffix == ".cmd" else 0  # cmd misses labels in files without CRLF
+        ends = (
+            text.count(b"\n") if path.suffix == ".cmd" else 0
+        )  # cmd misses labels in files without CRLF
         assert (text.count(b"\r\n"), text.count(b"\r")) == (ends, ends), path
 
 
@@ -229,7 +278,10 @@ def test_shells_read_the_scripts(case, tmp_path):
     if plan.platform == "windows":
         return  # cmd cannot parse alone: tests/e2e/wine/test_windows_build.py runs them
     render(ROOT, plan).write(tmp_path)
-    scripts = [("bash", tmp_path / "job/build.sh"), *(("sh", path) for path in tmp_path.glob("image/scripts/*.sh"))]
+    scripts = [
+        ("bash", tmp_path / "job/build.sh"),
+        *(("sh", path) for path in tmp_path.glob("image/scripts/*.sh")),
+    ]
     for shell, path in scripts:
         answer = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stderr) == (0, "")
@@ -237,11 +289,19 @@ def test_shells_read_the_scripts(case, tmp_path):
 
 @pytest.mark.parametrize("case", [case for case in CASES if "windows" in case])
 def test_a_windows_dockerfile_begins_with_its_escape_character(case):
-    """Docker reads the directive on the first line alone; a comment before it makes the backslash the escape."""
+    """Docker reads the directive on the first line alone; a comment before it makes the backslash
+    the escape.
+    """
     _, texts = rendered(case)
     assert texts["image/Dockerfile"].startswith("# escape=`\n")
-    instructions = [line for line in texts["image/Dockerfile"].splitlines() if line and not line.startswith("#")]
-    assert not [line for line in instructions if line.startswith(("ENV", "ADD")) or "--mount" in line or "<<" in line]
+    instructions = [
+        line for line in texts["image/Dockerfile"].splitlines() if line and not line.startswith("#")
+    ]
+    assert not [
+        line
+        for line in instructions
+        if line.startswith(("ENV", "ADD")) or "--mount" in line or "<<" in line
+    ]
     assert not [line for line in instructions if line.endswith("`")], "each RUN is one line"
 
 
@@ -252,8 +312,13 @@ def test_every_download_of_a_windows_build_is_pinned(case):
     assert install.count('set "FARM_URL=https://') == install.count('set "FARM_SHA256=') == 3
     for line in texts["job/requirements.txt"].splitlines():
         assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+ --hash=sha256:[0-9a-f]{64}", line)
-    names = {line.split("==")[0]: line.split("==")[1].split()[0] for line in texts["job/requirements.txt"].splitlines()}
+    names = {
+        line.split("==")[0]: line.split("==")[1].split()[0]
+        for line in texts["job/requirements.txt"].splitlines()
+    }
     assert int(names["setuptools"].split(".")[0]) < 74
     assert int(names.get("cmake", "3").split(".")[0]) < 4
     assert {"mkl-static", "mkl-include"} <= set(names) or plan.options["blas"] != "mkl"
-    assert not {"mkl", "mkl-devel"} & set(names), "they hold the import libraries that FindMKL would prefer"
+    assert not {"mkl", "mkl-devel"} & set(names), (
+        "they hold the import libraries that FindMKL would prefer"
+    )

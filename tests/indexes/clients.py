@@ -1,4 +1,6 @@
-"""Tests with real clients: install, resolve, lock, and refuse what was tampered with. Modules say which clients."""
+"""Tests with real clients: install, resolve, lock, and refuse what was tampered with. Modules say
+which clients.
+"""
 
 import functools
 import hashlib
@@ -26,14 +28,17 @@ WHEEL = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 REBUILD = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
 OTHER_GPU = "canary-1.0+cu118.sm37.avx-py3-none-any.whl"
 PIPS = {
-    "pip-20.3": "pip==20.3.4",  # the first that knows manylinux_x_y tags (PEP 600); wheels for Python 3.7 have them
+    # the first that knows manylinux_x_y tags (PEP 600); wheels for Python 3.7 have them
+    "pip-20.3": "pip==20.3.4",
     "pip-22": "pip==22.3.1",
     "pip-newest": "pip>=25",
 }
 
 
 class Place(NamedTuple):
-    """Where an index is served: its root, the store behind it, and the requests for it where they are known."""
+    """Where an index is served: its root, the store behind it, and the requests for it where they
+    are known.
+    """
 
     url: str
     store: object
@@ -41,7 +46,9 @@ class Place(NamedTuple):
 
 
 def clean(home, **more):
-    """An environment that knows nothing of this machine's configuration and goes nowhere but where it is told."""
+    """An environment that knows nothing of this machine's configuration and goes nowhere but where
+    it is told.
+    """
     known = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "*", "HOME": str(home)}
     return {"PATH": os.environ["PATH"], "PYTHONWARNINGS": "ignore", **known, **more}
 
@@ -62,12 +69,23 @@ def run(command, home, **more):
 def pips(tmp_path_factory):
     """Each pip as a folder that Python can run; fetched with the caller's own configuration.
 
-    Unpacked, since Python keeps no bytecode of what it imports from a zip file: that is half the time of a run.
+    Unpacked, since Python keeps no bytecode of what it imports from a zip file: that is half the
+    time of a run.
     """
     folder = tmp_path_factory.mktemp("pips")
     found = {}
     for name, requirement in PIPS.items():
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder / name), requirement]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "-d",
+            str(folder / name),
+            requirement,
+        ]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
         if done.returncode:
             pytest.skip(f"{requirement} cannot be fetched here: {done.stderr[-200:]}")
@@ -88,7 +106,11 @@ def install(request, tmp_path):
         start = [uv, "pip", "install", "--no-cache", "--python", sys.executable]
     else:
         # `pip` is that of this Python
-        pip = ["-m", "pip"] if request.param == "pip" else [request.getfixturevalue("pips")[request.param] / "pip"]
+        pip = (
+            ["-m", "pip"]
+            if request.param == "pip"
+            else [request.getfixturevalue("pips")[request.param] / "pip"]
+        )
         start = [sys.executable, *pip, "install", "--no-cache-dir", "--disable-pip-version-check"]
         # Else the older ones compare what is installed beside them: four of their five seconds.
         start.append("--no-warn-conflicts")
@@ -132,11 +154,15 @@ def _folder(kind, root, request):
 
 
 def _bucket(url, *, known):
-    """A bucket that everybody may read as `docs/servers/public-read.json` has it. `known`: it need not be probed."""
+    """A bucket that everybody may read as `docs/servers/public-read.json` has it. `known`: it need
+    not be probed.
+    """
     store = open_store(f"{url}&pages=slash")
     if known:
         check_store(store)
-    store.client.put_bucket_policy(Bucket=store.bucket, Policy=public_policy(store.bucket, store.prefix))
+    store.client.put_bucket_policy(
+        Bucket=store.bucket, Policy=public_policy(store.bucket, store.prefix)
+    )
     return Place(store.url("").rstrip("/"), store, [])
 
 
@@ -144,7 +170,9 @@ def public_policy(bucket, prefix=""):
     """The policy for everybody in the docs."""
     text = (Path(__file__).parents[2] / "docs/servers/public-read.json").read_text()
     read, absent = json.loads(text.replace(":::wheels", f":::{bucket}"))["Statement"]
-    read["Resource"] = [each.replace(f":::{bucket}/", f":::{bucket}/{prefix}") for each in read["Resource"]]
+    read["Resource"] = [
+        each.replace(f":::{bucket}/", f":::{bucket}/{prefix}") for each in read["Resource"]
+    ]
     return json.dumps({"Version": "2012-10-17", "Statement": [read, absent]})
 
 
@@ -162,16 +190,25 @@ def fill(make_wheel, put):
 
 @pytest.fixture(scope="session")
 def filled(request, tmp_path_factory):
-    """A place with three wheels. It is shared by the tests that only read, so nothing else is published there."""
+    """A place with three wheels. It is shared by the tests that only read, so nothing else is
+    published there.
+    """
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "ceph":
             for name, value in {**KEYS, **ISOLATED}.items():
                 patch.setenv(name, value)
-            made = _bucket(make_bucket(request.getfixturevalue("running_ceph").http, "clients-filled"), known=False)
+            made = _bucket(
+                make_bucket(request.getfixturevalue("running_ceph").http, "clients-filled"),
+                known=False,
+            )
         else:
             made = _folder(request.param, folder / "index", request)
-        _fill(made, lambda *arguments, **changes: build_wheel(folder, *arguments, **changes), publish_wheel)
+        _fill(
+            made,
+            lambda *arguments, **changes: build_wheel(folder, *arguments, **changes),
+            publish_wheel,
+        )
     return made
 
 
@@ -203,7 +240,9 @@ def test_the_json_tree_serves_clients_that_read_json(served, fill, install, tmp_
     assert installed(tmp_path) == "x = 2\n"
 
 
-def test_a_requirement_spells_a_project_in_another_way_than_its_metadata(served, make_wheel, put, install, tmp_path):
+def test_a_requirement_spells_a_project_in_another_way_than_its_metadata(
+    served, make_wheel, put, install, tmp_path
+):
     put(served.store, make_wheel("typing_Extensions-4.0-py3-none-any.whl"))
     put(served.store, make_wheel(WHEEL, extra="Requires-Dist: typing-extensions\n"))
     done = install("--index-url", simple(served), "Canary")
@@ -240,7 +279,9 @@ def test_what_was_tampered_with_is_refused(served, fill, install, make_wheel, tm
         path.write_bytes(path.read_bytes() + b"Requires-Dist: evil\n")
     done = install("--index-url", simple(served), "canary")
     if what != REBUILD and install.client in {"pip-20.3", "pip-22"}:
-        assert not any(path.endswith(".metadata") for path, *_ in served.requests), "it takes them from the wheel"
+        assert not any(path.endswith(".metadata") for path, *_ in served.requests), (
+            "it takes them from the wheel"
+        )
         assert done.returncode == 0
         return
     assert done.returncode != 0
@@ -250,7 +291,8 @@ def test_what_was_tampered_with_is_refused(served, fill, install, make_wheel, tm
 
 def test_requirements_with_hashes(filled, install, tmp_path):
     digests = {
-        name: hashlib.sha256(filled.store.get(f"whl/files/{name}").data).hexdigest() for name in (WHEEL, REBUILD)
+        name: hashlib.sha256(filled.store.get(f"whl/files/{name}").data).hexdigest()
+        for name in (WHEEL, REBUILD)
     }
     lock = tmp_path / "requirements.txt"
     line = f"canary==1.0+cu118.sm35.avx --hash=sha256:{digests[WHEEL]}\n"
@@ -270,10 +312,16 @@ BIG = "x = 3\n" + "#" * 2_000_000
 
 @pytest.fixture
 def resolver(request):
-    """The start of a command that resolves and installs nothing; the end is an index and a file of requirements."""
+    """The start of a command that resolves and installs nothing; the end is an index and a file of
+    requirements.
+    """
     if request.param == "uv":
         return [Path(sys.executable).with_name("uv"), "pip", "compile", "--no-cache", "-q"]
-    pip = [sys.executable, request.getfixturevalue("pips")[request.param] / "pip", "--disable-pip-version-check"]
+    pip = [
+        sys.executable,
+        request.getfixturevalue("pips")[request.param] / "pip",
+        "--disable-pip-version-check",
+    ]
     return [*pip, "install", "--dry-run", "--report", "-", "--quiet", "-r"]
 
 
@@ -296,15 +344,26 @@ def test_uv_locks_and_syncs(served, fill, tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "pyproject.toml").write_text(
-        '[project]\nname = "user"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["canary"]\n'
+        '[project]\nname = "user"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = '
+        '["canary"]\n'
         f'[[tool.uv.index]]\nname = "farm"\nurl = "{simple(served)}"\ndefault = true\n'
     )
-    more = {"UV_CACHE_DIR": str(tmp_path / "cache"), "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+    more = {
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_PYTHON": sys.executable,
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
     environment = {**clean(tmp_path, **more)}
     environment.pop("UV_NO_CONFIG")
     for command in (["lock"], ["lock", "--check"], ["sync", "--frozen"]):
         done = subprocess.run(
-            [uv, *command], cwd=project, env=environment, check=False, capture_output=True, text=True, timeout=300
+            [uv, *command],
+            cwd=project,
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
     lock = (project / "uv.lock").read_text()

@@ -51,7 +51,13 @@ def name_credentials(patch):
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         patch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+    for name in (
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
         patch.delenv(name, raising=False)
 
 
@@ -79,7 +85,11 @@ def new_bucket(moto_url, s3_owner):
 @pytest.fixture(params=["directory", "s3"])
 def store_url(request, tmp_path):
     """Each kind of store, empty."""
-    return str(tmp_path / "index") if request.param == "directory" else request.getfixturevalue("s3_url")
+    return (
+        str(tmp_path / "index")
+        if request.param == "directory"
+        else request.getfixturevalue("s3_url")
+    )
 
 
 @pytest.fixture
@@ -92,8 +102,12 @@ def store(store_url):
 
 @pytest.fixture
 def make_wheel(tmp_path):
-    """A factory of small pure wheels; the metadata says what the file name says, unless told otherwise."""
-    return lambda filename, *arguments, **more: build_wheel(tmp_path / "made", filename, *arguments, **more)
+    """A factory of small pure wheels; the metadata says what the file name says, unless told
+    otherwise.
+    """
+    return lambda filename, *arguments, **more: build_wheel(
+        tmp_path / "made", filename, *arguments, **more
+    )
 
 
 @pytest.fixture

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 from securesystemslib.signer import CryptoSigner
 
 

@@ -1,4 +1,6 @@
-"""Projects of uv, Poetry, PDM and pip-tools, each in its newest release, by the tables of docs/wheel-index.md."""
+"""Projects of uv, Poetry, PDM and pip-tools, each in its newest release, by the tables of
+docs/wheel-index.md.
+"""
 
 import re
 import subprocess
@@ -8,13 +10,20 @@ from tests.servers.process import ROOT, environment
 
 REQUIREMENTS = {"uv": "uv", "poetry": "poetry", "pdm": "pdm[locked]", "pip-tools": "pip-tools"}
 """PDM's newest dependencies do not always fit it."""
-LOCKS = {"uv": "uv.lock", "poetry": "poetry.lock", "pdm": "pdm.lock", "pip-tools": "requirements.txt"}
+LOCKS = {
+    "uv": "uv.lock",
+    "poetry": "poetry.lock",
+    "pdm": "pdm.lock",
+    "pip-tools": "requirements.txt",
+}
 
 
 def table(client):
     """The table of pyproject.toml that the page shows for a client."""
     text = (ROOT / "docs/wheel-index.md").read_text()
-    [found] = re.findall(rf"^```toml\n# {client}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    [found] = re.findall(
+        rf"^```toml\n# {client}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL | re.IGNORECASE
+    )
     return found
 
 
@@ -24,13 +33,30 @@ class Project:
         self.programs = environment(client, REQUIREMENTS[client])
 
     def run(self, program, *arguments):
-        env = {"PATH": "/usr/bin:/bin", "HOME": str(self.folder.parent), "NO_PROXY": "*", "PDM_CHECK_UPDATE": "0"}
-        env |= {"POETRY_VIRTUALENVS_IN_PROJECT": "true", "PDM_CACHE_DIR": str(self.folder / "cache")}
-        env |= {"POETRY_CACHE_DIR": str(self.folder / "cache"), "UV_CACHE_DIR": str(self.folder / "cache")}
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self.folder.parent),
+            "NO_PROXY": "*",
+            "PDM_CHECK_UPDATE": "0",
+        }
+        env |= {
+            "POETRY_VIRTUALENVS_IN_PROJECT": "true",
+            "PDM_CACHE_DIR": str(self.folder / "cache"),
+        }
+        env |= {
+            "POETRY_CACHE_DIR": str(self.folder / "cache"),
+            "UV_CACHE_DIR": str(self.folder / "cache"),
+        }
         env |= {"UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
         command = [self.programs / program, *arguments]
         return subprocess.run(
-            command, env=env, cwd=self.folder, capture_output=True, text=True, check=False, timeout=300
+            command,
+            env=env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
 
     def lock(self, source, wanted="canary", change=lambda text: text):
@@ -44,14 +70,18 @@ class Project:
             f'dependencies = ["{wanted}"]\n{text}'
         )
         if self.client == "pip-tools":
-            return self.run("pip-compile", "--generate-hashes", "--index-url", source, "pyproject.toml")
+            return self.run(
+                "pip-compile", "--generate-hashes", "--index-url", source, "pyproject.toml"
+            )
         return self.run(self.client, "lock")
 
     def installed(self):
         """What was installed by the lock."""
         place = ".venv/lib/python3/site-packages"
         if self.client == "pip-tools":  # the lock names the index, and has hashes
-            done = self.run("python", "-m", "pip", "install", "-r", LOCKS[self.client], "--target", place)
+            done = self.run(
+                "python", "-m", "pip", "install", "-r", LOCKS[self.client], "--target", place
+            )
         else:
             done = self.run(self.client, "sync")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -18,17 +18,36 @@ class Wheel(NamedTuple):
 
 
 def build_wheel(
-    folder, filename, payload="x = 1\n", extra="", *, python=">=3.7", metadata=None, more=None, record=None, tags=None
+    folder,
+    filename,
+    payload="x = 1\n",
+    extra="",
+    *,
+    python=">=3.7",
+    metadata=None,
+    more=None,
+    record=None,
+    tags=None,
 ):
-    """A small pure wheel that an index takes, in a folder; or one that it does not, by what is given of it."""
+    """A small pure wheel that an index takes, in a folder; or one that it does not, by what is
+    given of it.
+    """
     name, version = filename.split("-")[:2]
     info = f"{name}-{version}.dist-info"
     requires = f"Requires-Python: {python}\n" if python else ""
     if metadata is None:
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}{extra}"
     named = "".join(f"Tag: {tag}\n" for tag in sorted(map(str, parse_wheel_filename(filename)[3])))
-    tags = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n{named if tags is None else tags}"
-    members = {f"{name}/__init__.py": payload, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags, **(more or {})}
+    tags = (
+        "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: "
+        f"true\n{named if tags is None else tags}"
+    )
+    members = {
+        f"{name}/__init__.py": payload,
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": tags,
+        **(more or {}),
+    }
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / filename, "w") as archive:
         for member, text in members.items():

@@ -28,7 +28,9 @@ def make_bucket(endpoint: str, bucket: str) -> str:
 
 @contextlib.contextmanager
 def served(server: str, folder: Path) -> Iterator[str]:
-    """Starts one of `SERVERS`; gives the URL of a store in an empty bucket. Sets the credentials of this process."""
+    """Starts one of `SERVERS`; gives the URL of a store in an empty bucket. Sets the credentials of
+    this process.
+    """
     os.environ.update(KEYS | ISOLATED)
     with contextlib.ExitStack() as stack:
         if server == "rgw":

@@ -1,6 +1,8 @@
-"""moto, answering one request at a time: `python -m tests.servers.moto PORT [HOST]`, or `in_thread()`.
+"""moto, answering one request at a time: `python -m tests.servers.moto PORT [HOST]`, or
+`in_thread()`.
 
-Its own threads check a condition and store the object in two steps: the probe saw 1 of 48 swaps lost with 48 writers.
+Its own threads check a condition and store the object in two steps: the probe saw 1 of 48 swaps
+lost with 48 writers.
 """
 
 import contextlib
@@ -25,7 +27,9 @@ class OneAtATime:
         self._lock = threading.Lock()
 
     def __call__(self, environ, start_response):
-        if length := environ.get("CONTENT_LENGTH"):  # before the lock: a client that is cut off must not keep it
+        if length := environ.get(
+            "CONTENT_LENGTH"
+        ):  # before the lock: a client that is cut off must not keep it
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(length)))
         with self._lock:
             answer = self._application(environ, start_response)
@@ -37,8 +41,12 @@ class OneAtATime:
 
 
 def _server(port: int, host: str = "127.0.0.1") -> BaseWSGIServer:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each of thousands of requests
-    return make_server(host, port, OneAtATime(DomainDispatcherApplication(create_backend_app)), threaded=True)
+    logging.getLogger("werkzeug").setLevel(
+        logging.ERROR
+    )  # a line for each of thousands of requests
+    return make_server(
+        host, port, OneAtATime(DomainDispatcherApplication(create_backend_app)), threaded=True
+    )
 
 
 @contextlib.contextmanager

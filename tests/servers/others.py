@@ -1,4 +1,6 @@
-"""S3 servers from package registries, each a process on the loopback: one strict, two that ignore conditions."""
+"""S3 servers from package registries, each a process on the loopback: one strict, two that ignore
+conditions.
+"""
 
 import contextlib
 import os
@@ -18,8 +20,15 @@ S3RVER = "s3rver@3.7.1"
 def ministack(folder: Path) -> Iterator[str]:
     """An emulator that checks checksums and ownership."""
     port = free_port()
-    env = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "HOME": str(folder), "SERVICES": "s3"}
-    with serving([environment("ministack", MINISTACK) / "ministack"], port, folder / "ministack.log", env=env) as url:
+    env = {
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(port),
+        "HOME": str(folder),
+        "SERVICES": "s3",
+    }
+    with serving(
+        [environment("ministack", MINISTACK) / "ministack"], port, folder / "ministack.log", env=env
+    ) as url:
         yield url
 
 
@@ -28,7 +37,14 @@ def rclone(folder: Path, access_key: str, secret_key: str) -> Iterator[str]:
     """`rclone serve s3` on a folder; a bucket is a folder in it."""
     port, data = free_port(), folder / "rclone"
     data.mkdir()
-    command = [environment("rclone", RCLONE) / "rclone", "serve", "s3", data, "--config", os.devnull]
+    command = [
+        environment("rclone", RCLONE) / "rclone",
+        "serve",
+        "s3",
+        data,
+        "--config",
+        os.devnull,
+    ]
     options = ["--addr", f"127.0.0.1:{port}", "--auth-key", f"{access_key},{secret_key}"]
     with serving([*command, *options], port, folder / "rclone.log") as url:
         yield url

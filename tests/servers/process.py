@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "artifacts" / "servers"
-"""Where packages that only these servers need are installed; ignored by git, used again by the next run."""
+"""Where packages that only these servers need are installed; ignored by git, used again by the next
+run.
+"""
 
 
 class MissingError(Exception):
@@ -21,9 +23,13 @@ class MissingError(Exception):
 
 
 def free_port() -> int:
-    """One that nobody gets by asking for any: such a one may be given out again before our server has taken it."""
+    """One that nobody gets by asking for any: such a one may be given out again before our server
+    has taken it.
+    """
     while True:
-        port = 20_000 + secrets.randbelow(12_000)  # Linux gives out those from 32,768 on, others higher ones
+        port = 20_000 + secrets.randbelow(
+            12_000
+        )  # Linux gives out those from 32,768 on, others higher ones
         with contextlib.suppress(OSError), socket.socket() as found:
             found.bind(("127.0.0.1", port))
             return port
@@ -41,7 +47,9 @@ def wait_until(what, done, *, processes=(), seconds: float = 90.0) -> None:
     while not done():
         for process in processes:
             if process.poll() is not None:
-                raise MissingError(f"{what}: a process ended with {process.returncode}: {process.args}")
+                raise MissingError(
+                    f"{what}: a process ended with {process.returncode}: {process.args}"
+                )
         if time.monotonic() > end:
             raise MissingError(f"{what} did not come up within {seconds:.0f} s")
         time.sleep(0.1)
@@ -54,7 +62,11 @@ def running(
     """A process for as long as the block lasts."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
     try:
         yield process
@@ -68,7 +80,9 @@ def running(
 
 
 @contextlib.contextmanager
-def serving(command: Sequence[str | os.PathLike[str]], port: int, log: Path, **options) -> Iterator[str]:
+def serving(
+    command: Sequence[str | os.PathLike[str]], port: int, log: Path, **options
+) -> Iterator[str]:
     """A server that is one process; gives its URL."""
     with running(command, log, **options) as process:
         wait_until(f"{command[0]} (log: {log})", lambda: answers(port), processes=[process])
@@ -89,13 +103,17 @@ def apt_get(*arguments: str) -> str | None:
 
 
 def environment(name: str, *requirements: str) -> Path:
-    """The `bin` of a virtual environment of its own: these packages would change the versions of ours."""
+    """The `bin` of a virtual environment of its own: these packages would change the versions of
+    ours.
+    """
     folder = TOOLS / name
     done = folder / ".installed"
     wanted = "\n".join(requirements)
     if not done.exists() or done.read_text() != wanted:
         uv, python = Path(sys.executable).with_name("uv"), folder / "bin" / "python"
-        subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True)
+        subprocess.run(
+            [uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True
+        )
         command = [uv, "pip", "install", "-q", "--python", python, *requirements]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:

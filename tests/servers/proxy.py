@@ -1,4 +1,6 @@
-"""A proxy between a client and an S3 server that counts requests and, by a seeded plan, does harm to them."""
+"""A proxy between a client and an S3 server that counts requests and, by a seeded plan, does harm
+to them.
+"""
 
 import contextlib
 import http.client
@@ -28,7 +30,9 @@ HARMS = (
     *(f"answer {status}" for status in STATUSES),
     *(f"carry out and answer {status}" for status in (500, 503)),
 )
-"""412 is a lie here: the server was not asked, or it did what was asked and the client is told that it did not."""
+"""412 is a lie here: the server was not asked, or it did what was asked and the client is told that
+it did not.
+"""
 
 DELAY_S = 0.05
 
@@ -53,8 +57,10 @@ class Proxy(ThreadingHTTPServer):
     Attributes:
         plan: What harm to do; may be changed at any time.
         requests: Method and path of all that came.
-        stored: Path and body of each page of JSON that the server took, in the order in which it took them.
-        after: Called with the number of a request when the server has carried it out and the client knows nothing yet.
+        stored: Path and body of each page of JSON that the server took, in the order in which it
+            took them.
+        after: Called with the number of a request when the server has carried it out and the client
+            knows nothing yet.
     """
 
     daemon_threads = True
@@ -125,7 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request
 
     def _headers(self) -> dict[str, str]:
-        return {name: value for name, value in self.headers.items() if name.lower() not in {"connection", "expect"}}
+        return {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in {"connection", "expect"}
+        }
 
     def _pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         if self.command != "PUT" or not self.path.endswith("/index.json"):
@@ -139,7 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _sent(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(*self.server.target, timeout=60)
         with contextlib.closing(connection):
-            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(
+                self.command, self.path, skip_host=True, skip_accept_encoding=True
+            )
             for name, value in self._headers().items():
                 connection.putheader(name, value)
             connection.endheaders(body)
@@ -148,16 +160,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on_cut(self, body: bytes) -> None:
         """The server sees the head of the request and half of its body."""
-        head = [f"{self.command} {self.path} HTTP/1.1", *(f"{n}: {v}" for n, v in self._headers().items()), "", ""]
+        head = [
+            f"{self.command} {self.path} HTTP/1.1",
+            *(f"{n}: {v}" for n, v in self._headers().items()),
+            "",
+            "",
+        ]
         with socket.create_connection(self.server.target, timeout=10) as connection:
             connection.sendall("\r\n".join(head).encode("latin-1") + body[: len(body) // 2])
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
+    def _answer(
+        self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False
+    ) -> None:
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
                 self.send_header(name, value)
-        length = next((value for name, value in headers if name.lower() == "content-length"), str(len(body)))
+        length = next(
+            (value for name, value in headers if name.lower() == "content-length"), str(len(body))
+        )
         if status not in {204, 304}:
             self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
         self.send_header("Connection", "close")
@@ -168,8 +189,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
 
     def _refuse(self, status: int) -> None:
-        text = f"<Error><Code>{STATUSES[status]}</Code><Message>the proxy</Message></Error>".encode()
-        self._answer(status, [("Content-Type", "application/xml")], b"" if self.command == "HEAD" else text)
+        text = (
+            f"<Error><Code>{STATUSES[status]}</Code><Message>the proxy</Message></Error>".encode()
+        )
+        self._answer(
+            status, [("Content-Type", "application/xml")], b"" if self.command == "HEAD" else text
+        )
 
     def _hang_up(self) -> None:
         self.close_connection = True
@@ -181,7 +206,9 @@ class _Handler(BaseHTTPRequestHandler):
 def proxy(target: str) -> Iterator[Proxy]:
     """A proxy before `target`, an http URL."""
     server = Proxy(target)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield server

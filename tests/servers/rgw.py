@@ -1,7 +1,8 @@
-"""A real S3 server: Ceph's RADOS gateway from Debian's packages, with one monitor and one store in memory.
+"""A real S3 server: Ceph's RADOS gateway from Debian's packages, with one monitor and one store in
+memory.
 
-Nothing is installed: the packages are downloaded and unpacked, and all processes run as whoever calls. Ceph has no
-authentication among its own parts here; everything listens on the loopback.
+Nothing is installed: the packages are downloaded and unpacked, and all processes run as whoever
+calls. Ceph has no authentication among its own parts here; everything listens on the loopback.
 """
 
 import contextlib
@@ -13,12 +14,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers.process import TOOLS, MissingError, answers, apt_get, free_port, running, wait_until
+from tests.servers.process import (
+    TOOLS,
+    MissingError,
+    answers,
+    apt_get,
+    free_port,
+    running,
+    wait_until,
+)
 from tests.servers.tls import Authority
 
 PACKAGES = ["ceph-mon", "ceph-osd", "radosgw"]
 TRIES = 5
-"""A store that meets a monitor which is not ready ends itself ("wrong fsid"); it is started again."""
+"""A store that meets a monitor which is not ready ends itself ("wrong fsid"); it is started again.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,13 +46,21 @@ class Gateway:
 
 
 def unpacked(folder: Path = TOOLS / "ceph") -> Path:
-    """The unpacked packages, downloaded with apt-get at the first call (70 MB, 280 MB unpacked); else MissingError."""
+    """The unpacked packages, downloaded with apt-get at the first call (70 MB, 280 MB unpacked);
+    else MissingError.
+    """
     root = folder / "root"
     if (folder / ".complete").exists():
         return root
     archive = folder / "archive"
     (archive / "partial").mkdir(parents=True, exist_ok=True)
-    options = ["--download-only", "-o", f"Dir::Cache::archives={archive}", "-o", "Debug::NoLocking=1"]
+    options = [
+        "--download-only",
+        "-o",
+        f"Dir::Cache::archives={archive}",
+        "-o",
+        "Debug::NoLocking=1",
+    ]
     if wrong := apt_get(*options, *PACKAGES):
         raise MissingError(f"Ceph: {wrong}")
     for package in sorted(archive.glob("*.deb")):
@@ -56,7 +74,8 @@ def unpacked(folder: Path = TOOLS / "ceph") -> Path:
 def gateway(folder: Path, *, gigabytes: int = 4) -> Iterator[Gateway]:
     """Starts it in an empty folder; about 25 s on two cores. All is lost at the end.
 
-    The path of `folder` must be short (sockets hold 107 characters); `gigabytes` is what the store may hold in memory.
+    The path of `folder` must be short (sockets hold 107 characters); `gigabytes` is what the store
+    may hold in memory.
     """
     root = unpacked()
     libraries = root / "usr/lib/x86_64-linux-gnu"
@@ -111,12 +130,23 @@ rgw_frontends = beast endpoint=127.0.0.1:{http} ssl_endpoint=127.0.0.1:{https} s
         "PATH": f"{root}/usr/bin:{os.environ['PATH']}",
     }
     programs = root / "usr/bin"
-    made = Gateway(f"http://127.0.0.1:{http}", f"https://127.0.0.1:{https}", authority.certificate, environ, programs)
+    made = Gateway(
+        f"http://127.0.0.1:{http}",
+        f"https://127.0.0.1:{https}",
+        authority.certificate,
+        environ,
+        programs,
+    )
 
     def call(name: str, *arguments: object) -> str:
         command = [str(programs / name), *map(str, arguments)]
         done = subprocess.run(
-            command, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=120
+            command,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         if done.returncode:
             raise MissingError(f"Ceph: {name} ended with {done.returncode}: {done.stderr[-500:]}")
@@ -129,7 +159,16 @@ rgw_frontends = beast endpoint=127.0.0.1:{http} ssl_endpoint=127.0.0.1:{https} s
                 running([programs / name, *arguments], folder / "log" / f"{name}.out", env=environ)
             )
 
-        call("monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v1:127.0.0.1:{monitor}]", folder / "monmap")
+        call(
+            "monmaptool",
+            "--create",
+            "--fsid",
+            fsid,
+            "--addv",
+            "a",
+            f"[v1:127.0.0.1:{monitor}]",
+            folder / "monmap",
+        )
         call("ceph-mon", "-i", "a", "--mkfs", "--monmap", folder / "monmap")
         mon = start("ceph-mon", "-i", "a", "-f")
         wait_until("Ceph's monitor", lambda: answers(monitor), processes=[mon])
@@ -138,13 +177,22 @@ rgw_frontends = beast endpoint=127.0.0.1:{http} ssl_endpoint=127.0.0.1:{https} s
         for last in [False] * (TRIES - 1) + [True]:
             osd = start("ceph-osd", "-i", "0", "-f")
             try:
-                wait_until("Ceph's store", lambda: "state: booting -> active" in booted.read_text(), processes=[osd])
+                wait_until(
+                    "Ceph's store",
+                    lambda: "state: booting -> active" in booted.read_text(),
+                    processes=[osd],
+                )
                 break
             except MissingError:
                 if last:
                     raise
         rgw = start("radosgw", "-n", "client.rgw", "-f")
-        wait_until("Ceph's gateway", lambda: answers(http) and answers(https), processes=[mon, osd, rgw], seconds=180)
+        wait_until(
+            "Ceph's gateway",
+            lambda: answers(http) and answers(https),
+            processes=[mon, osd, rgw],
+            seconds=180,
+        )
         user = ["--uid=farm-tests", "--display-name=tests", f"--access-key={made.access_key}"]
         call("radosgw-admin", "user", "create", *user, f"--secret-key={made.secret_key}")
         yield made

@@ -1,4 +1,6 @@
-"""A plain web server of a folder: what `python -m http.server` does, with the media types that installers ask for."""
+"""A plain web server of a folder: what `python -m http.server` does, with the media types that
+installers ask for.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -36,7 +38,11 @@ class Handler(SimpleHTTPRequestHandler):
     def guess_type(self, path):
         if str(path).endswith("index.json"):
             return JSON
-        return "text/html; charset=utf-8" if str(path).endswith(".html") else "application/octet-stream"
+        return (
+            "text/html; charset=utf-8"
+            if str(path).endswith(".html")
+            else "application/octet-stream"
+        )
 
     def list_directory(self, path):  # noqa: ARG002
         self.send_error(404)

@@ -23,12 +23,18 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def answered_by(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Requests on loopback are answered by `handler`, as long as the context lasts; gives the server's URL."""
+def answered_by(
+    handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """Requests on loopback are answered by `handler`, as long as the context lasts; gives the
+    server's URL.
+    """
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # seconds until it sees that it is to stop
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.02,)
+        )  # seconds until it sees that it is to stop
         thread.start()
         try:
             yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"

@@ -27,7 +27,9 @@ class Authority:
             data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
         )  # fmt: skip
         ca = ca.add_extension(usage, critical=True)
-        ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+        ca = ca.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+        )
         self._certificate = ca.sign(self._key, hashes.SHA256())
         self.certificate = folder / "ca.pem"
         self.certificate.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
@@ -41,17 +43,24 @@ class Authority:
             self._builder(name, key)
             .add_extension(names, critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
             .sign(self._key, hashes.SHA256())
         )
         path = self._folder / "server.pem"
         path.touch(mode=0o600)
         plain = serialization.NoEncryption()
-        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain
+        )
         path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
         return path
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()

@@ -1,4 +1,6 @@
-"""Web servers from Debian's packages, unpacked and not installed, with the configurations of docs/servers."""
+"""Web servers from Debian's packages, unpacked and not installed, with the configurations of
+docs/servers.
+"""
 
 import contextlib
 import re
@@ -16,7 +18,9 @@ def unpacked(package: str, program: str) -> Path:
     """The program of a Debian package; MissingError where it cannot be had."""
     found = TOOLS / package / program
     if not found.exists():
-        with tempfile.TemporaryDirectory(dir=_made(TOOLS)) as folder:  # other test processes may be at it too
+        with tempfile.TemporaryDirectory(
+            dir=_made(TOOLS)
+        ) as folder:  # other test processes may be at it too
             archive = _made(Path(folder) / "archive" / "partial").parent
             options = ["--download-only", "--reinstall", "-o", f"Dir::Cache::archives={archive}"]
             if wrong := apt_get(*options, "-o", "Debug::NoLocking=1", package):
@@ -46,13 +50,21 @@ def nginx(folder: Path, configuration: str, **replaced: str) -> Iterator[str]:
         (folder / name).mkdir(parents=True, exist_ok=True)
     paths = "".join(
         f"{module}_temp_path {folder}/{name};\n"
-        for module, name in {"client_body": "body", "proxy": "proxy", "fastcgi": "fastcgi", "uwsgi": "uwsgi"}.items()
+        for module, name in {
+            "client_body": "body",
+            "proxy": "proxy",
+            "fastcgi": "fastcgi",
+            "uwsgi": "uwsgi",
+        }.items()
     )
     (folder / "nginx.conf").write_text(
-        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\n"
+        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log "
+        f"{folder}/error.log;\nevents {{}}\n"
         f"http {{\naccess_log off;\nscgi_temp_path {folder}/scgi;\n{paths}{text}\n}}\n"
     )
-    with serving([program, "-c", folder / "nginx.conf", "-e", folder / "error.log"], port, folder / "out") as url:
+    with serving(
+        [program, "-c", folder / "nginx.conf", "-e", folder / "error.log"], port, folder / "out"
+    ) as url:
         yield url
 
 
@@ -85,11 +97,14 @@ APACHE_MODULES = "alias authz_core deflate dir filter headers mime mpm_event rew
 
 @contextlib.contextmanager
 def apache(folder: Path, root: Path) -> Iterator[str]:
-    """Apache httpd with docs/servers/apache.conf before a folder that nobody (the user) may read; gives its URL."""
+    """Apache httpd with docs/servers/apache.conf before a folder that nobody (the user) may read;
+    gives its URL.
+    """
     tree = unpacked("apache2-bin", "usr/sbin/apache2").parents[2]
     port, text = free_port(), (CONFIGURATIONS / "apache.conf").read_text()
     modules = "".join(
-        f"LoadModule {name}_module {tree}/usr/lib/apache2/modules/mod_{name}.so\n" for name in APACHE_MODULES.split()
+        f"LoadModule {name}_module {tree}/usr/lib/apache2/modules/mod_{name}.so\n"
+        for name in APACHE_MODULES.split()
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mime.types").write_text("text/html html\napplication/json json\n")

@@ -1,8 +1,9 @@
 """NVIDIA's redist archives: what the `nvidia` toolkit provider installs, pinned by sha256.
 
-One YAML file per product version is beside this module (`cuda-11.8.0.yaml`, `cudnn-8.7.0.yaml`). They are
-written by `tools/import_redist.py` from the `redistrib_<version>.json` manifests that NVIDIA publishes beside
-the archives; each file names its source. An archive holds a part of the toolkit and never a driver.
+One YAML file per product version is beside this module (`cuda-11.8.0.yaml`, `cudnn-8.7.0.yaml`).
+They are written by `tools/import_redist.py` from the `redistrib_<version>.json` manifests that
+NVIDIA publishes beside the archives; each file names its source. An archive holds a part of the
+toolkit and never a driver.
 """
 
 import functools
@@ -21,7 +22,11 @@ Platform = Literal["linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_6
 MANIFEST_SCHEMA = 1
 """The number that `dockerfiles/scripts/install_toolkit.py` accepts."""
 # On Linux the installer must know the folder below targets/ of NVIDIA's runfile.
-_TARGETS = {"linux-x86_64": "x86_64-linux", "linux-sbsa": "sbsa-linux", "linux-aarch64": "aarch64-linux"}
+_TARGETS = {
+    "linux-x86_64": "x86_64-linux",
+    "linux-sbsa": "sbsa-linux",
+    "linux-aarch64": "aarch64-linux",
+}
 # The two Windows archives that do not go to the root of the toolkit.
 _PLACES = {"nsight_nvtx": "nvtx", "visual_studio_integration": "visual-studio"}
 
@@ -56,10 +61,14 @@ class RedistComponent(Model):
 
     version: Release
     license: str
-    platforms: dict[Platform, RedistFile | dict[Annotated[str, Field(pattern=r"^cuda[1-9][0-9]$")], RedistFile]]
+    platforms: dict[
+        Platform, RedistFile | dict[Annotated[str, Field(pattern=r"^cuda[1-9][0-9]$")], RedistFile]
+    ]
 
     def file(self, platform: str, cuda_major: int | None) -> RedistFile | None:
-        """The archive for a platform and, where there is one for each, a CUDA major; None: there is none."""
+        """The archive for a platform and, where there is one for each, a CUDA major; None: there is
+        none.
+        """
         entry = self.platforms.get(platform)  # type: ignore[call-overload]
         return entry.get(f"cuda{cuda_major}") if isinstance(entry, dict) else entry
 
@@ -81,7 +90,10 @@ def _index() -> Mapping[str, tuple[str, ...]]:
         product, _, version = path.stem.partition("-")
         found.setdefault(product, []).append(version)
     # By numbers, not by letters: 12.10 comes after 12.9.
-    return {p: tuple(sorted(vs, key=lambda v: [int(n) for n in v.split(".")])) for p, vs in found.items()}
+    return {
+        p: tuple(sorted(vs, key=lambda v: [int(n) for n in v.split(".")]))
+        for p, vs in found.items()
+    }
 
 
 def versions(product: str) -> tuple[str, ...]:
@@ -98,20 +110,30 @@ def load(product: str, version: str) -> Redist:
 @functools.cache
 def components(product: str, version: str, platform: str) -> tuple[str, ...]:
     """The names of the components that have an archive for `platform`, sorted."""
-    return tuple(sorted(n for n, c in load(product, version).components.items() if platform in c.platforms))
+    return tuple(
+        sorted(n for n, c in load(product, version).components.items() if platform in c.platforms)
+    )
 
 
-def has_archive(product: str, version: str, platform: str, component: str, cuda_major: int | None = None) -> bool:
+def has_archive(
+    product: str, version: str, platform: str, component: str, cuda_major: int | None = None
+) -> bool:
     """True if `archives` would find this component's archive."""
-    found = load(product, version).components.get(component) if version in versions(product) else None
+    if version in versions(product):
+        found = load(product, version).components.get(component)
+    else:
+        found = None
     return found is not None and found.file(platform, cuda_major) is not None
 
 
 def archives(
     product: str, version: str, platform: str, names: Sequence[str], cuda_major: int | None = None
 ) -> list[Archive]:
-    """The archives of NVIDIA's component `names`, each once; `cuda_major` for cuDNN. UsageError: one has none."""
-    redist, chosen = load(product, version), []
+    """The archives of NVIDIA's component `names`, each once; `cuda_major` for cuDNN. UsageError:
+    one has none.
+    """
+    redist = load(product, version)
+    chosen = []
     for name in dict.fromkeys(names):
         component = redist.components.get(name)
         file = component.file(platform, cuda_major) if component else None
@@ -121,21 +143,32 @@ def archives(
             text = f"{product} {version}: {name} has no archive for {platform}{major}"
             raise UsageError(text, hint=f"there are: {have}")
         url = redist.base_url + file.path
-        chosen.append(Archive(component=name, version=component.version, url=url, sha256=file.sha256, size=file.size))
+        chosen.append(
+            Archive(
+                component=name,
+                version=component.version,
+                url=url,
+                sha256=file.sha256,
+                size=file.size,
+            )
+        )
     return chosen
 
 
 def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, Any]:
     """The JSON document that `dockerfiles/scripts/install_toolkit.py` reads.
 
-    `{schema, layout, target (Linux only), archives}`, an archive being `{component, version, url, sha256, size, kind,
-    place}`. `kind` is `tar.xz` or `zip`; `place` says where in the prefix the files go: `toolkit` (its root), `nvtx`
-    (below NvToolsExt) or `visual-studio` (below extras/visual_studio_integration). Raises UsageError: two archives of
-    one component would be unpacked into the same place.
+    `{schema, layout, target (Linux only), archives}`, an archive being `{component, version, url,
+    sha256, size, kind, place}`. `kind` is `tar.xz` or `zip`; `place` says where in the prefix the
+    files go: `toolkit` (its root), `nvtx` (below NvToolsExt) or `visual-studio` (below
+    extras/visual_studio_integration). Raises UsageError: two archives of one component would be
+    unpacked into the same place.
     """
     names = [archive.component for archive in archives]
     if len(names) > len(set(names)):
-        raise UsageError(f"a component is there with two different archives: {', '.join(sorted(names))}")
+        raise UsageError(
+            f"a component is there with two different archives: {', '.join(sorted(names))}"
+        )
     rows = [
         archive.model_dump()
         | {
@@ -145,4 +178,9 @@ def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, An
         for archive in archives
     ]
     target = {"target": _TARGETS[platform]} if platform in _TARGETS else {}
-    return {"schema": MANIFEST_SCHEMA, "layout": platform.partition("-")[0], **target, "archives": rows}
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "layout": platform.partition("-")[0],
+        **target,
+        "archives": rows,
+    }

@@ -1,8 +1,9 @@
-"""Can it be built? Each rule gives the reason why not, the fact it rests on, and the nearest that would work.
+"""Can it be built? Each rule gives the reason why not, the fact it rests on, and the nearest that
+would work.
 
-A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or no one knows). A fact
-that the catalogue marks as unconfirmed gives a warning. No error is a yes.
+A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or no one
+knows). A fact that the catalogue marks as unconfirmed gives a warning. No error is a yes.
 
-The way through: `stack` is what is judged; `rules` judge it, `reasons.yaml` has their words; `nearest` looks for what
-would work instead; `official` answers for PyTorch's own wheels.
+The way through: `stack` is what is judged; `rules` judge it, `reasons.yaml` has their words;
+`nearest` looks for what would work instead; `official` answers for PyTorch's own wheels.
 """

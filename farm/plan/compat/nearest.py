@@ -1,9 +1,11 @@
-"""The nearest stack that a rule no longer objects to: small changes to what was asked, judged by the same rules.
+"""The nearest stack that a rule no longer objects to: small changes to what was asked, judged by
+the same rules.
 
-Only what was asked or chosen is changed, never the card, the platform or what is None. A change counts only if no
-rule that was content before objects now. The distance is, in this order: the errors left; whether a default gives way
-or what was asked for, and of that the first before the last; doubts about the new value; the reason's own order of
-what to change; how many places of the catalogue the value moves.
+Only what was asked or chosen is changed, never the card, the platform or what is None. A change
+counts only if no rule that was content before objects now. The distance is, in this order: the
+errors left; whether a default gives way or what was asked for, and of that the first before the
+last; doubts about the new value; the reason's own order of what to change; how many places of the
+catalogue the value moves.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -31,15 +33,26 @@ def _by_distance(known: list[str], current: str) -> list[str]:
     else:
         digits = [part for part in current.split(".") if part.isascii() and part.isdecimal()]
         # Between its neighbours: half a place from each.
-        place = sum(number(value) < tuple(int(part[:6]) for part in digits) for value in known) - 0.5
-    return [value for _, value in sorted((abs(n - place), value) for n, value in enumerate(known) if value != current)]
+        place = (
+            sum(number(value) < tuple(int(part[:6]) for part in digits) for value in known) - 0.5
+        )
+    return [
+        value
+        for _, value in sorted(
+            (abs(n - place), value) for n, value in enumerate(known) if value != current
+        )
+    ]
 
 
 def _drivers(stack: Stack) -> list[str]:
     # Where some toolkit or card begins or ends: between two of these the rules say the same.
     floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
     cards = catalog.architectures().architectures.values()
-    last = {branch for card in cards for branch in (card.last_driver, card.first_driver, card.wanted_driver)}
+    last = {
+        branch
+        for card in cards
+        for branch in (card.last_driver, card.first_driver, card.wanted_driver)
+    }
     known = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
     near = number(str(stack.driver))[0]
     return sorted(known, key=lambda text: (abs(number(text)[0] - near), number(text)))
@@ -50,13 +63,18 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
     variant = stack.variant
     if field == "python":
         near = PYTHONS.index(variant.python)
-        # Who asks for a free-threaded Python is served by another one of them first, and the other way round.
+        # Who asks for a free-threaded Python is served by another one of them first, and the other
+        # way round.
         closest = sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near))
-        for python in sorted(closest, key=lambda name: name[-1:].isdigit() != variant.python[-1:].isdigit()):
+        for python in sorted(
+            closest, key=lambda name: name[-1:].isdigit() != variant.python[-1:].isdigit()
+        ):
             yield "variant", replace(variant, python=python)
     elif field == "cpu":
         # Levels of the same machine: another machine is another wheel, not a smaller demand.
-        alike = [name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine]
+        alike = [
+            name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine
+        ]
         near = alike.index(variant.cpu)
         for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
             yield "variant", replace(variant, cpu=cpu)
@@ -89,7 +107,8 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(stack: Stack, field: str) -> list[Any]:
-    current, products = getattr(stack, field), catalog.msvc().products.values()
+    current = getattr(stack, field)
+    products = catalog.msvc().products.values()
     by_number = partial(sorted, key=lambda value: abs(value - current))
     known: dict[str, Callable[[], list[Any]]] = {
         "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
@@ -97,7 +116,9 @@ def _values(stack: Stack, field: str) -> list[Any]:
         "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
         "numpy": lambda: catalog.pythons().numpy_choices,
         "driver": lambda: _drivers(stack),
-        "msvc": lambda: by_number(v for one in products for v in range(msc_ver(one.first), msc_ver(one.last) + 1)),
+        "msvc": lambda: by_number(
+            v for one in products for v in range(msc_ver(one.first), msc_ver(one.last) + 1)
+        ),
         "base": lambda: list(catalog.debian_releases()),
         "gcc": lambda: by_number(range(1, NEWEST_GCC + 1)),
     }
@@ -109,30 +130,46 @@ def _rules(found: list[Reason], *, warnings: bool) -> set[str]:
 
 
 def nearest(
-    stack: Stack, reason: Reason, before: list[Reason], only: Collection[str] | None = None, keep: tuple[str, ...] = ()
+    stack: Stack,
+    reason: Reason,
+    before: list[Reason],
+    only: Collection[str] | None = None,
+    keep: tuple[str, ...] = (),
 ) -> Stack | None:
-    """The nearest stack without the reason and without new errors; None: there is none within three changes.
+    """The nearest stack without the reason and without new errors; None: there is none within three
+    changes.
 
-    A warning is only worth one change, and no new warning. `before`: what the rules hold against `stack`. `only`: the
-    fields that may be changed. `keep`: the fields that were asked for, in that order: the last is kept longest.
+    A warning is only worth one change, and no new warning. `before`: what the rules hold against
+    `stack`. `only`: the fields that may be changed. `keep`: the fields that were asked for, in that
+    order: the last is kept longest.
     """
-    errors, warnings = _rules(before, warnings=False), _rules(before, warnings=True)
+    errors = _rules(before, warnings=False)
+    warnings = _rules(before, warnings=True)
     level = [(stack, reason.change)]
     tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
     for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
         best: tuple[tuple[int, ...], Stack] | None = None
         further: list[tuple[Stack, tuple[str, ...]]] = []
-        fields_ = ((start, f) for start, change in level for f in change if only is None or f in only)
-        options = ((f, replace(start, **{other[0]: other[1]})) for start, f in fields_ for other in _options(start, f))
+        fields_ = (
+            (start, f) for start, change in level for f in change if only is None or f in only
+        )
+        options = (
+            (f, replace(start, **{other[0]: other[1]}))
+            for start, f in fields_
+            for other in _options(start, f)
+        )
         for field, changed in options:
             if (field, changed) in tried:
                 continue
             tried.add((field, changed))
-            # The reason is still there: this change is of no use, alone or with others. Most changes end here.
+            # The reason is still there: this change is of no use, alone or with others. Most
+            # changes end here.
             after = check(changed)
             if changed == stack or any(found.rule == reason.rule for found in after):
                 continue
-            new = [found for found in after if found.severity != "warning" and found.rule not in errors]
+            new = [
+                found for found in after if found.severity != "warning" and found.rule not in errors
+            ]
             # It trades one reason for another: worth a second change, from there.
             if new:
                 further.append((changed, new[0].change))
@@ -141,10 +178,15 @@ def nearest(
             if reason.severity == "warning" and fresh:
                 continue
             errors_left = sum(found.severity != "warning" for found in after)
-            doubts = sum(found.severity == "warning" and found.change[:1] == (field,) for found in after)
-            same_field = sum(field in found.change for found in after if found.severity != "warning")
+            doubts = sum(
+                found.severity == "warning" and found.change[:1] == (field,) for found in after
+            )
+            same_field = sum(
+                field in found.change for found in after if found.severity != "warning"
+            )
             cost = (errors_left, keep.index(field) + 1 if field in keep else 0, doubts, same_field)
-            # Options come in the reason's order of fields and then closest first: the first of equals is the nearest.
+            # Options come in the reason's order of fields and then closest first: the first of
+            # equals is the nearest.
             if not any(cost):
                 return changed
             if best is None or cost < best[0]:
@@ -156,17 +198,23 @@ def nearest(
 
 
 def difference(stack: Stack, other: Stack) -> str:
-    """What leads from one stack to the other: options as `farm plan` takes them, then what it does not ask about.
+    """What leads from one stack to the other: options as `farm plan` takes them, then what it does
+    not ask about.
 
     `--cuda 12.8 --cudnn 9.7.1, numpy 1.26.4, without flash attention`
     """
-    words, others = [], []
+    words = []
+    others = []
     for field in fields(Stack):
-        before, after = getattr(stack, field.name), getattr(other, field.name)
+        before = getattr(stack, field.name)
+        after = getattr(other, field.name)
         if before == after or field.name == "base":  # a plan chooses the base image itself
             continue
         if field.name == "switches":
-            titles = (catalog.features()[catalog.switches()[name]].title for name in sorted(before - after))
+            titles = (
+                catalog.features()[catalog.switches()[name]].title
+                for name in sorted(before - after)
+            )
             others += [f"without {title}" for title in titles]
         elif field.name == "words":
             words += [f"--{name} {word}" for name, word in after if (name, word) not in before]
@@ -186,11 +234,15 @@ def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> lis
     explained = []
     for reason in found:
         other = nearest(stack, reason, found, keep=keep) if reason.change else None
-        explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
+        explained.append(
+            replace(reason, nearest=difference(stack, other) or None) if other else reason
+        )
     return explained
 
 
-def _better(stack: Stack, only: Collection[str] | None, keep: tuple[str, ...]) -> tuple[Stack, list[Reason]]:
+def _better(
+    stack: Stack, only: Collection[str] | None, keep: tuple[str, ...]
+) -> tuple[Stack, list[Reason]]:
     """The stack after doing away with one error after the other, and the errors that are left."""
     errors: list[Reason] = []
     for _ in range(MAX_ROUNDS):
@@ -211,5 +263,7 @@ def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
 
 
 def settle(stack: Stack, free: Collection[str]) -> Stack:
-    """The stack with other values of the `free` fields, which are defaults: these yield to explicit choices."""
+    """The stack with other values of the `free` fields, which are defaults: these yield to explicit
+    choices.
+    """
     return _better(stack, free, ())[0]

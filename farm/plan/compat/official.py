@@ -1,7 +1,9 @@
-"""PyTorch's own wheels and those of other makers for a set of cards: the rules are data, and `best` reads nothing else.
+"""PyTorch's own wheels and those of other makers for a set of cards: the rules are data, and `best`
+reads nothing else.
 
-`facts` is that data as JSON, with the grammar of names and pasted text. The page's `answers.js` is the same algorithm
-over the same document, sentence for sentence; `tests/unit/site/test_answers.py` asks both the same questions.
+`facts` is that data as JSON, with the grammar of names and pasted text. The page's `answers.js` is
+the same algorithm over the same document, sentence for sentence; `tests/unit/site/test_answers.py`
+asks both the same questions.
 """
 
 from dataclasses import asdict, dataclass
@@ -19,7 +21,9 @@ from farm.plan.compat.stack import reaches
 
 
 class Maker(Model):
-    """One kind of build by someone else (`makers.yaml`). `install` may hold `{arch}`, the SM of the card."""
+    """One kind of build by someone else (`makers.yaml`). `install` may hold `{arch}`, the SM of the
+    card.
+    """
 
     maker: str
     torch: str = Field(pattern=VERSION)
@@ -58,8 +62,8 @@ PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
 class Wheel:
     """One release of PyTorch with one CUDA on one platform.
 
-    `needed`: the lowest driver for its machine code, `full` for its PTX; `cudnn`: the lowest SM in its cuDNN; `glibc`:
-    the oldest that it runs with; None: not known, or none.
+    `needed`: the lowest driver for its machine code, `full` for its PTX; `cudnn`: the lowest SM in
+    its cuDNN; `glibc`: the oldest that it runs with; None: not known, or none.
     """
 
     torch: str
@@ -78,7 +82,9 @@ class Wheel:
     def pip(self) -> str:
         """The command that installs it."""
         line = f"pip install torch=={self.torch}"
-        return line if self.index == "pypi" else f"{line} --index-url {PYTORCH_INDEX}/cu{self.cuda.replace('.', '')}"
+        if self.index == "pypi":
+            return line
+        return f"{line} --index-url {PYTORCH_INDEX}/cu{self.cuda.replace('.', '')}"
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,9 @@ class Question:
 class Answer:
     """The best wheel for a question; None: no wheel has code for any of the cards.
 
-    `drivers` run it on the cards, but for the `lost` ones, which it has no code for; `update`: those with which it runs
-    where a driver is the `problem`; `without`: what it cannot do on the cards.
+    `drivers` run it on the cards, but for the `lost` ones, which it has no code for; `update`:
+    those with which it runs where a driver is the `problem`; `without`: what it cannot do on the
+    cards.
     """
 
     wheel: Wheel | None
@@ -131,15 +138,25 @@ class Answer:
 
 @cache
 def wheels() -> tuple[Wheel, ...]:
-    """Every wheel with CUDA: the newest release first, then the Python index's, then the newest CUDA."""
-    found = [_wheel(torch, row) for torch in catalog.torch_releases() for row in rows(torch) if row.cuda]
-    found.sort(key=lambda each: (number(each.torch), each.index == "pypi", number(each.cuda)), reverse=True)
+    """Every wheel with CUDA: the newest release first, then the Python index's, then the newest
+    CUDA.
+    """
+    found = [
+        _wheel(torch, row) for torch in catalog.torch_releases() for row in rows(torch) if row.cuda
+    ]
+    found.sort(
+        key=lambda each: (number(each.torch), each.index == "pypi", number(each.cuda)), reverse=True
+    )
     return tuple(found)
 
 
 def rows(torch: str) -> list[OfficialWheel]:
-    """The rows of the catalogue for a release; one may stand for all patch releases: `2.1` for 2.1.0 to 2.1.2."""
-    return [row for row in catalog.official().wheels if row.torch in (torch, torch.rpartition(".")[0])]
+    """The rows of the catalogue for a release; one may stand for all patch releases: `2.1` for
+    2.1.0 to 2.1.2.
+    """
+    return [
+        row for row in catalog.official().wheels if row.torch in (torch, torch.rpartition(".")[0])
+    ]
 
 
 def source(wheel: Wheel) -> str:
@@ -151,7 +168,8 @@ def source(wheel: Wheel) -> str:
 
 
 def _wheel(torch: str, row: OfficialWheel) -> Wheel:
-    cuda, system = row.cuda or "", row.platform.split("-")[0]
+    cuda = row.cuda or ""
+    system = row.platform.split("-")[0]
     release = catalog.torch_releases()[torch]
     # Several rows with one CUDA: the one with the fewest cards counts.
     versions = [each.cudnn for each in release.official if each.cuda == cuda and each.cudnn]
@@ -187,14 +205,20 @@ def facts() -> dict[str, Any]:
     return {
         "wheels": [asdict(each) for each in wheels()],
         "index": PYTORCH_INDEX,
-        "cards": {name[2:]: [card.first_driver, card.last_driver] for name, card in cards.architectures.items()},
+        "cards": {
+            name[2:]: [card.first_driver, card.last_driver]
+            for name, card in cards.architectures.items()
+        },
         "tegra": cards.tegra,
         "branches": catalog.NEXT_BRANCH,
         "floors": {
             system: {name: major.driver(system) for name, major in catalog.cuda_majors().items()}
             for system in sorted({place.split("-")[0] for place in PLATFORMS})
         },
-        "makers": [each.model_dump() | {"source": makers().sources[each.source]} for each in makers().makers],
+        "makers": [
+            each.model_dump() | {"source": makers().sources[each.source]}
+            for each in makers().makers
+        ],
         **page_facts(),
     }
 
@@ -202,8 +226,9 @@ def facts() -> dict[str, Any]:
 def best(question: Question) -> Answer:
     """The wheel that answers a question best.
 
-    One that runs on all cards before one that has a problem with the driver or the Python, and that before one that
-    some card has no code in; then the newest release, from the Python index, with the newest CUDA.
+    One that runs on all cards before one that has a problem with the driver or the Python, and that
+    before one that some card has no code in; then the newest release, from the Python index, with
+    the newest CUDA.
     """
     answers = [
         judge(wheel, question)
@@ -214,7 +239,11 @@ def best(question: Question) -> Answer:
     ]
     usable = (answer for answer in answers if len(answer.lost) < len(question.sms))
     # The order of the wheels decides between equals: the first one stays.
-    return min(usable, key=lambda answer: (len(answer.lost), answer.problem is not None), default=Answer(None))
+    return min(
+        usable,
+        key=lambda answer: (len(answer.lost), answer.problem is not None),
+        default=Answer(None),
+    )
 
 
 def judge(wheel: Wheel, question: Question) -> Answer:
@@ -223,25 +252,42 @@ def judge(wheel: Wheel, question: Question) -> Answer:
     served = [sm for sm in question.sms if sm not in lost]
     cards = catalog.architectures().architectures
     drivers = {sm: cards[f"sm{sm}"] for sm in served if f"sm{sm}" in cards}
-    needed = [wheel.needed, *(str(card.first_driver) for card in drivers.values() if card.first_driver)]
-    # Without machine code the driver compiles PTX, which minor-version compatibility does not cover.
+    needed = [
+        wheel.needed,
+        *(str(card.first_driver) for card in drivers.values() if card.first_driver),
+    ]
+    # Without machine code the driver compiles PTX, which minor-version compatibility does not
+    # cover.
     needed += [wheel.full for sm in served if not any(sass_runs(code, sm) for code in wheel.sm)]
     floor = max(needed, key=number)
-    last, of = min(((card.last_driver, sm) for sm, card in drivers.items() if card.last_driver), default=(None, None))
+    last, of = min(
+        ((card.last_driver, sm) for sm, card in drivers.items() if card.last_driver),
+        default=(None, None),
+    )
     text = f"{floor} or newer" + (f", up to branch {last}" if last else "")
-    problem, update = None, None
+    problem = None
+    update = None
     if last is not None and catalog.driver_branch(number(floor)[0]) > last:
-        problem = f"no driver runs it: it needs {floor} or newer, and {last} is the last branch for sm_{of}"
+        problem = (
+            f"no driver runs it: it needs {floor} or newer, and {last} is the last branch for "
+            f"sm_{of}"
+        )
     elif question.driver is not None and not reaches(question.driver, floor):
         problem = (
-            f"driver {question.driver} is too old: torch {wheel.torch} with CUDA {wheel.cuda} needs {floor} or newer"
+            f"driver {question.driver} is too old: torch {wheel.torch} with CUDA {wheel.cuda} "
+            f"needs {floor} or newer"
         )
         update = text
     elif question.driver is not None and last is not None and driver_branch(question.driver) > last:
-        problem = f"driver {question.driver} does not know sm_{of}: branch {last} is the last that does"
+        problem = (
+            f"driver {question.driver} does not know sm_{of}: branch {last} is the last that does"
+        )
         update = text
     if question.python is not None and question.python not in wheel.pythons:
-        problem = f"there is no wheel of torch {wheel.torch} for {question.python}: {', '.join(wheel.pythons)}"
+        problem = (
+            f"there is no wheel of torch {wheel.torch} for {question.python}: "
+            f"{', '.join(wheel.pythons)}"
+        )
         update = None
     without = tuple(
         f"cuDNN on sm_{sm}: its cuDNN begins at sm_{wheel.cudnn}, so convolutions fail until "
@@ -258,30 +304,46 @@ def driver_branch(driver: str) -> int:
 
 def has_code(wheel: Wheel | Maker | OfficialWheel, sm: int) -> bool:
     """True if a wheel has machine code that runs on a card, or PTX that its driver compiles."""
-    return any(sass_runs(code, sm) for code in wheel.sm) or any(ptx_compiles(code, sm) for code in wheel.ptx)
+    return any(sass_runs(code, sm) for code in wheel.sm) or any(
+        ptx_compiles(code, sm) for code in wheel.ptx
+    )
 
 
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
-    """Upstream's latest announcement of dropping a card that it had code for, for a release and CUDA."""
-    dropped = [each for each in catalog.dropped() if number(each.since) <= number(torch) and cuda in each.cuda]
+    """Upstream's latest announcement of dropping a card that it had code for, for a release and
+    CUDA.
+    """
+    dropped = [
+        each
+        for each in catalog.dropped()
+        if number(each.since) <= number(torch) and cuda in each.cuda
+    ]
     # Rows are in the order of releases: the last one that counts is the latest word.
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)
 
 
 def others(question: Question) -> list[Maker]:
-    """Builds of other makers with code for all cards, the newest of each kind that the driver runs."""
+    """Builds of other makers with code for all cards, the newest of each kind that the driver
+    runs.
+    """
     found: dict[tuple[str, str], Maker] = {}
-    system, cards = question.platform.split("-")[0], catalog.architectures().architectures
+    system = question.platform.split("-")[0]
+    cards = catalog.architectures().architectures
     for row in makers().makers:
-        if question.platform not in row.platforms or not all(has_code(row, sm) for sm in question.sms):
+        if question.platform not in row.platforms or not all(
+            has_code(row, sm) for sm in question.sms
+        ):
             continue
         if question.torch and not number(row.since) <= number(question.torch) <= number(row.torch):
             continue
-        if question.cuda not in (None, row.cuda) or (row.pythons and question.python not in (None, *row.pythons)):
+        if question.cuda not in (None, row.cuda) or (
+            row.pythons and question.python not in (None, *row.pythons)
+        ):
             continue
         needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(system) or "0"
         last = min(
-            (c.last_driver for sm in question.sms if (c := cards.get(f"sm{sm}")) and c.last_driver), default=None
+            (c.last_driver for sm in question.sms if (c := cards.get(f"sm{sm}")) and c.last_driver),
+            default=None,
         )
         if last is not None and number(needed)[0] > last:
             continue

@@ -1,4 +1,6 @@
-"""The rules: what stands against a stack on its cards, on the machine that builds and in PyTorch itself."""
+"""The rules: what stands against a stack on its cards, on the machine that builds and in PyTorch
+itself.
+"""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +42,8 @@ def cuda_is_known(stack: Stack) -> Iterator[Reason]:
 
 def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
     """Nvcc can compile for every SM of the variant, of the card and of the arch list."""
-    toolkits, known = catalog.toolkits(), catalog.architectures()
+    toolkits = catalog.toolkits()
+    known = catalog.architectures()
     toolkit = toolkits.get(stack.cuda or "")
     if toolkit is None:
         return
@@ -52,18 +55,35 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
         able = [version for version, other in toolkits.items() if sm in other.sm]
         span = "no CUDA of the catalogue can"
         if able:
-            span = f"CUDA {able[0]} to {able[-1]} can" if len(able) > 1 else f"CUDA {able[0]} alone can"
+            if len(able) > 1:
+                span = f"CUDA {able[0]} to {able[-1]} can"
+            else:
+                span = f"CUDA {able[0]} alone can"
         # An SM of which no one has seen whether this nvcc takes it is no error.
-        doubt = toolkit.sources["sm_unconfirmed"] if sm in toolkit.sm_unconfirmed else None
-        details = {"verb": "is not known to" if doubt else "cannot", "sm": sm_name(sm), "span": span}
+        if sm in toolkit.sm_unconfirmed:
+            doubt = toolkit.sources["sm_unconfirmed"]
+        else:
+            doubt = None
+        details = {
+            "verb": "is not known to" if doubt else "cannot",
+            "sm": sm_name(sm),
+            "span": span,
+        }
         # An SM of the variant cannot be given up; one of the arch list alone can.
-        change = None if sm in must else ("arch_list", "cuda")
+        if sm in must:
+            change = None
+        else:
+            change = ("arch_list", "cuda")
         listed = ", ".join(map(str, toolkit.sm))
-        yield because("cuda-sm", stack, toolkit, listed=listed, doubt=doubt, change=change, **details)
+        yield because(
+            "cuda-sm", stack, toolkit, listed=listed, doubt=doubt, change=change, **details
+        )
     for entry in entries(stack):
         suffix = known.suffixes.get(entry.suffix)
         if suffix and (entry.sm < suffix.sm or number(str(stack.cuda)) < number(suffix.cuda)):
-            yield because("cuda-sm/suffix", stack, entry=entry, suffix=suffix, source=known.suffixes_source)
+            yield because(
+                "cuda-sm/suffix", stack, entry=entry, suffix=suffix, source=known.suffixes_source
+            )
 
 
 def _cards(stack: Stack) -> Iterator[tuple[int, Architecture]]:
@@ -76,7 +96,10 @@ def driver_knows_gpu(stack: Stack) -> Iterator[Reason]:
     """The driver still supports the card."""
     for sm, card in _cards(stack) if stack.driver else ():
         # By branch: 472 and 473 are still branch 470, which knows Kepler.
-        if card.last_driver and catalog.driver_branch(number(str(stack.driver))[0]) > card.last_driver:
+        if (
+            card.last_driver
+            and catalog.driver_branch(number(str(stack.driver))[0]) > card.last_driver
+        ):
             yield because("driver-gpu", stack, card, sm=sm_name(sm))
 
 
@@ -105,7 +128,8 @@ def a_driver_runs_both(stack: Stack) -> Iterator[Reason]:
 
 def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
     """The driver runs what this CUDA makes, fully or by minor-version compatibility."""
-    toolkit, source = catalog.toolkits().get(stack.cuda or ""), catalog.cuda_majors_source()
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    source = catalog.cuda_majors_source()
     if toolkit is None or stack.cuda is None or stack.driver is None:
         return
     major = stack.cuda.split(".")[0]
@@ -118,43 +142,78 @@ def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
 
 
 def _jit_driver(stack: Stack) -> str | None:
-    """The driver that was asked about, or else the last one that every card of the variant can have."""
+    """The driver that was asked about, or else the last one that every card of the variant can
+    have.
+    """
     if stack.driver is not None:
         return stack.driver
     last = [card.last_driver for _, card in _cards(stack)]
     # Only where every card of the variant has a last driver: a newer card can have a newer one.
     known = [branch for branch in last if branch is not None]
-    return str(max(known)) if known and len(known) == len(targets(stack)) else None
+    if known and len(known) == len(targets(stack)):
+        return str(max(known))
+    return None
 
 
 def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     """PTX in the arch list can be compiled by the driver of the cards."""
-    toolkit, driver, listed = catalog.toolkits().get(stack.cuda or ""), _jit_driver(stack), entries(stack)
-    if toolkit is None or stack.cuda is None or driver is None or not any(entry.ptx for entry in listed):
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    driver = _jit_driver(stack)
+    listed = entries(stack)
+    if (
+        toolkit is None
+        or stack.cuda is None
+        or driver is None
+        or not any(entry.ptx for entry in listed)
+    ):
         return
-    # Compiling PTX needs the driver of that very CUDA: minor-version compatibility does not cover the JIT compiler.
+    # Compiling PTX needs the driver of that very CUDA: minor-version compatibility does not cover
+    # the JIT compiler.
     full, doubt = catalog.full_driver(stack.cuda, stack.platform)
     if full is None or reaches(driver, full):
         return
     # Cards that have SASS in the list run that; for the others the PTX is all that there is.
     lost = [sm for sm in targets(stack) if not any(entry.runs_on(sm) for entry in listed)]
-    effect = (
-        f"{sm_name(lost[0])} gets nothing to run" if lost else "only the SASS of the list runs, the PTX is dead weight"
-    )
-    details = {"driver": driver, "listed": arch_list(stack), "effect": effect, "full": full, "doubt": doubt}
+    if lost:
+        effect = f"{sm_name(lost[0])} gets nothing to run"
+    else:
+        effect = "only the SASS of the list runs, the PTX is dead weight"
+    details = {
+        "driver": driver,
+        "listed": arch_list(stack),
+        "effect": effect,
+        "full": full,
+        "doubt": doubt,
+    }
     severity = "error" if lost else "warning"
-    yield because("ptx-driver", stack, toolkit, severity=severity, source=catalog.cuda_majors_source(), **details)
+    yield because(
+        "ptx-driver",
+        stack,
+        toolkit,
+        severity=severity,
+        source=catalog.cuda_majors_source(),
+        **details,
+    )
 
 
 def wheel_has_code(stack: Stack) -> Iterator[Reason]:
-    """The arch list makes code that the cards run: SASS of the same major version, or PTX of a lower one."""
+    """The arch list makes code that the cards run: SASS of the same major version, or PTX of a
+    lower one.
+    """
     if stack.cuda is None or (stack.arch_list is None and stack.gpu is None):
         return
     for sm in targets(stack):
         if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in entries(stack)):
             name = f"{stack.gpu_name} (sm_{sm})" if stack.gpu_name else sm_name(sm)
             change = None if stack.arch_list is not None else ("gpu_of_variant",)
-            yield because("arch-list-gpu", stack, listed=arch_list(stack), name=name, needed=spell([sm]), change=change)
+            yield because(
+                "arch-list-gpu",
+                stack,
+                listed=arch_list(stack),
+                name=name,
+                needed=spell([sm]),
+                change=change,
+            )
 
 
 def toolkit_is_for_jetson(stack: Stack) -> Iterator[Reason]:
@@ -162,16 +221,24 @@ def toolkit_is_for_jetson(stack: Stack) -> Iterator[Reason]:
     boards = [sm for sm in targets(stack) if is_integrated(sm)]
     known = catalog.architectures().jetson
     if boards and stack.cuda in catalog.toolkits():
-        name = "jetson-cuda" if number(stack.cuda) < number(known.cuda) else "jetson-system"
+        if number(stack.cuda) < number(known.cuda):
+            name = "jetson-cuda"
+        else:
+            name = "jetson-system"
         yield because(name, stack, known, sm=sm_name(boards[0]), source=known.source)
 
 
 def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
-    """Integrated GPUs are parts of Arm chips, and some cards are beside Arm cores alone: no x86 machine has them."""
-    known, names = catalog.architectures(), gpus.gpus()
+    """Integrated GPUs are parts of Arm chips, and some cards are beside Arm cores alone: no x86
+    machine has them.
+    """
+    known = catalog.architectures()
+    names = gpus.gpus()
     on_arm = stack.variant.machine == "aarch64"
     if stack.gpu_name and not on_arm and gpus.beside_arm(stack.gpu_name):
-        yield because("gpu-machine/name", stack, known=", ".join(names.arm), source=names.arm_source)
+        yield because(
+            "gpu-machine/name", stack, known=", ".join(names.arm), source=names.arm_source
+        )
     for sm in sorted({*stack.variant.sms, *targets(stack)}):
         if is_integrated(sm) and not on_arm:
             yield because("gpu-machine/tegra", stack, sm=sm_name(sm), source=known.tegra_source)
@@ -186,7 +253,9 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
 # --- the machine that builds: operating system, base image, compilers, CPU level, Python
 
 MSVC_BASE = 1900
-"""`_MSC_VER` is 1900 plus the minor version of the toolset (learn.microsoft.com, predefined macros)."""
+"""`_MSC_VER` is 1900 plus the minor version of the toolset (learn.microsoft.com, predefined
+macros).
+"""
 
 
 def toolset(msc_ver: int) -> str:
@@ -208,7 +277,9 @@ def compiler(msc_ver_: int) -> str:
 
 
 def parse_msvc(text: str) -> int:
-    """`_MSC_VER` of a compiler: `2022` (its newest toolset), `14.29`, `19.29.30148`, `1929`; else a UsageError."""
+    """`_MSC_VER` of a compiler: `2022` (its newest toolset), `14.29`, `19.29.30148`, `1929`; else a
+    UsageError.
+    """
     products = catalog.msvc().products
     short = text.lower().removeprefix("vs").strip()
     if short in products:
@@ -218,7 +289,10 @@ def parse_msvc(text: str) -> int:
     if match:
         return MSVC_BASE + int(match[1])
     known = [f"{name} ({product.first} to {product.last})" for name, product in products.items()]
-    raise UsageError(f"{text!r} is neither a Visual Studio nor an MSVC version", hint=f"known: {', '.join(known)}")
+    raise UsageError(
+        f"{text!r} is neither a Visual Studio nor an MSVC version",
+        hint=f"known: {', '.join(known)}",
+    )
 
 
 def platform_of(stack: Stack) -> str:
@@ -232,9 +306,11 @@ def redist_platform(stack: Stack) -> redist.Platform | None:
 
 
 def host_gcc(stack: Stack) -> int | None:
-    """The gcc that compiles: what was asked about, else the base image's newest that the CUDA toolkit takes.
+    """The gcc that compiles: what was asked about, else the base image's newest that the CUDA
+    toolkit takes.
 
-    None: no Linux, or no base image. Where the toolkit takes none of them it is the oldest; a rule says so.
+    None: no Linux, or no base image. Where the toolkit takes none of them it is the oldest; a rule
+    says so.
     """
     if facts(stack.platform).compiler != "gcc" or stack.gcc is not None:
         return stack.gcc
@@ -247,7 +323,10 @@ def host_gcc(stack: Stack) -> int | None:
 def newest_gcc(base: DebianRelease, cuda: str | None) -> int:
     """The base image's newest gcc that a CUDA takes, else its oldest."""
     toolkit = catalog.toolkits().get(cuda or "")
-    return max((gcc for gcc in base.gccs if toolkit is None or gcc <= toolkit.gcc_max), default=min(base.gccs))
+    return max(
+        (gcc for gcc in base.gccs if toolkit is None or gcc <= toolkit.gcc_max),
+        default=min(base.gccs),
+    )
 
 
 def platform_has_gpu(stack: Stack) -> Iterator[Reason]:
@@ -276,31 +355,48 @@ def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
         if stack.cuda not in known:
             yield because("toolkit-cuda/wheels", stack, known=", ".join(known))
         elif platform_of(stack) not in (wheels := known[stack.cuda].wheels):
-            yield because("toolkit-machine/wheels", stack, known=" and ".join(wheels), place=platform_of(stack))
+            yield because(
+                "toolkit-machine/wheels",
+                stack,
+                known=" and ".join(wheels),
+                place=platform_of(stack),
+            )
     elif stack.toolkit == "debian" and not facts(stack.platform).in_images:
         yield because("toolkit-platform", stack)
     elif stack.toolkit == "debian" and base and stack.cuda != base.cuda:
-        yield because(f"toolkit-cuda/{'debian' if base.cuda else 'none'}", stack, base, source=base.source)
+        yield because(
+            f"toolkit-cuda/{'debian' if base.cuda else 'none'}", stack, base, source=base.source
+        )
     elif stack.toolkit == "debian" and base and stack.variant.machine != base.cuda_machine:
         yield because("toolkit-machine/debian", stack, base, source=base.source)
 
 
 def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
-    """The toolkit provider has every component that the recipe names, and cuDNN where it is wanted."""
+    """The toolkit provider has every component that the recipe names, and cuDNN where it is
+    wanted.
+    """
     toolkit = catalog.toolkits().get(stack.cuda or "")
     base = catalog.debian_releases().get(stack.base or "")
     if toolkit is None or stack.cuda is None or not stack.components:
         return
     wanted = list(stack.components)
     if stack.toolkit == "debian" and base:
-        have, source = list(base.components), base.source
+        have = list(base.components)
+        source = base.source
         if stack.cudnn:
             wanted.append(f"cuDNN {stack.cudnn}")
-            have += wanted[-1:] if base.cudnn and catalog.cudnn_wheel(stack.cudnn, toolkit.release) else []
+            if base.cudnn and catalog.cudnn_wheel(stack.cudnn, toolkit.release):
+                have += wanted[-1:]
     elif stack.toolkit == "wheels" and (known := catalog.wheel_toolkits().get(stack.cuda)):
-        have, source = list(known.components), "farm/catalog/toolkit_wheels.yaml"
-        have += [f"cuDNN {release}" for release, files in known.cudnn.items() if platform_of(stack) in files]
-        wanted += [f"cuDNN {stack.cudnn}"] if stack.cudnn else []
+        have = list(known.components)
+        source = "farm/catalog/toolkit_wheels.yaml"
+        have += [
+            f"cuDNN {release}"
+            for release, files in known.cudnn.items()
+            if platform_of(stack) in files
+        ]
+        if stack.cudnn:
+            wanted.append(f"cuDNN {stack.cudnn}")
     elif (
         stack.toolkit == "nvidia"
         and (platform := redist_platform(stack))
@@ -309,57 +405,95 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
         provider = catalog.nvidia_provider()
         # A component is there only where every archive that makes it up is.
         archives = set(redist.components("cuda", toolkit.release, platform))
-        have = [name for name, parts in provider.parts(stack.cuda, platform).items() if archives.issuperset(parts)]
+        have = [
+            name
+            for name, parts in provider.parts(stack.cuda, platform).items()
+            if archives.issuperset(parts)
+        ]
         source = provider.source
     else:
         return  # `toolkit_has_cuda` or `toolkit_is_pinned` says so
     if missing := ", ".join(name for name in wanted if name not in have):
-        yield because("toolkit-components", stack, missing=missing, have=", ".join(have) or "none", source=source)
+        yield because(
+            "toolkit-components",
+            stack,
+            missing=missing,
+            have=", ".join(have) or "none",
+            source=source,
+        )
 
 
 def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
     """The farm has the archives of this CUDA and a file of this cuDNN, each with its sha256."""
-    toolkit, platform = catalog.toolkits().get(stack.cuda or ""), redist_platform(stack)
-    if toolkit is None or stack.cuda is None or stack.toolkit != "nvidia" or platform is None or not stack.components:
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    platform = redist_platform(stack)
+    if (
+        toolkit is None
+        or stack.cuda is None
+        or stack.toolkit != "nvidia"
+        or platform is None
+        or not stack.components
+    ):
         return
     if toolkit.release not in redist.versions("cuda"):
         yield because("toolkit-unpinned", stack, toolkit, known=", ".join(redist.versions("cuda")))
     release = catalog.cudnn_releases().get(stack.cudnn or "")
     fits = release is not None and int(stack.cuda.partition(".")[0]) in release.cuda_majors
     if stack.cudnn and fits and not cudnn_is_pinned(stack.cudnn, stack.cuda, platform):
-        pinned = [name for name in catalog.cudnn_releases() if cudnn_is_pinned(name, stack.cuda, platform)]
+        pinned = [
+            name for name in catalog.cudnn_releases() if cudnn_is_pinned(name, stack.cuda, platform)
+        ]
         yield because("cudnn-unpinned", stack, known=", ".join(pinned) or "none")
 
 
 def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
-    """True if there is an archive of a cuDNN release for a CUDA and platform, or (Linux on x86-64) a wheel."""
+    """True if there is an archive of a cuDNN release for a CUDA and platform, or (Linux on x86-64)
+    a wheel.
+    """
     if platform == "linux-x86_64" and catalog.cudnn_wheel(cudnn, cuda):
         return True
-    return redist.has_archive("cudnn", cudnn, platform, "cudnn", cuda_major=int(cuda.partition(".")[0]))
+    return redist.has_archive(
+        "cudnn", cudnn, platform, "cudnn", cuda_major=int(cuda.partition(".")[0])
+    )
 
 
 def words_have_their_feature(stack: Stack) -> Iterator[Reason]:
     """The machine has what the word of an option asks for, and the recipe can build it."""
     for name, word in effects(stack).items():
         feature = catalog.features()[word.feature] if word.feature else None
-        if feature and feature.machines is not None and stack.variant.machine not in feature.machines:
+        if (
+            feature
+            and feature.machines is not None
+            and stack.variant.machine not in feature.machines
+        ):
             listed = ", ".join(feature.machines)
             named = {"part": feature.title, "known": listed, "listed": listed}
             yield because("switch/machine", stack, feature, rule=name, change=(name,), **named)
-        elif word.feature and facts(stack.platform).in_images and word.feature not in stack.features:
-            yield Reason(name, word.lacks, word.fact, "recipe.yaml, farm/catalog/words.yaml", change=(name,))
+        elif (
+            word.feature and facts(stack.platform).in_images and word.feature not in stack.features
+        ):
+            yield Reason(
+                name, word.lacks, word.fact, "recipe.yaml, farm/catalog/words.yaml", change=(name,)
+            )
 
 
 def nvcc_takes_gcc(stack: Stack) -> Iterator[Reason]:
     """Nvcc accepts the host's gcc."""
-    toolkit, gcc = catalog.toolkits().get(stack.cuda or ""), host_gcc(stack)
-    if facts(stack.platform).compiler == "gcc" and toolkit and gcc is not None and gcc > toolkit.gcc_max:
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    gcc = host_gcc(stack)
+    if (
+        facts(stack.platform).compiler == "gcc"
+        and toolkit
+        and gcc is not None
+        and gcc > toolkit.gcc_max
+    ):
         yield because("cuda-gcc", stack, toolkit, gcc=gcc)
 
 
 def gcc_has_level(stack: Stack) -> Iterator[Reason]:
     """The host's gcc knows the flags of the CPU level."""
-    level, gcc = catalog.cpu_levels()[stack.variant.cpu], host_gcc(stack)
+    level = catalog.cpu_levels()[stack.variant.cpu]
+    gcc = host_gcc(stack)
     compiles = facts(stack.platform).compiler == "gcc"
     if compiles and gcc is not None and level.gcc_min is not None and gcc < level.gcc_min:
         yield because("gcc-cpu", stack, level, gcc=gcc, flags=" ".join(level.gcc))
@@ -377,35 +511,60 @@ def nvcc_takes_msvc(stack: Stack) -> Iterator[Reason]:
             "first": toolset(toolkit.msvc_min),
             "last": toolset(toolkit.msvc_max),
         }
-        yield because("cuda-msvc", stack, toolkit, source=toolkit.sources[limit], doubt=toolkit.doubt(limit), **details)
+        yield because(
+            "cuda-msvc",
+            stack,
+            toolkit,
+            source=toolkit.sources[limit],
+            doubt=toolkit.doubt(limit),
+            **details,
+        )
 
 
 def msvc_keeps_avx2(stack: Stack) -> Iterator[Reason]:
-    """The compiler does not put AVX-512 registers into the AVX2 tier of a wheel for AVX2 machines."""
+    """The compiler does not put AVX-512 registers into the AVX2 tier of a wheel for AVX2
+    machines.
+    """
     fault = catalog.msvc().avx512_leak
-    if facts(stack.platform).compiler != "msvc" or stack.msvc is None or stack.variant.cpu != "avx2":
+    if (
+        facts(stack.platform).compiler != "msvc"
+        or stack.msvc is None
+        or stack.variant.cpu != "avx2"
+    ):
         return
     if msc_ver(fault.first) <= stack.msvc <= msc_ver(fault.last):
-        yield because("msvc-avx512-leak", stack, fault, compiler=compiler(stack.msvc), source=fault.source)
+        yield because(
+            "msvc-avx512-leak", stack, fault, compiler=compiler(stack.msvc), source=fault.source
+        )
 
 
 def msvc_has_level(stack: Stack) -> Iterator[Reason]:
     """MSVC has a switch for the CPU level."""
     level = catalog.cpu_levels()[stack.variant.cpu]
     if facts(stack.platform).compiler == "msvc" and level.msvc_as is not None:
-        yield because("msvc-cpu", stack, level, flags=" ".join(level.msvc or []) or "no /arch switch")
+        yield because(
+            "msvc-cpu", stack, level, flags=" ".join(level.msvc or []) or "no /arch switch"
+        )
 
 
 def python_of_base(stack: Stack) -> Iterator[Reason]:
-    """The base image has this Python, or a standalone one is there with the packages that the build imports."""
-    base, python = catalog.debian_releases().get(stack.base or ""), stack.variant.python
+    """The base image has this Python, or a standalone one is there with the packages that the build
+    imports.
+    """
+    base = catalog.debian_releases().get(stack.base or "")
+    python = stack.variant.python
     if not facts(stack.platform).in_images:
         if python.endswith("t"):
             yield because("free-threaded", stack)
     elif base and stack.standalone is not None:
         if missing := [name for name in stack.standalone if standalone_wheel(stack, name) is None]:
-            others = [other for other in PYTHONS if all(standalone_wheel(stack, name, other) for name in missing)]
-            # Refreshing pins what the index has for each of these: what is missing for one, it does not have.
+            others = [
+                other
+                for other in PYTHONS
+                if all(standalone_wheel(stack, name, other) for name in missing)
+            ]
+            # Refreshing pins what the index has for each of these: what is missing for one, it does
+            # not have.
             why = f"{base.suite} has {base.python}: a standalone {python} needs wheels"
             if others:
                 why = f"its project publishes wheels for {', '.join(others)}, none for {python}"
@@ -415,10 +574,14 @@ def python_of_base(stack: Stack) -> Iterator[Reason]:
 
 
 def standalone_wheel(stack: Stack, package: str, python: str = "") -> PinnedWheel | None:
-    """The wheel of a package that a build with a standalone Python imports, or another Python; None: none is pinned."""
+    """The wheel of a package that a build with a standalone Python imports, or another Python;
+    None: none is pinned.
+    """
     release = catalog.torch_releases().get(stack.torch or "")
     major = release.numpy_major_max if release and package == "numpy" else None
-    return catalog.standalone_wheel(package, python or stack.variant.python, stack.variant.machine, major)
+    return catalog.standalone_wheel(
+        package, python or stack.variant.python, stack.variant.machine, major
+    )
 
 
 # --- PyTorch: CUDA, cuDNN, Python, numpy, compilers, the arch list's grammar, its switches
@@ -429,7 +592,9 @@ def _release(stack: Stack) -> TorchRelease | None:
 
 
 def numpy_end(release: TorchRelease, cpu: str) -> str:
-    """The first numpy that a wheel cannot work with: of another ABI than its torch has, or for newer CPUs."""
+    """The first numpy that a wheel cannot work with: of another ABI than its torch has, or for
+    newer CPUs.
+    """
     end = catalog.cpu_levels()[cpu].numpy_end
     return min(str(release.numpy_major_max + 1), *filter(None, [end]), key=number)
 
@@ -459,12 +624,22 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
 
 def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
     """Upstream did not drop the cards from its own wheels of this release and CUDA."""
-    if _release(stack) is None or stack.torch is None or stack.cuda is None or not facts(stack.platform).cuda:
+    if (
+        _release(stack) is None
+        or stack.torch is None
+        or stack.cuda is None
+        or not facts(stack.platform).cuda
+    ):
         return
     lowest = min(targets(stack), default=None)
-    left = official.left_behind(stack.torch, stack.cuda, lowest) if lowest is not None else None
+    if lowest is not None:
+        left = official.left_behind(stack.torch, stack.cuda, lowest)
+    else:
+        left = None
     if left is not None:
-        yield because("torch-official-gpu", stack, left, sm=sm_name(lowest or 0), source=left.source)
+        yield because(
+            "torch-official-gpu", stack, left, sm=sm_name(lowest or 0), source=left.source
+        )
 
 
 def torch_takes_python(stack: Stack) -> Iterator[Reason]:
@@ -476,7 +651,8 @@ def torch_takes_python(stack: Stack) -> Iterator[Reason]:
 
 def torch_takes_gpu(stack: Stack) -> Iterator[Reason]:
     """The release compiles for the lowest SM."""
-    release, lowest = _release(stack), min(targets(stack), default=None)
+    release = _release(stack)
+    lowest = min(targets(stack), default=None)
     if release is None or stack.cuda is None or lowest is None or lowest >= release.sm_built:
         return
     if lowest < release.sm_min:
@@ -484,18 +660,31 @@ def torch_takes_gpu(stack: Stack) -> Iterator[Reason]:
     elif doubt := release.doubt("sm_min"):
         yield because("torch-sm/doubt", stack, release, sm=sm_name(lowest), doubt=doubt)
     else:
-        yield because("torch-sm", stack, release, sm=sm_name(lowest), source=release.sources["sm_built"], doubt=None)
+        yield because(
+            "torch-sm",
+            stack,
+            release,
+            sm=sm_name(lowest),
+            source=release.sources["sm_built"],
+            doubt=None,
+        )
 
 
 def torch_takes_compiler(stack: Stack) -> Iterator[Reason]:
     """The release takes the host compiler."""
-    release, host = _release(stack), facts(stack.platform).compiler
+    release = _release(stack)
+    host = facts(stack.platform).compiler
     if release is None:
         return
     gcc = host_gcc(stack)
     if host == "gcc" and release.gcc_min is not None and gcc is not None and gcc < release.gcc_min:
         yield because("torch-gcc", stack, release, gcc=gcc)
-    if host == "msvc" and stack.msvc is not None and release.msvc_min is not None and stack.msvc < release.msvc_min:
+    if (
+        host == "msvc"
+        and stack.msvc is not None
+        and release.msvc_min is not None
+        and stack.msvc < release.msvc_min
+    ):
         yield because("torch-msvc", stack, release, compiler=compiler(stack.msvc))
 
 
@@ -503,7 +692,8 @@ def cudnn_fits(stack: Stack) -> Iterator[Reason]:
     """CuDNN has code for the SMs and is made for this CUDA."""
     if stack.cudnn is None or stack.cuda is None:
         return
-    release, cards = catalog.cudnn_releases().get(stack.cudnn), targets(stack)
+    release = catalog.cudnn_releases().get(stack.cudnn)
+    cards = targets(stack)
     if release is None:
         yield because("cudnn", stack, known=", ".join(catalog.cudnn_releases()))
         return
@@ -528,7 +718,8 @@ def torch_takes_cudnn(stack: Stack) -> Iterator[Reason]:
 
 def numpy_fits(stack: Stack) -> Iterator[Reason]:
     """PyTorch can use this numpy, and it has wheels for this Python."""
-    release, python = _release(stack), catalog.pythons().versions.get(stack.variant.python)
+    release = _release(stack)
+    python = catalog.pythons().versions.get(stack.variant.python)
     if stack.numpy is None:
         return
     numpy = number(stack.numpy)
@@ -540,25 +731,35 @@ def numpy_fits(stack: Stack) -> Iterator[Reason]:
     too_new = python and python.numpy_max is not None and numpy > number(python.numpy_max)
     if python and (too_old or too_new):
         source = python.sources["numpy_max" if too_new else "numpy_min"]
-        yield because("numpy-python", stack, python, last=python.numpy_max or "today", source=source)
+        yield because(
+            "numpy-python", stack, python, last=python.numpy_max or "today", source=source
+        )
 
 
 def _first_reader(word: str) -> str:
     """Which release of the catalogue is the first that reads an entry."""
     grammar = catalog.arch_list_grammar()
     since = [*grammar.names.get(word, {})]
-    since += [first for first, text in grammar.numbers.items() if re.fullmatch(text, word, re.ASCII)]
-    return f"torch {since[0]} is the first that does" if since else "no release does"
+    since += [
+        first for first, text in grammar.numbers.items() if re.fullmatch(text, word, re.ASCII)
+    ]
+    if since:
+        return f"torch {since[0]} is the first that does"
+    return "no release does"
 
 
 def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
     """The release reads every entry of the arch list."""
     if _release(stack) is None or stack.torch is None or stack.cuda is None:
         return
-    # The grammar is that of the release's own cpp_extension: what one release reads another refuses.
-    grammar, names = catalog.arch_list_grammar(), names_of(stack.torch)
+    # The grammar is that of the release's own cpp_extension: what one release reads another
+    # refuses.
+    grammar = catalog.arch_list_grammar()
+    names = names_of(stack.torch)
     # The newest grammar that is not newer than the release.
-    pattern = [text for since, text in grammar.numbers.items() if number(since) <= number(stack.torch)][-1]
+    pattern = [
+        text for since, text in grammar.numbers.items() if number(since) <= number(stack.torch)
+    ][-1]
     for word in words(arch_list(stack)):
         plain = word.removesuffix("+PTX")
         details = {"word": word, "source": grammar.source}
@@ -566,7 +767,14 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
             yield because("arch-list/depends", stack, what=grammar.depends_on[plain], **details)
         elif plain not in names and not re.fullmatch(pattern, plain, re.ASCII):
             known = ", ".join(names)
-            yield because("arch-list", stack, reader=_first_reader(plain), pattern=pattern, names=known, **details)
+            yield because(
+                "arch-list",
+                stack,
+                reader=_first_reader(plain),
+                pattern=pattern,
+                names=known,
+                **details,
+            )
 
 
 def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:
@@ -583,15 +791,20 @@ def switches_work(stack: Stack) -> Iterator[Reason]:
 
 
 def feature_off(stack: Stack, name: str) -> str | None:
-    """Why a feature is off for the stack, also where that is in doubt; None: nothing is against it."""
+    """Why a feature is off for the stack, also where that is in doubt; None: nothing is against
+    it.
+    """
     return next((reason.text for reason in feature_works(stack, name)), None)
 
 
 def feature_works(stack: Stack, name: str) -> Iterator[Reason]:
     """The feature does something on the platform, GPU, CUDA and CPU of the stack."""
-    feature, levels, cards = catalog.features()[name], catalog.cpu_levels(), targets(stack)
+    feature = catalog.features()[name]
+    levels = catalog.cpu_levels()
+    cards = targets(stack)
     part = (feature.switch or name).removeprefix("USE_")
-    machine, known = stack.variant.machine, stack.cuda in catalog.toolkits()
+    machine = stack.variant.machine
+    known = stack.cuda in catalog.toolkits()
 
     def off(limit: str, **values: object) -> Reason:
         rule = f"switch-{part.lower().replace('_', '-')}"
@@ -601,20 +814,29 @@ def feature_works(stack: Stack, name: str) -> Iterator[Reason]:
         why = feature.elsewhere.get(stack.platform, "CMake turns it off there")
         yield off("platform", known=", ".join(feature.platforms), why=why)
     if feature.machines is not None and machine not in feature.machines:
-        yield off("machine", known=" and ".join(feature.machines), listed=", ".join(feature.machines))
+        yield off(
+            "machine", known=" and ".join(feature.machines), listed=", ".join(feature.machines)
+        )
     if feature.gpu and feature.sm_min is None and not cards:
         yield off("gpu")
     for option, word in feature.words.items():
         if (chosen := dict(stack.words).get(option)) != word:
             yield off("word", option=option.upper(), chosen=chosen, wanted=f"--{option} {word}")
     if feature.sm_min is not None and (not cards or cards[0] < feature.sm_min):
-        # Where only some of the cards are too old, the kernels are built for the others. Whether such a build
-        # succeeds is in doubt.
+        # Where only some of the cards are too old, the kernels are built for the others. Whether
+        # such a build succeeds is in doubt.
         some = bool(cards) and cards[-1] >= feature.sm_min
-        doubt = "that the build fails where only some SMs are lower" if some else None
+        if some:
+            doubt = "that the build fails where only some SMs are lower"
+        else:
+            doubt = None
         lowest = sm_name(cards[0]) if cards else stack.variant.gpu
         yield off("sm", sm=lowest, doubt=doubt, severity="warning" if some else "error")
-    if feature.cuda_min is not None and known and number(str(stack.cuda)) < number(feature.cuda_min):
+    if (
+        feature.cuda_min is not None
+        and known
+        and number(str(stack.cuda)) < number(feature.cuda_min)
+    ):
         yield off("cuda", severity="error")
     if feature.cpu is not None and name in levels[stack.variant.cpu].torch_off:
         yield off("cpu", known=", ".join(levels))

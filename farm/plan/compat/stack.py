@@ -24,7 +24,8 @@ MAX_ARCH_LIST = 300
 
 @dataclass(frozen=True)
 class Stack:
-    """The parts of a build and further questions about it; None: not asked, or not used by this build.
+    """The parts of a build and further questions about it; None: not asked, or not used by this
+    build.
 
     Raises:
         UsageError: A version is not one, or the arch list is too long.
@@ -39,19 +40,30 @@ class Stack:
     torch: str | None = None
     cudnn: str | None = None
     ptx: bool = False
-    gpu: int | None = None  # the SM of the card that must run the wheel; `gpu_name` is what the user called it
+    gpu: int | None = (
+        None  # the SM of the card that must run the wheel; `gpu_name` is what the user called it
+    )
     gpu_name: str | None = None
-    arch_list: str | None = None  # TORCH_CUDA_ARCH_LIST; without it, the one that follows from the variant and `ptx`
+    arch_list: str | None = (
+        None  # TORCH_CUDA_ARCH_LIST; without it, the one that follows from the variant and `ptx`
+    )
     msvc: int | None = None  # `_MSC_VER` of the host compiler on Windows
-    gcc: int | None = None  # major version of the host compiler on Linux; without it, the base image's
-    driver: str | None = None  # the driver's version; a branch alone (`470`) means its newest release
+    gcc: int | None = (
+        None  # major version of the host compiler on Linux; without it, the base image's
+    )
+    driver: str | None = (
+        None  # the driver's version; a branch alone (`470`) means its newest release
+    )
     numpy: str | None = None
-    switches: frozenset[str] = frozenset()  # PyTorch's switches that must be on (`USE_FLASH_ATTENTION`)
+    switches: frozenset[str] = (
+        frozenset()
+    )  # PyTorch's switches that must be on (`USE_FLASH_ATTENTION`)
     components: tuple[str, ...] = ()  # what the recipe takes of a toolkit
     features: tuple[str, ...] = ()  # what of PyTorch the recipe can build
     # The words of options that have an effect of their own (`words.yaml`), by option.
     words: tuple[tuple[str, str], ...] = ()
-    # The packages that the build imports, where its Python is not the base image's but a standalone one.
+    # The packages that the build imports, where its Python is not the base image's but a standalone
+    # one.
     standalone: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +75,9 @@ class Stack:
             raise UsageError(f"the arch list is longer than {MAX_ARCH_LIST} characters")
         unknown = self.switches - set(catalog.switches())
         if unknown:
-            raise UsageError(f"unknown switch {min(unknown)!r}", hint=f"known: {', '.join(catalog.switches())}")
+            raise UsageError(
+                f"unknown switch {min(unknown)!r}", hint=f"known: {', '.join(catalog.switches())}"
+            )
 
 
 def _require_version(name: str, value: str) -> None:
@@ -81,7 +95,9 @@ def parse_driver(text: str) -> str:
 
 def parse_gcc(text: str) -> int:
     """The major version of a gcc: `13`, `13.2.0`, `gcc-13`, `g++-13`; else a UsageError."""
-    match = re.fullmatch(r"(?:(?:gcc|g\+\+)[- ]?)?([1-9]\d?)(?:\.\d{1,6}){0,3}", text.strip().lower(), re.ASCII)
+    match = re.fullmatch(
+        r"(?:(?:gcc|g\+\+)[- ]?)?([1-9]\d?)(?:\.\d{1,6}){0,3}", text.strip().lower(), re.ASCII
+    )
     if match is None:
         raise UsageError(f"{text!r} is no version of gcc", hint="an example: --gcc 13")
     return int(match[1])
@@ -90,7 +106,10 @@ def parse_gcc(text: str) -> int:
 def effects(stack: Stack) -> dict[str, Word]:
     """The effect of each option of `words.yaml`: of its word, else of the platform."""
     chosen = dict(stack.words)
-    return {name: known.get(chosen.get(name, stack.platform), Word()) for name, known in catalog.words().items()}
+    return {
+        name: known.get(chosen.get(name, stack.platform), Word())
+        for name, known in catalog.words().items()
+    }
 
 
 Severity = Literal["error", "unpinned", "warning"]
@@ -100,9 +119,10 @@ Severity = Literal["error", "unpinned", "warning"]
 class Reason:
     """A rule's objection to a stack.
 
-    An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to build it with. A
-    `warning`: it can be built, but read this. `nearest`: the options that would do away with the reason, as they are
-    typed; `change`: the fields of the stack that may be changed to get there, best first.
+    An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to
+    build it with. A `warning`: it can be built, but read this. `nearest`: the options that would do
+    away with the reason, as they are typed; `change`: the fields of the stack that may be changed
+    to get there, best first.
     """
 
     rule: str
@@ -142,12 +162,19 @@ def rows() -> dict[str, _Row]:
 def because(name: str, stack: Stack, of: Any = None, /, **values: Any) -> Reason:
     """The reason `name` of `reasons.yaml`; what is before a slash is the name of the rule.
 
-    `of` is the record of the catalogue that it rests on; where its fact is in doubt, the reason only warns. `values`
-    are what the texts name besides; `rule`, `source`, `doubt`, `severity` and `change` replace those of row and record.
+    `of` is the record of the catalogue that it rests on; where its fact is in doubt, the reason
+    only warns. `values` are what the texts name besides; `rule`, `source`, `doubt`, `severity` and
+    `change` replace those of row and record.
     """
-    row, sources = rows()[name], getattr(of, "sources", {})
+    row = rows()[name]
+    sources = getattr(of, "sources", {})
     named = {"stack": stack, "of": of, **values}
-    doubt = values["doubt"] if "doubt" in values else of.doubt(row.source) if isinstance(of, Facts) else None
+    if "doubt" in values:
+        doubt = values["doubt"]
+    elif isinstance(of, Facts):
+        doubt = of.doubt(row.source)
+    else:
+        doubt = None
     severity = "warning" if doubt and row.severity == "error" else row.severity
     return Reason(
         values.get("rule") or name.partition("/")[0],
@@ -160,7 +187,9 @@ def because(name: str, stack: Stack, of: Any = None, /, **values: Any) -> Reason
 
 
 def reaches(driver: str, floor: str) -> bool:
-    """True if a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest release."""
+    """True if a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest
+    release.
+    """
     have = number(driver)
     # Only as many numbers as were given: `450` is not below 450.80.02.
     return have >= number(floor)[: len(have)]
@@ -173,21 +202,31 @@ def sm_name(sm: int) -> str:
 
 
 def targets(stack: Stack) -> list[int]:
-    """The SMs that must run the wheel, lowest first: the variant's, or the card's that was asked about."""
+    """The SMs that must run the wheel, lowest first: the variant's, or the card's that was asked
+    about.
+    """
     return sorted(stack.variant.sms if stack.gpu is None else {stack.gpu})
 
 
 def compiled(stack: Stack) -> list[int]:
-    """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list runs on."""
+    """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list
+    runs on.
+    """
     listed = entries(stack)
     # A card that was asked about needs code of its own only where nothing on the list serves it.
-    extra = [sm for sm in targets(stack) if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in listed)]
+    extra = [
+        sm
+        for sm in targets(stack)
+        if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in listed)
+    ]
     return sorted({*stack.variant.sms, *extra})
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of TORCH_CUDA_ARCH_LIST: SASS for `sm`, and PTX as well where `ptx`. `suffix`: "", "a" or "f"."""
+    """An entry of TORCH_CUDA_ARCH_LIST: SASS for `sm`, and PTX as well where `ptx`. `suffix`: "",
+    "a" or "f".
+    """
 
     sm: int
     suffix: str
@@ -214,7 +253,9 @@ def arch_list(stack: Stack) -> str:
     """TORCH_CUDA_ARCH_LIST as asked, or as it follows from the variant; empty without CUDA."""
     if stack.arch_list is not None:
         return stack.arch_list
-    return spell(sorted(stack.variant.sms), ptx=stack.ptx) if stack.cuda else ""
+    if stack.cuda:
+        return spell(sorted(stack.variant.sms), ptx=stack.ptx)
+    return ""
 
 
 def words(text: str) -> list[str]:
@@ -224,11 +265,18 @@ def words(text: str) -> list[str]:
 
 @cache
 def names_of(torch: str | None) -> dict[str, list[str]]:
-    """The architecture names that this PyTorch takes in an arch list, with the entries they stand for."""
+    """The architecture names that this PyTorch takes in an arch list, with the entries they stand
+    for.
+    """
     found = {}
     for name, by_release in catalog.arch_list_grammar().names.items():
-        # The last that counts: releases are in ascending order, and a name may mean more in a later one.
-        usable = [values for since, values in by_release.items() if torch is None or number(since) <= number(torch)]
+        # The last that counts: releases are in ascending order, and a name may mean more in a later
+        # one.
+        usable = [
+            values
+            for since, values in by_release.items()
+            if torch is None or number(since) <= number(torch)
+        ]
         if usable:
             found[name] = usable[-1]
     return found
@@ -236,16 +284,21 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
 
 def entries(stack: Stack) -> list[Entry]:
     """The entries of the arch list that can be read; the rule on its grammar reports the others."""
-    return list(_entries(arch_list(stack), stack.torch if stack.torch in catalog.torch_releases() else None))
+    return list(
+        _entries(arch_list(stack), stack.torch if stack.torch in catalog.torch_releases() else None)
+    )
 
 
 @lru_cache(maxsize=1 << 12)
 def _entries(text: str, torch: str | None) -> tuple[Entry, ...]:
-    known, found = names_of(torch), []
+    known = names_of(torch)
+    found = []
     for word in words(text):
         plain = word.removesuffix("+PTX")
         for item in known.get(plain, [plain]):
             match = _ENTRY.fullmatch(item)
             if match:
-                found.append(Entry(int(match[1]) * MAJOR + int(match[2]), match[3], word.endswith("+PTX")))
+                found.append(
+                    Entry(int(match[1]) * MAJOR + int(match[2]), match[3], word.endswith("+PTX"))
+                )
     return tuple(found)

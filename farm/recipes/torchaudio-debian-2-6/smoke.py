@@ -1,4 +1,6 @@
-"""Smoke test of an installed torchaudio: operators, also on a card where there is one; files, where a backend is."""
+"""Smoke test of an installed torchaudio: operators, also on a card where there is one; files, where
+a backend is.
+"""
 
 import math
 import tempfile
@@ -20,7 +22,9 @@ def operators(device: str) -> None:
     """Operators in Python and in C++ with a result that can be worked out by hand."""
     resampled = functional.resample(tone(440).to(device), RATE, 2 * RATE).cpu()
     inner = slice(1000, -1000)  # the ends lack neighbours
-    torch.testing.assert_close(resampled[:, inner], tone(440, 2 * RATE)[:, inner], atol=2e-2, rtol=0)
+    torch.testing.assert_close(
+        resampled[:, inner], tone(440, 2 * RATE)[:, inner], atol=2e-2, rtol=0
+    )
     power = transforms.Spectrogram(n_fft=400).to(device)(tone(1000).to(device))
     assert power.mean(2).argmax().item() == 50  # 1000 Hz of 8000 / 400 each
     # y[n] = x[n] + y[n-1] / 2 for an impulse: 1, 1/2, 1/4, …
@@ -30,13 +34,16 @@ def operators(device: str) -> None:
         impulse, torch.tensor([1.0, -0.5], device=device), torch.tensor([1.0, 0.0], device=device)
     )
     torch.testing.assert_close(filtered.cpu(), 0.5 ** torch.arange(8.0).unsqueeze(0))
-    # One target, two frames, all words as probable as each other: the loss is that of two paths of three steps each.
+    # One target, two frames, all words as probable as each other: the loss is that of two paths of
+    # three steps each.
     logits = torch.zeros(1, 2, 2, 4, device=device)
     one = torch.ones(1, 1, dtype=torch.int32, device=device)
     lengths = torch.tensor([2], dtype=torch.int32, device=device)
     loss = functional.rnnt_loss(logits, one, lengths, one[0], blank=0)
     assert abs(loss.item() - (3 * math.log(4) - math.log(2))) < 1e-4
-    frames = torch.log_softmax(torch.tensor([[[0.0, 9, 0], [9.0, 0, 0], [0.0, 0, 9]]], device=device), 2)
+    frames = torch.log_softmax(
+        torch.tensor([[[0.0, 9, 0], [9.0, 0, 0], [0.0, 0, 9]]], device=device), 2
+    )
     found, _ = functional.forced_align(frames, torch.tensor([[1, 2]], device=device))
     assert found.tolist() == [[1, 0, 2]]
 
@@ -56,7 +63,9 @@ def file() -> str:
 
 
 def decoder() -> str:
-    """Loads the CTC decoder for CUDA, a module and a library of their own, which need no card for that."""
+    """Loads the CTC decoder for CUDA, a module and a library of their own, which need no card for
+    that.
+    """
     if not torch.version.cuda:
         return ""
     from torchaudio.models.decoder import cuda_ctc_decoder  # noqa: PLC0415 (needs CUDA's runtime)
@@ -66,7 +75,8 @@ def decoder() -> str:
 
 
 operators("cpu")
-files, card = file(), "no card"
+files = file()
+card = "no card"
 if torch.cuda.is_available():
     operators("cuda")
     card = torch.cuda.get_device_name(0)

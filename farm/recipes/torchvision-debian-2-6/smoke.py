@@ -1,4 +1,6 @@
-"""Smoke test of an installed torchvision: operators, also on a card where one is there; image codecs; transforms."""
+"""Smoke test of an installed torchvision: operators, also on a card where one is there; image
+codecs; transforms.
+"""
 
 import base64
 
@@ -10,7 +12,9 @@ from torchvision.transforms import v2
 # 2 x 2 pixels: red, green, blue, white. Lossless WebP and GIF, as Pillow writes them.
 WEBP = "UklGRiwAAABXRUJQVlA4TB8AAAAvAUAAAB8gEEjeHzqN+RcQFPwf3fxHZA/gBgwR/Q8BAA=="
 GIF = "R0lGODdhAgACAIEAAP8AAAD/AAAA/////ywAAAAAAgACAAAIBwABBBAwICAAOw=="
-COLOURS = torch.tensor([[[255, 0], [0, 255]], [[0, 255], [0, 255]], [[0, 0], [255, 255]]], dtype=torch.uint8)
+COLOURS = torch.tensor(
+    [[[255, 0], [0, 255]], [[0, 255], [0, 255]], [[0, 0], [255, 255]]], dtype=torch.uint8
+)
 
 
 def operators(device: str) -> None:
@@ -47,9 +51,15 @@ def packed(text: str) -> torch.Tensor:
 
 def transforms() -> None:
     steps = v2.Compose(
-        [v2.Resize((4, 4), antialias=True), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])]
+        [
+            v2.Resize((4, 4), antialias=True),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5], [0.5]),
+        ]
     )
-    torch.testing.assert_close(steps(torch.full((1, 8, 8), 255, dtype=torch.uint8)), torch.ones(1, 4, 4))
+    torch.testing.assert_close(
+        steps(torch.full((1, 8, 8), 255, dtype=torch.uint8)), torch.ones(1, 4, 4)
+    )
 
 
 operators("cpu")
@@ -59,4 +69,7 @@ card = "no card"
 if torch.cuda.is_available():
     operators("cuda")
     card = torch.cuda.get_device_name(0)
-print(f"torchvision {torchvision.__version__}: operators, JPEG, PNG, WebP, GIF, transforms; operators on: CPU, {card}")
+print(
+    f"torchvision {torchvision.__version__}: operators, JPEG, PNG, WebP, GIF, transforms; "
+    f"operators on: CPU, {card}"
+)

@@ -1,1 +1,3 @@
-"""Programs for machines that have no farm, of the standard library alone; `farm.base.zipapps` packs each."""
+"""Programs for machines that have no farm, of the standard library alone; `farm.base.zipapps` packs
+each.
+"""

@@ -1,8 +1,10 @@
-"""Runs inside the container of a swarm job: inputs in, command under a time limit, log, output and report out.
+"""Runs inside the container of a swarm job: inputs in, command under a time limit, log, output and
+report out.
 
-Standard library only, Python 3.7 and newer: it runs on whatever Python the toolchain image has. `farm.base.zipapps`
-makes one file of it, which the container gets as a Docker config; a second config, the manifest (JSON, gzip), says what
-to do and holds the signed URLs. It writes nothing to its own output but what went wrong with itself.
+Standard library only, Python 3.7 and newer: it runs on whatever Python the toolchain image has.
+`farm.base.zipapps` makes one file of it, which the container gets as a Docker config; a second
+config, the manifest (JSON, gzip), says what to do and holds the signed URLs. It writes nothing to
+its own output but what went wrong with itself.
 """
 
 from __future__ import annotations
@@ -37,9 +39,15 @@ def say(text: object) -> None:
 
 
 def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
-    """One request, tried again for RETRY_S seconds; OSError: the store refuses it, or did not answer in that time."""
-    context = ssl.create_default_context(cafile=str(CA)) if CA.exists() else None
-    deadline, pause = time.monotonic() + RETRY_S, 1.0
+    """One request, tried again for RETRY_S seconds; OSError: the store refuses it, or did not
+    answer in that time.
+    """
+    if CA.exists():
+        context = ssl.create_default_context(cafile=str(CA))
+    else:
+        context = None
+    deadline = time.monotonic() + RETRY_S
+    pause = 1.0
     while True:
         try:
             # An earlier try may have sent a part of it.
@@ -48,15 +56,22 @@ def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
             headers = {}
             if data is not None:
                 # The signature covers If-None-Match: a URL writes one object once.
-                headers = {"If-None-Match": "*", "Content-Length": str(length), "Content-Type": KIND}
+                headers = {
+                    "If-None-Match": "*",
+                    "Content-Length": str(length),
+                    "Content-Type": KIND,
+                }
             method = "GET" if data is None else "PUT"
             request = urllib.request.Request(url, data=data, headers=headers, method=method)
             return urllib.request.urlopen(request, timeout=60, context=context)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 412 and data is not None:  # an earlier try got through, its answer was lost
+            if (
+                error.code == 412 and data is not None
+            ):  # an earlier try got through, its answer was lost
                 return None
-            # 408 timeout, 409 a write at the same moment, 429 too many requests: all pass; other refusals stay.
+            # 408 timeout, 409 a write at the same moment, 429 too many requests: all pass; other
+            # refusals stay.
             if error.code < 500 and error.code not in (408, 409, 429):
                 raise
             problem = f"HTTP {error.code}"
@@ -97,12 +112,18 @@ LINGER_S = 5.0  # for what is in the pipe when the command has ended
 
 
 class Log(threading.Thread):
-    """Ships the command's output in numbered chunks; what does not fit is dropped, and the log's last line says so."""
+    """Ships the command's output in numbered chunks; what does not fit is dropped, and the log's
+    last line says so.
+    """
 
     def __init__(self, pipe: int, urls: list[str], interval: float) -> None:
         super().__init__(daemon=True)
-        self.pipe, self.urls, self.interval = pipe, urls, interval
-        self.buffer, self.lock, self.ended = bytearray(), threading.Condition(), False
+        self.pipe = pipe
+        self.urls = urls
+        self.interval = interval
+        self.buffer = bytearray()
+        self.lock = threading.Condition()
+        self.ended = False
         self.left = CHUNK * len(urls)
         self.lost = 0
         self.problem: str | None = None
@@ -110,7 +131,9 @@ class Log(threading.Thread):
         self.reader.start()
 
     def close(self) -> None:
-        """The command has ended. Something that it left behind may hold the pipe for ever: nothing waits for it."""
+        """The command has ended. Something that it left behind may hold the pipe for ever: nothing
+        waits for it.
+        """
         self.reader.join(LINGER_S)
         with self.lock:
             self.ended = True
@@ -120,7 +143,8 @@ class Log(threading.Thread):
         while True:
             piece = os.read(self.pipe, 65536)
             with self.lock:
-                # Reading never stops, else the command would block on a full pipe while the store is away.
+                # Reading never stops, else the command would block on a full pipe while the store
+                # is away.
                 kept = piece[: max(0, min(self.left, SPOOL - len(self.buffer)))]
                 self.left -= len(kept)
                 self.lost += len(piece) - len(kept)
@@ -136,10 +160,13 @@ class Log(threading.Thread):
         try:
             for number, url in enumerate(self.urls):
                 with self.lock:
-                    self.lock.wait_for(lambda: self.ended or len(self.buffer) >= CHUNK, timeout=self.interval)
+                    self.lock.wait_for(
+                        lambda: self.ended or len(self.buffer) >= CHUNK, timeout=self.interval
+                    )
                     while not self.buffer and not self.ended:
                         self.lock.wait(timeout=self.interval)
-                    # An object is written once: the last URL waits for the end, so that it can hold all that is left.
+                    # An object is written once: the last URL waits for the end, so that it can hold
+                    # all that is left.
                     last = number == len(self.urls) - 1
                     if last:
                         self.lock.wait_for(lambda: self.ended)
@@ -150,7 +177,10 @@ class Log(threading.Thread):
                         self.buffer.clear()
                     finished = self.ended and not self.buffer
                     if finished and self.lost:
-                        data += f"\n[{self.lost} bytes of the log are lost: too long, or the store was away]\n".encode()
+                        data += (
+                            f"\n[{self.lost} bytes of the log are lost: too long, or the "
+                            "store was away]\n"
+                        ).encode()
                 if data:
                     put(url, data)
                 if finished:
@@ -165,10 +195,16 @@ NOT_STARTED = 127  # as a shell for a command that it does not find
 
 
 def killed_for_memory() -> int:
-    """How often the kernel killed in this container for memory: cgroup v2, else v1 (kernel documentation)."""
+    """How often the kernel killed in this container for memory: cgroup v2, else v1 (kernel
+    documentation).
+    """
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         try:
-            words = dict(line.split() for line in Path(path).read_text().splitlines() if len(line.split()) == 2)
+            words = dict(
+                line.split()
+                for line in Path(path).read_text().splitlines()
+                if len(line.split()) == 2
+            )
             return int(words.get("oom_kill", "0"))
         except (OSError, ValueError):
             continue
@@ -187,17 +223,27 @@ def end(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Run the command and send its log; the report has exit code, seconds, and what ended it; OSError: no log."""
+    """Run the command and send its log; the report has exit code, seconds, and what ended it;
+    OSError: no log.
+    """
     environment = dict(os.environ, **manifest["environment"])
-    # A pipe of its own, not the container's output: what dockerd keeps of that is bounded, and stays on the node.
+    # A pipe of its own, not the container's output: what dockerd keeps of that is bounded, and
+    # stays on the node.
     pipe, write = os.pipe()
     log = Log(pipe, manifest["logs"], manifest["interval_s"])
     started = time.time()
-    report: dict[str, Any] = {"exit_code": NOT_STARTED, "timed_out": False, "out_of_memory": False, "stopped": False}
+    report: dict[str, Any] = {
+        "exit_code": NOT_STARTED,
+        "timed_out": False,
+        "out_of_memory": False,
+        "stopped": False,
+    }
     running: list[subprocess.Popen[bytes]] = []
 
     def stop(number: int, _frame: object) -> None:
-        report["stopped"] = True  # the node goes down, or the job is cancelled: no fault of the build
+        report["stopped"] = (
+            True  # the node goes down, or the job is cancelled: no fault of the build
+        )
         for process in running:
             end(process, number)
 
@@ -234,8 +280,12 @@ def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
         end(process, getattr(signal, "SIGKILL", signal.SIGTERM))
         process.wait()
         # A negative code is a signal; a shell reports it as 128 plus its number.
-        report["exit_code"] = 128 - code if code < 0 else code
-        # One compiler may be killed for memory and the build still succeed by a second try: then it is no cause.
+        if code < 0:
+            report["exit_code"] = 128 - code
+        else:
+            report["exit_code"] = code
+        # One compiler may be killed for memory and the build still succeed by a second try: then it
+        # is no cause.
         report["out_of_memory"] = bool(killed_for_memory()) and report["exit_code"] != 0
     log.close()
     log.join()
@@ -251,8 +301,12 @@ UPLOAD_FAILED = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def no_new_privileges() -> None:
-    """From here on no program that is started gains rights by a set-uid bit: a swarm service has no option for it."""
-    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+    """From here on no program that is started gains rights by a set-uid bit: a swarm service has no
+    option for it.
+    """
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(
+        PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0
+    ):
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
 
 

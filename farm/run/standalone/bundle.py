@@ -1,13 +1,16 @@
-"""Builds a plan from a bundle, on a machine without network, Docker or the farm: Python 3.9+, nothing else.
+"""Builds a plan from a bundle, on a machine without network, Docker or the farm: Python 3.9+,
+nothing else.
 
-    run --check                                can this machine do it, which parts are here; nothing is unpacked
-    run [--jobs N] [--out DIR]                 join, verify, unpack, build, and follow it to its end
+    run --check                                can this machine do it, which parts are here; nothing
+    is unpacked run [--jobs N] [--out DIR]                 join, verify, unpack, build, and follow
+    it to its end
 
-Root and ordinary users alike enter the toolchain by `farm.base.enter`. The result goes back to the farm:
-`farm submit --from-bundle DIR` joins its pieces and does all that follows.
+Root and ordinary users alike enter the toolchain by `farm.base.enter`. The result goes back to the
+farm: `farm submit --from-bundle DIR` joins its pieces and does all that follows.
 
-The build runs in the background: a call that ends before it, by Ctrl-C or `--wait-s`, does not end it, and the same
-command finds it again. A machine that was switched off in between goes on with the objects that it had.
+The build runs in the background: a call that ends before it, by Ctrl-C or `--wait-s`, does not end
+it, and the same command finds it again. A machine that was switched off in between goes on with the
+objects that it had.
 """
 
 from __future__ import annotations
@@ -40,7 +43,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-DAMAGED, FAILED, CANNOT, AGAIN, INTERRUPTED = 2, 5, 9, 10, 130
+DAMAGED = 2
+FAILED = 5
+CANNOT = 9
+AGAIN = 10
+INTERRUPTED = 130
 EXIT_CODES = """exit codes:
   0    done: the wheel is there, or with --check: this machine can build it
   2    a part is damaged, or an option is wrong
@@ -52,7 +59,9 @@ EXIT_CODES = """exit codes:
 
 
 def say(text: str) -> None:
-    print(f"farm: {text.removeprefix('farm: ')}", flush=True)  # a line of the build's log has it already
+    print(
+        f"farm: {text.removeprefix('farm: ')}", flush=True
+    )  # a line of the build's log has it already
 
 
 def leave(code: int, text: str, todo: str | None = None) -> NoReturn:
@@ -64,7 +73,9 @@ def leave(code: int, text: str, todo: str | None = None) -> NoReturn:
 
 
 def place(folder: Path | None, bundle: Path, plan: str) -> Path:
-    """Where to work: below the bundle's folder, or where others may write to that, in the user's folder for state."""
+    """Where to work: below the bundle's folder, or where others may write to that, in the user's
+    folder for state.
+    """
     if folder is not None:
         return Path(os.path.abspath(folder))  # noqa: PTH100 a link is to be seen, not followed
     if os.access(bundle, os.W_OK) and weakness(bundle) is None:
@@ -74,7 +85,9 @@ def place(folder: Path | None, bundle: Path, plan: str) -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make the folder, or take it as an earlier call made it; ends the program where it is not the user's alone."""
+    """Make the folder, or take it as an earlier call made it; ends the program where it is not the
+    user's alone.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         parent = folder.parent.resolve()
@@ -83,12 +96,26 @@ def make_folder(folder: Path) -> Path:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             status = folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                what = "is a link or no folder" if not stat.S_ISDIR(status.st_mode) else "is open to others"
-                what = f"belongs to user {status.st_uid}" if status.st_uid != os.geteuid() else what
-                leave(CANNOT, f"{folder} {what}: nothing in it is used", "name another folder with --state")
+            if (
+                not stat.S_ISDIR(status.st_mode)
+                or status.st_uid != os.geteuid()
+                or status.st_mode & 0o077
+            ):
+                if not stat.S_ISDIR(status.st_mode):
+                    what = "is a link or no folder"
+                else:
+                    what = "is open to others"
+                if status.st_uid != os.geteuid():
+                    what = f"belongs to user {status.st_uid}"
+                leave(
+                    CANNOT,
+                    f"{folder} {what}: nothing in it is used",
+                    "name another folder with --state",
+                )
     except OSError as error:
-        leave(CANNOT, f"{folder} cannot be made: {error.strerror}", "name another folder with --state")
+        leave(
+            CANNOT, f"{folder} cannot be made: {error.strerror}", "name another folder with --state"
+        )
     found = weakness(parent)
     if found:
         leave(CANNOT, f"{folder} is not safe: {found}", "name a folder below your own with --state")
@@ -104,7 +131,8 @@ def weakness(folder: Path) -> str | None:
         status = each.stat()
         if status.st_uid not in trusted:
             return f"{each} belongs to user {status.st_uid}"
-        # A user's private group has the user's number; in a sticky folder others cannot rename what is not theirs.
+        # A user's private group has the user's number; in a sticky folder others cannot rename what
+        # is not theirs.
         group = status.st_mode & 0o020 and status.st_gid not in (0, os.geteuid())
         if (group or status.st_mode & 0o002) and not status.st_mode & stat.S_ISVTX:
             return f"others may write to {each}"
@@ -112,16 +140,31 @@ def weakness(folder: Path) -> str | None:
 
 
 PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
-"""Folders of a root file system beside files; nothing in them but /farm comes with the toolchain."""
-CHANGING = ("root/dev", "root/proc", "root/tmp", "root/run", "root/root", "root/farm-jobs", "root/farm-volumes")
+"""Folders of a root file system beside files; nothing in them but /farm comes with the toolchain.
+"""
+CHANGING = (
+    "root/dev",
+    "root/proc",
+    "root/tmp",
+    "root/run",
+    "root/root",
+    "root/farm-jobs",
+    "root/farm-volumes",
+)
 """Folders that builds and their engine fill."""
 
 
 def joined(parts: list[tuple[Path, dict[str, Any]]]) -> Iterator[bytes]:
-    """The content of the parts, one after the other; each is verified before its first byte is used."""
+    """The content of the parts, one after the other; each is verified before its first byte is
+    used.
+    """
     for path, entry in parts:
         if digest(path) != entry["sha256"]:
-            leave(DAMAGED, f"{path} is damaged: its sha256 differs from the manifest's", "copy it here again")
+            leave(
+                DAMAGED,
+                f"{path} is damaged: its sha256 differs from the manifest's",
+                "copy it here again",
+            )
         with path.open("rb") as stream:
             while piece := stream.read(1 << 20):
                 yield piece
@@ -135,9 +178,12 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def look_for(manifest: dict[str, Any], folders: list[Path]) -> tuple[list[tuple[Path, dict[str, Any]]], list[str]]:
+def look_for(
+    manifest: dict[str, Any], folders: list[Path]
+) -> tuple[list[tuple[Path, dict[str, Any]]], list[str]]:
     """The parts that are here, and the names of those that are not."""
-    found, missing = [], []
+    found = []
+    missing = []
     for part in manifest["parts"]:
         paths = [folder / part["name"] for folder in folders if (folder / part["name"]).is_file()]
         # A part that is still being copied has its name already, but not its size.
@@ -150,7 +196,8 @@ def look_for(manifest: dict[str, Any], folders: list[Path]) -> tuple[list[tuple[
 
 def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
     """Join the parts into `state`: `root` is the toolchain, the others are the build's inputs."""
-    ready, inputs = state / "unpacked", list(manifest["job"]["inputs"].values())
+    ready = state / "unpacked"
+    inputs = list(manifest["job"]["inputs"].values())
     if ready.exists():
         changed = difference(json.loads(ready.read_text(encoding="utf-8")), contents(state, inputs))
         if changed is None:
@@ -159,14 +206,20 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
         ready.unlink()
     found, missing = look_for(manifest, folders)
     if missing:
-        leave(AGAIN, f"{len(found)} parts are here; missing: {', '.join(missing)}", "copy them here and call again")
+        leave(
+            AGAIN,
+            f"{len(found)} parts are here; missing: {', '.join(missing)}",
+            "copy them here and call again",
+        )
     say(f"unpacking {len(found)} parts into {state}")
     start = time.monotonic()
     for name in ("root", *inputs):
         # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
     size = sum(entry["size"] for _, entry in found)
-    with tarfile.open(fileobj=io.BufferedReader(transfer.Stream(joined(found), size), 1 << 20), mode="r|") as archive:
+    with tarfile.open(
+        fileobj=io.BufferedReader(transfer.Stream(joined(found), size), 1 << 20), mode="r|"
+    ) as archive:
         for member in archive:
             stream = archive.extractfile(member)
             if stream is None:
@@ -187,9 +240,13 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
 
 
 def extract(tree: tarfile.TarFile, root: Path) -> None:
-    """The toolchain's files; the archive was made by the farm and verified, its links are its own."""
+    """The toolchain's files; the archive was made by the farm and verified, its links are its
+    own.
+    """
     root.mkdir(parents=True, exist_ok=True)
-    if hasattr(tarfile, "fully_trusted_filter"):  # Python 3.14 filters by default, old ones know no filters
+    if hasattr(
+        tarfile, "fully_trusted_filter"
+    ):  # Python 3.14 filters by default, old ones know no filters
         tree.extraction_filter = tarfile.fully_trusted_filter
     tree.extractall(root)  # noqa: S202 verified: see above
     for name in PLACES:
@@ -198,7 +255,9 @@ def extract(tree: tarfile.TarFile, root: Path) -> None:
 
 
 def contents(state: Path, inputs: list[str]) -> dict[str, str]:
-    """Properties of each unpacked file that must not change: its hash and mode, or where a link leads."""
+    """Properties of each unpacked file that must not change: its hash and mode, or where a link
+    leads.
+    """
     found = {}
     for path in (each for name in ("root", *inputs) for each in walk(state, state / name)):
         status = path.lstat()
@@ -211,7 +270,9 @@ def contents(state: Path, inputs: list[str]) -> dict[str, str]:
 
 
 def walk(state: Path, folder: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ():
+    for entry in (
+        sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ()
+    ):
         path = Path(entry.path)
         if entry.is_dir(follow_symlinks=False):
             if path.relative_to(state).as_posix() not in CHANGING:
@@ -229,7 +290,8 @@ def difference(before: dict[str, str], now: dict[str, str]) -> str | None:
 
 PROGRESS_S = 15  # between two lines of progress
 NINJA = re.compile(rb"^\[([0-9]{1,6})/([0-9]{1,6})\]", re.MULTILINE)
-SHOWN, WIDTH = 24, 400  # lines of a failure, and characters of each: a compiler's command line has thousands
+SHOWN = 24
+WIDTH = 400  # lines of a failure, and characters of each: a compiler's command line has thousands
 
 
 def steps(log: Path) -> Iterator[tuple[int, int]]:
@@ -241,7 +303,9 @@ def steps(log: Path) -> Iterator[tuple[int, int]]:
 
 
 def failure(log: Path) -> str:
-    """Where Ninja's first step failed, and what it printed; the log's last lines where no step is named."""
+    """Where Ninja's first step failed, and what it printed; the log's last lines where no step is
+    named.
+    """
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - (4 << 20)))
         lines = stream.read().decode("utf-8", "replace").splitlines()
@@ -249,7 +313,10 @@ def failure(log: Path) -> str:
     shown = lines[-SHOWN:]
     if failed is not None:
         # The step's own lines end where the next step reports.
-        end = next((i for i in range(failed, len(lines)) if lines[i].startswith(("[", "ninja: "))), len(lines))
+        end = next(
+            (i for i in range(failed, len(lines)) if lines[i].startswith(("[", "ninja: "))),
+            len(lines),
+        )
         shown = lines[failed:end][:SHOWN]
     return "\n".join(line if len(line) <= WIDTH else line[:WIDTH] + " …" for line in shown)
 
@@ -257,7 +324,8 @@ def failure(log: Path) -> str:
 def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Path:
     """Start the build or join one that runs, and follow it; returns the folder with its output."""
     jobs = args.jobs or os.cpu_count() or 1
-    # Half as much again as the jobs are planned with, where no one says what the machine has to give.
+    # Half as much again as the jobs are planned with, where no one says what the machine has to
+    # give.
     memory = int((args.memory_gb or jobs * manifest["job"]["memory_per_job_gb"] * 1.5) * 1e9)
     engine = HostEngine(state / "root", tree=True, cpus=jobs, memory=memory)
     with (state / "lock").open("ab") as file:  # two calls at the same moment start one build
@@ -268,32 +336,49 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
     now = engine.observe(handle)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        # Also while the build runs: whoever carries it out of a machine that is cut off can read how far it is.
+        # Also while the build runs: whoever carries it out of a machine that is cut off can read
+        # how far it is.
         (args.out / "build.log.xz").write_bytes(lzma.compress(log.read_bytes(), preset=1))
     if now.state in ("starting", "running"):
         leave(AGAIN, "the build is still running", "call again to follow it")
     if now.state != "done":
         leave(AGAIN, f"the build was {now.state}: {now.text}", "call again to continue")
     if now.exit_code:
-        why = f"the build failed with exit code {now.exit_code} ({now.text or 'its own'}):\n{failure(log)}\nlog: {log}"
+        why = (
+            f"the build failed with exit code {now.exit_code} "
+            f"({now.text or 'its own'}):\n{failure(log)}\nlog: {log}"
+        )
         leave(FAILED, why, "fix the cause, then call again with --retry: what was compiled is kept")
     return state / "root" / str(manifest["job"]["output"]).lstrip("/")
 
 
-def start(engine: HostEngine, manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> str:
+def start(
+    engine: HostEngine, manifest: dict[str, Any], state: Path, args: argparse.Namespace
+) -> str:
     """The handle of the plan's job: of one that runs or has ended well, else of a new one."""
-    job, labels = manifest["job"], {"farm.plan": manifest["plan"]}
+    job = manifest["job"]
+    labels = {"farm.plan": manifest["plan"]}
     # By the plan: a call that is repeated finds the build of the one before.
     handle = engine.find(labels)
     before = engine.observe(handle) if handle else None
     failed = before is not None and before.state == "done" and before.exit_code
-    if handle and before and before.state not in ("lost", "cancelled") and not (args.retry and failed):
+    if (
+        handle
+        and before
+        and before.state not in ("lost", "cancelled")
+        and not (args.retry and failed)
+    ):
         return handle
     if handle:
-        engine.release(handle)  # also what a killed supervisor left, before the tree below it is made anew
+        engine.release(
+            handle
+        )  # also what a killed supervisor left, before the tree below it is made anew
     unpack(manifest, args.parts, state)
     capacity = engine.capacity()
-    say(f"building with {capacity.cpus:.0f} jobs" + (f" (before: {before.text or before.state})" if before else ""))
+    say(
+        f"building with {capacity.cpus:.0f} jobs"
+        + (f" (before: {before.text or before.state})" if before else "")
+    )
     return engine.submit(
         Job(
             name=manifest["name"],
@@ -312,7 +397,9 @@ def start(engine: HostEngine, manifest: dict[str, Any], state: Path, args: argpa
 
 def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> None:
     """Print progress until the build ends or `wait_s` seconds are over."""
-    deadline, printed, first = time.monotonic() + (math.inf if wait_s is None else wait_s), 0.0, None
+    deadline = time.monotonic() + (math.inf if wait_s is None else wait_s)
+    printed = 0.0
+    first = None
     while engine.observe(handle).state in ("starting", "running") and time.monotonic() < deadline:
         now = time.monotonic()
         if now - printed > PROGRESS_S:
@@ -322,7 +409,10 @@ def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> 
                 done, total = reached[0]
                 first = first or (now, done)
                 rate = (done - first[1]) / (now - first[0]) if now > first[0] else 0.0
-                left = f", about {(total - done) / rate / 60:.0f} min left" if rate > 0 else ""
+                if rate > 0:
+                    left = f", about {(total - done) / rate / 60:.0f} min left"
+                else:
+                    left = ""
                 say(f"[{done}/{total}] {rate * 60:.0f} steps a minute{left}")
             else:
                 last = log.read_bytes()[-200:].decode("utf-8", "replace").strip().splitlines()
@@ -339,9 +429,14 @@ def write_pieces(manifest: dict[str, Any], output: Path, out: Path) -> None:
     if len(wheels) != 1:
         leave(FAILED, f"the build left {len(wheels)} wheels, expected one")
     out.mkdir(parents=True, exist_ok=True)
-    whole, total, pieces = output / "built.tar", hashlib.sha256(), 0
+    whole = output / "built.tar"
+    total = hashlib.sha256()
+    pieces = 0
     with tarfile.open(whole, "w", format=tarfile.GNU_FORMAT) as archive:
-        for path in (*wheels, *sorted(each for each in (output / "lib").glob("*") if each.is_file())):
+        for path in (
+            *wheels,
+            *sorted(each for each in (output / "lib").glob("*") if each.is_file()),
+        ):
             archive.add(path, f"built/{path.relative_to(output).as_posix()}", recursive=False)
     with whole.open("rb") as stream:
         while data := stream.read(PIECE):
@@ -352,31 +447,55 @@ def write_pieces(manifest: dict[str, Any], output: Path, out: Path) -> None:
     whole.unlink()
     result = {"plan": manifest["plan"], "size": size, "sha256": total.hexdigest(), "pieces": pieces}
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    say(f"{wheels[0].name}: {pieces} pieces in {out}; give that folder to `farm submit --from-bundle`")
+    say(
+        f"{wheels[0].name}: {pieces} pieces in {out}; give that folder to `farm submit "
+        "--from-bundle`"
+    )
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="run",
-        description="Builds a plan from a bundle, without network, Docker or root, and follows the build to its end.",
+        description="Builds a plan from a bundle, without network, Docker or root, and follows the "
+        "build to its end.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--parts", type=Path, action="append", default=[], help="where parts are (default: beside run)")
-    made.add_argument("--state", type=Path, help="where to unpack and build (default: work-<plan> beside run)")
+    made.add_argument(
+        "--parts",
+        type=Path,
+        action="append",
+        default=[],
+        help="where parts are (default: beside run)",
+    )
+    made.add_argument(
+        "--state", type=Path, help="where to unpack and build (default: work-<plan> beside run)"
+    )
     made.add_argument("--jobs", type=int, help="compiles at a time (default: the CPUs)")
-    made.add_argument("--memory-gb", type=float, help="memory limit of the build (default: from the number of jobs)")
-    made.add_argument("--wait-s", type=float, help="how long to follow the build in this call (default: to its end)")
+    made.add_argument(
+        "--memory-gb",
+        type=float,
+        help="memory limit of the build (default: from the number of jobs)",
+    )
+    made.add_argument(
+        "--wait-s",
+        type=float,
+        help="how long to follow the build in this call (default: to its end)",
+    )
     made.add_argument("--out", type=Path, help="where the log and the pieces of the result go")
     made.add_argument("--retry", action="store_true", help="build again after a build that failed")
-    made.add_argument("--check", action="store_true", help="say whether this machine can build it; unpack nothing")
+    made.add_argument(
+        "--check", action="store_true", help="say whether this machine can build it; unpack nothing"
+    )
     return made
 
 
 def main() -> int:
     args = parser().parse_args()
-    here = Path(sys.argv[0]).resolve().parent  # of the packed file: the manifest and the parts are beside it
+    here = (
+        Path(sys.argv[0]).resolve().parent
+    )  # of the packed file: the manifest and the parts are beside it
     manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
     refused = enter.refusal()
     if refused:
@@ -405,9 +524,16 @@ def check(manifest: dict[str, object], folders: list[Path], folder: Path) -> int
     above = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(above).free
     say(f"{cpus:.0f} CPUs, {memory / 1e9:.1f} GB of memory, {free / 1e9:.0f} GB free for {folder}")
-    say("the toolchain can be entered " + ("as root" if os.geteuid() == 0 else "in a user namespace, without root"))
+    say(
+        "the toolchain can be entered "
+        + ("as root" if os.geteuid() == 0 else "in a user namespace, without root")
+    )
     found, missing = look_for(manifest, folders)
     if missing:
-        leave(AGAIN, f"{len(found)} parts are here; missing: {', '.join(missing)}", "copy them here and call again")
+        leave(
+            AGAIN,
+            f"{len(found)} parts are here; missing: {', '.join(missing)}",
+            "copy them here and call again",
+        )
     say(f"all {len(found)} parts are here; this machine can build {manifest['name']}")
     return 0

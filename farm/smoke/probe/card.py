@@ -1,4 +1,6 @@
-"""The NVIDIA driver, asked without the module under test; the code that the card runs; its speed."""
+"""The NVIDIA driver, asked without the module under test; the code that the card runs; its
+speed.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ def find_driver() -> tuple[int, str]:
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
     # The driver itself tells only the CUDA version that it knows; its own number comes from NVML.
     number = driver_version()
-    return count, "driver {}for CUDA {}, {} GPU(s)".format(f"{number} " if number else "", cuda, count)
+    return count, "driver {}for CUDA {}, {} GPU(s)".format(
+        f"{number} " if number else "", cuda, count
+    )
 
 
 def start_driver() -> tuple[Any, int]:
-    """The driver's library, started, and the number of GPUs that it sees; raises as `find_driver` does."""
+    """The driver's library, started, and the number of GPUs that it sees; raises as `find_driver`
+    does.
+    """
     name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
     try:
         # Right on Windows too: 64-bit Windows has one calling convention.
@@ -43,7 +49,8 @@ def start_driver() -> tuple[Any, int]:
     except OSError:
         raise NotRunError("no NVIDIA driver") from None
     status = driver.cuInit(0)
-    # CUresult values, CUDA Driver API reference: 34 CUDA_ERROR_STUB_LIBRARY, 100 CUDA_ERROR_NO_DEVICE.
+    # CUresult values, CUDA Driver API reference: 34 CUDA_ERROR_STUB_LIBRARY, 100
+    # CUDA_ERROR_NO_DEVICE.
     if status == 34:
         raise NotRunError(f"no NVIDIA driver ({name} is the toolkit's stub)")
     if status == 100:
@@ -64,7 +71,10 @@ def driver_version() -> str:
         text = ctypes.create_string_buffer(80)
         if nvml.nvmlInit_v2() != 0:
             return ""
-        found = text.value.decode("ascii", "replace") if nvml.nvmlSystemGetDriverVersion(text, 80) == 0 else ""
+        if nvml.nvmlSystemGetDriverVersion(text, 80) == 0:
+            found = text.value.decode("ascii", "replace")
+        else:
+            found = ""
         nvml.nvmlShutdown()
     except (OSError, AttributeError):
         return ""
@@ -72,7 +82,8 @@ def driver_version() -> str:
 
 
 def card_numbers() -> dict[str, int]:
-    """The driver's properties of the first card: multiprocessors, clocks in kHz, width of the memory bus in bits.
+    """The driver's properties of the first card: multiprocessors, clocks in kHz, width of the
+    memory bus in bits.
 
     The numbers of the attributes: CUDA Driver API reference, CUdevice_attribute.
     """
@@ -88,7 +99,8 @@ def card_numbers() -> dict[str, int]:
     return found
 
 
-# CUDA C++ Programming Guide, "CUDA Environment Variables". Without the cache, so that the first call is a first call.
+# CUDA C++ Programming Guide, "CUDA Environment Variables". Without the cache, so that the first
+# call is a first call.
 WAYS = {
     "ordinary": {},
     "without JIT": {"CUDA_DISABLE_PTX_JIT": "1"},
@@ -143,12 +155,15 @@ def run_first_kernel(module_name: str, way: dict[str, str], limit_s: float) -> d
             return {"ok": False, "error": f"ended with {child.returncode}: {printed}"}
 
 
-def try_ways(run: Callable[[str, float], dict[str, Any]], limit_s: float) -> dict[str, dict[str, Any]]:
+def try_ways(
+    run: Callable[[str, float], dict[str, Any]], limit_s: float
+) -> dict[str, dict[str, Any]]:
     """One result for each way that is needed; `run(way, seconds)` gives it.
 
-    Each way may compile every kernel of the module anew, which takes minutes. So none is tried whose answer follows
-    from another: code that runs without JIT also runs in the ordinary way, and where it does not, the ordinary way
-    is JIT. Whether the PTX of a wheel with machine code serves as well is worth a minute, not more.
+    Each way may compile every kernel of the module anew, which takes minutes. So none is tried
+    whose answer follows from another: code that runs without JIT also runs in the ordinary way, and
+    where it does not, the ordinary way is JIT. Whether the PTX of a wheel with machine code serves
+    as well is worth a minute, not more.
     """
     found = {"without JIT": run("without JIT", limit_s)}
     if found["without JIT"]["ok"]:
@@ -159,7 +174,9 @@ def try_ways(run: Callable[[str, float], dict[str, Any]], limit_s: float) -> dic
 
 
 def judge_code(found: dict[str, dict[str, Any]], archs: list[str], sm: str) -> tuple[str, str]:
-    """The kind of code that serves the card: (`native` or `jit`, text), from the results of `try_ways`."""
+    """The kind of code that serves the card: (`native` or `jit`, text), from the results of
+    `try_ways`.
+    """
     holds = " ".join(archs) or "nothing"
     plain = found["without JIT"]
     if plain["ok"]:
@@ -173,20 +190,27 @@ def judge_code(found: dict[str, dict[str, Any]], archs: list[str], sm: str) -> t
     ordinary = found["ordinary"]
     if ordinary["ok"]:
         text = (
-            f"no SASS for {sm} in the wheel ({holds}): the driver compiled its PTX at the first use: {times(ordinary)}"
+            f"no SASS for {sm} in the wheel ({holds}): the driver compiled its PTX at the "
+            f"first use: {times(ordinary)}"
         )
         why = (
-            "every first run compiles PTX, which takes minutes with a whole torch; later ones find it in the driver's "
-            f"cache (set CUDA_CACHE_MAXSIZE=4294967296 to hold it all). A wheel with SASS for {sm} needs none of this, "
+            "every first run compiles PTX, which takes minutes with a whole torch; later ones "
+            "find it in the driver's "
+            "cache (set CUDA_CACHE_MAXSIZE=4294967296 to hold it all). A wheel with SASS for "
+            f"{sm} needs none of this, "
             "and PTX of a newer toolkit than the driver's cannot be compiled at all"
         )
         return "jit", Warned(text, why)
     error = str(ordinary["error"])
     if re.search("no kernel image|NoKernelImage", error):
-        raise FailedError(f"no kernel image for {sm}: the wheel holds {holds} ({error})", f"code for {sm}")
+        raise FailedError(
+            f"no kernel image for {sm}: the wheel holds {holds} ({error})", f"code for {sm}"
+        )
     if re.search("unsupported toolchain|UnsupportedPtxVersion", error):
         text = f"the wheel has no SASS for {sm}, and its PTX is newer than the driver can compile"
-        raise FailedError(f"{text}; it holds {holds} ({error})", f"SASS for {sm}, or a newer driver")
+        raise FailedError(
+            f"{text}; it holds {holds} ({error})", f"SASS for {sm}, or a newer driver"
+        )
     raise FailedError(error, "a kernel that runs")
 
 
@@ -200,7 +224,9 @@ def check_code(module: Any, facts: dict[str, str], module_name: str, limit_s: fl
     `limit_s`: for each process that is started, seconds.
     """
     facts["code"] = "none"
-    found = try_ways(lambda way, seconds: run_first_kernel(module_name, WAYS[way], seconds), limit_s)
+    found = try_ways(
+        lambda way, seconds: run_first_kernel(module_name, WAYS[way], seconds), limit_s
+    )
     for way, result in found.items():
         facts[f"first kernel, {way}"] = json.dumps(result)[:MAX_TEXT]
     capability = tuple(module.cuda.get_device_capability(0))
@@ -225,7 +251,9 @@ def units_of(name: str, sm: int, *, geforce: bool = False) -> int:
 
 
 def share_of_peak(what: str, rate: float, peak: float, unit: str, limit: float, why: str) -> str:
-    """`3.1 TFLOP/s, 72 % of 4.3`; with a warning below `limit`. `rate` and `peak` in the same unit."""
+    """`3.1 TFLOP/s, 72 % of 4.3`; with a warning below `limit`. `rate` and `peak` in the same
+    unit.
+    """
     if not peak > 0:
         return f"{rate:.3g} {unit}; what the card can do is not known"
     share = rate / peak
@@ -237,7 +265,8 @@ def share_of_peak(what: str, rate: float, peak: float, unit: str, limit: float, 
 
 def measure(torch: Any, run: Callable[[], Any], seconds: float = 0.5) -> float:
     """Seconds of one call, the best of five series on the card's own clock."""
-    begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begun = torch.cuda.Event(enable_timing=True)
+    ended = torch.cuda.Event(enable_timing=True)
 
     def series(calls: int) -> float:
         begun.record()
@@ -255,9 +284,11 @@ def measure(torch: Any, run: Callable[[], Any], seconds: float = 0.5) -> float:
 
 
 def rows_that_fit(most: int, item: int, free: int) -> int:
-    """Rows of square matrices of `item` bytes an element, of which four fit into `free` bytes (0: not known).
+    """Rows of square matrices of `item` bytes an element, of which four fit into `free` bytes (0:
+    not known).
 
-    At most `most`, and at least 512. A GeForce GT 710 has 1 GB: there a product of 8192 rows runs out of memory.
+    At most `most`, and at least 512. A GeForce GT 710 has 1 GB: there a product of 8192 rows runs
+    out of memory.
     """
     rows = most
     while rows > 512 and 0 < free < 4 * item * rows**2:
@@ -266,7 +297,9 @@ def rows_that_fit(most: int, item: int, free: int) -> int:
 
 
 def check_matmul_speed(torch: Any, name: str) -> str:
-    """TFLOP/s of a square product on random numbers, as a share of 2 x units x multiprocessors x clock."""
+    """TFLOP/s of a square product on random numbers, as a share of 2 x units x multiprocessors x
+    clock.
+    """
     dtype, _, _, _, lowest = MATMULS[name]
     capability = tuple(torch.cuda.get_device_capability(0))
     if capability < lowest:
@@ -276,21 +309,30 @@ def check_matmul_speed(torch: Any, name: str) -> str:
     units = units_of(name, sm, geforce="GeForce" in torch.cuda.get_device_name(0))
     free = free_memory(torch)
     # Both are made in float32, whatever they are then.
-    size = rows_that_fit(4096, 8, free) if name == "float64" else rows_that_fit(8192, 4, free)
+    if name == "float64":
+        size = rows_that_fit(4096, 8, free)
+    else:
+        size = rows_that_fit(8192, 4, free)
     # A multiplication and an addition a unit and clock: 2.
     peak = 2e-9 * units * card["multiprocessors"] * card["clock_khz"]
     x = torch.randn(size, size, device="cuda").to(getattr(torch, dtype))
     y = torch.randn(size, size, device="cuda").to(getattr(torch, dtype))
     with exactly(torch, tf32=name == "tf32"):
         took = measure(torch, lambda: torch.mm(x, y))
-    clock = "{} multiprocessors at {:.0f} MHz".format(card["multiprocessors"], card["clock_khz"] / 1000)
+    clock = "{} multiprocessors at {:.0f} MHz".format(
+        card["multiprocessors"], card["clock_khz"] / 1000
+    )
     limit = throughput()["warn_below"]["matmul"]
     why = "a debug build, code for another SM, a power cap, or another program on the card"
-    return share_of_peak(f"{name} product ({clock})", 2e-12 * size**3 / took, peak, "TFLOP/s", limit, why)
+    return share_of_peak(
+        f"{name} product ({clock})", 2e-12 * size**3 / took, peak, "TFLOP/s", limit, why
+    )
 
 
 def check_copy_speed(torch: Any) -> str:
-    """GB/s of a copy on the card, bytes read and written, as a share of bus width x 2 x memory clock."""
+    """GB/s of a copy on the card, bytes read and written, as a share of bus width x 2 x memory
+    clock.
+    """
     card = card_numbers()
     count = min(1 << 31, max(free_memory(torch), 1 << 30) // 4)
     x = torch.empty(count, dtype=torch.uint8, device="cuda")
@@ -298,4 +340,6 @@ def check_copy_speed(torch: Any) -> str:
     took = measure(torch, lambda: y.copy_(x))
     peak = 2e-6 * card["memory_clock_khz"] * card["bus_bits"] / 8
     why = "ECC costs up to a fifth on GDDR; else a low memory clock, or another program on the card"
-    return share_of_peak("copy", 2e-9 * count / took, peak, "GB/s", throughput()["warn_below"]["copy"], why)
+    return share_of_peak(
+        "copy", 2e-9 * count / took, peak, "GB/s", throughput()["warn_below"]["copy"], why
+    )

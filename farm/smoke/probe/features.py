@@ -1,7 +1,7 @@
 """The features that the plan promises: are they in the module, and do they work? And torch.compile.
 
-What a child process does stands in `CHILDREN`: two of them talk to each other, or the libraries read variables of
-the environment when they are loaded.
+What a child process does stands in `CHILDREN`: two of them talk to each other, or the libraries
+read variables of the environment when they are loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-CHILD_S = 600.0  # an emulated CPU imports torch in half a minute; the limit of the check comes before
+CHILD_S = (
+    600.0  # an emulated CPU imports torch in half a minute; the limit of the check comes before
+)
 
 CHILDREN = {
     # All-reduce: the sum of 1 and 2, over a store of c10d whose port the parent chose.
@@ -61,7 +63,8 @@ with torch.no_grad():
         for result, plain in zip(results, (conv(images), lstm(words)[0])):
             assert torch.allclose(result, plain, rtol=1e-3, atol=1e-4), (result - plain).abs().max()
 """,
-    # CPU seconds for each second of the clock, with one thread: above one, a library starts threads of its own.
+    # CPU seconds for each second of the clock, with one thread: above one, a library starts threads
+    # of its own.
     "threads": """
 import importlib, sys, time
 torch = importlib.import_module(sys.argv[1])
@@ -146,11 +149,20 @@ def check_profiler(torch: Any, device: str) -> str:
 
 
 def check_onednn(torch: Any) -> str:
-    """Convolution runs in oneDNN, its own words say by which code; the results are those without oneDNN."""
+    """Convolution runs in oneDNN, its own words say by which code; the results are those without
+    oneDNN.
+    """
     printed = _ended(*_start("verbose", [torch.__name__], ONEDNN_VERBOSE="1", DNNL_VERBOSE="1"))
     # onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,…; older ones have no v1.
     done = [line.split(",") for line in printed.splitlines() if ",exec,cpu," in line]
-    used = sorted({f"{word[i + 2]} {word[i + 3]}" for word in done for i in [word.index("exec")] if len(word) > i + 3})
+    used = sorted(
+        {
+            f"{word[i + 2]} {word[i + 3]}"
+            for word in done
+            for i in [word.index("exec")]
+            if len(word) > i + 3
+        }
+    )
     if not any(one.startswith("convolution ") for one in used):
         raise FailedError(printed[-500:] or "oneDNN said nothing", "a convolution in oneDNN")
     isa = [line.partition("isa:")[2] for line in printed.splitlines() if "isa:" in line]
@@ -165,7 +177,17 @@ LEVELS = (
 )
 """Instruction sets as oneDNN and as MKL name them, the newest first."""
 
-OLD_KERNELS = {"prescott", "core2", "penryn", "dunnington", "nehalem", "atom", "generic", "opteron", "opteron_sse3"}
+OLD_KERNELS = {
+    "prescott",
+    "core2",
+    "penryn",
+    "dunnington",
+    "nehalem",
+    "atom",
+    "generic",
+    "opteron",
+    "opteron_sse3",
+}
 """Kernels of OpenBLAS for CPUs without AVX: what it takes where it does not know the CPU."""
 
 
@@ -177,17 +199,31 @@ def check_mkl(torch: Any) -> str:
 
 def mkl_code(printed: str) -> str:
     """The code path that MKL took, from the output of MKL_VERBOSE and ONEDNN_VERBOSE."""
-    line = next((line for line in printed.splitlines() if line.startswith("MKL_VERBOSE") and " for " in line), None)
+    line = next(
+        (
+            line
+            for line in printed.splitlines()
+            if line.startswith("MKL_VERBOSE") and " for " in line
+        ),
+        None,
+    )
     if line is None or "GEMM" not in printed:
         raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
-    taken, isa = line.partition(" for ")[2][:150], printed.partition("isa:")[2].partition("\n")[0]
+    taken = line.partition(" for ")[2][:150]
+    isa = printed.partition("isa:")[2].partition("\n")[0]
     has, used = (
-        next((place for place, names in enumerate(LEVELS) if any(name in text for name in names)), len(LEVELS))
+        next(
+            (place for place, names in enumerate(LEVELS) if any(name in text for name in names)),
+            len(LEVELS),
+        )
         for text in (isa, taken)
     )
     # On CPUs of other makers it names no code, whatever it takes.
     if isa and used > has and "Architecture processors" not in taken:
-        return Warned(taken, f"MKL takes older code on this CPU, which has {LEVELS[has][0]}: products are slower")
+        return Warned(
+            taken,
+            f"MKL takes older code on this CPU, which has {LEVELS[has][0]}: products are slower",
+        )
     return taken
 
 
@@ -207,12 +243,16 @@ def check_openblas(torch: Any) -> str:
 def openblas_code(core: str, capability: str) -> str:
     """The code path of OpenBLAS, from its name of the kernels and torch's word for the CPU."""
     if core.lower() in OLD_KERNELS and capability.startswith("AVX"):
-        return Warned(core, f"OpenBLAS does not know this CPU, which has {capability}: products are much slower")
+        return Warned(
+            core,
+            f"OpenBLAS does not know this CPU, which has {capability}: products are much slower",
+        )
     return core
 
 
 def _mapped(name: str, beside: str) -> str | None:
-    """The file of a library of this process, by the begin of its name; None: it is not loaded, or nothing tells.
+    """The file of a library of this process, by the begin of its name; None: it is not loaded, or
+    nothing tells.
 
     Numpy has an OpenBLAS of its own: what lies in `torch` or `torch.libs` (`beside`) comes first.
     """
@@ -247,7 +287,9 @@ def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
     chosen = {name: check for name, (feature, check) in found.items() if feature in promised}
     if promised and "mkl" not in promised:
         chosen["OpenBLAS"] = functools.partial(check_openblas, torch)
-    return {"features": functools.partial(check_present, torch, promised), **chosen} if promised else {}
+    if promised:
+        return {"features": functools.partial(check_present, torch, promised), **chosen}
+    return {}
 
 
 def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
@@ -259,12 +301,16 @@ def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], s
     return {name: check for name, (feature, check) in found.items() if feature in promised}
 
 
-def _start(name: str, arguments: list[str], **variables: str) -> tuple[subprocess.Popen[bytes], Any]:
+def _start(
+    name: str, arguments: list[str], **variables: str
+) -> tuple[subprocess.Popen[bytes], Any]:
     # Not a pipe, which fills while the other process is waited for; `_ended` closes it.
     output = tempfile.TemporaryFile()  # noqa: SIM115
     command = [*python_command(), "-c", CHILDREN[name], *arguments]
     environ = {**os.environ, **variables}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ), output
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+    ), output
 
 
 def _ended(child: subprocess.Popen[bytes], output: Any) -> str:
@@ -283,9 +329,11 @@ def _ended(child: subprocess.Popen[bytes], output: Any) -> str:
 
 
 def check_compile(torch: Any, device: str) -> str:
-    """torch.compile: does it make code of its own, and is the result that of the small model as it is?
+    """torch.compile: does it make code of its own, and is the result that of the small model as it
+    is?
 
-    Asked on Windows, and of each card: it takes up to a minute, and on a Linux machine's CPU what it needs is usual.
+    Asked on Windows, and of each card: it takes up to a minute, and on a Linux machine's CPU what
+    it needs is usual.
     """
     if not hasattr(torch, "compile"):
         raise NotRunError("this torch has no torch.compile: 2.0 was the first")
@@ -297,7 +345,9 @@ def check_compile(torch: Any, device: str) -> str:
     if not windows:
         _require_cc()
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(device)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
+    ).to(device)
     given = torch.ones(8, 16, device=device)
     with torch.no_grad():
         expected = model(given)
@@ -315,9 +365,15 @@ def check_compile(torch: Any, device: str) -> str:
 
 def _require_cl() -> None:
     if shutil.which("cl") is None:
-        raise NotRunError("cl.exe is not on PATH: start this from the x64 Native Tools Command Prompt of Visual Studio")
+        raise NotRunError(
+            "cl.exe is not on PATH: start this from the x64 Native Tools Command Prompt of Visual "
+            "Studio"
+        )
     if not (os.environ.get("INCLUDE") and os.environ.get("LIB")):
-        raise NotRunError("cl.exe is there without INCLUDE and LIB: start it from the x64 Native Tools Command Prompt")
+        raise NotRunError(
+            "cl.exe is there without INCLUDE and LIB: start it from the x64 Native Tools Command "
+            "Prompt"
+        )
 
 
 def _require_cc() -> None:
@@ -330,12 +386,19 @@ def _require_cc() -> None:
 
 def _require_triton(torch: Any, windows: bool) -> None:
     capability = tuple(torch.cuda.get_device_capability())
-    # README of triton-windows, section GPU; PyTorch's own refusal (torch/_inductor/exc.py, GPUTooOldForTriton).
-    starts_at = (7, 5) if windows else (7, 0)
+    # README of triton-windows, section GPU; PyTorch's own refusal (torch/_inductor/exc.py,
+    # GPUTooOldForTriton).
+    if windows:
+        starts_at = (7, 5)
+    else:
+        starts_at = (7, 0)
     if capability < starts_at:
-        raise NotRunError("Triton starts at sm_{}{}, this card is sm_{}{}".format(*starts_at, *capability))
-    if importlib.util.find_spec("triton") is None:
-        which = (
-            "triton-windows that farm doctor names" if windows else "triton that this release's official wheel requires"
+        raise NotRunError(
+            "Triton starts at sm_{}{}, this card is sm_{}{}".format(*starts_at, *capability)
         )
+    if importlib.util.find_spec("triton") is None:
+        if windows:
+            which = "triton-windows that farm doctor names"
+        else:
+            which = "triton that this release's official wheel requires"
         raise NotRunError("triton is not installed: pip install the " + which)

@@ -18,7 +18,8 @@ from .recorder import FAILED, PASSED, NotRunError, Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# What a whole torch does on the card beside plain matrix products, in the order in which it is tried.
+# What a whole torch does on the card beside plain matrix products, in the order in which it is
+# tried.
 ON_THE_CARD: dict[str, Callable[[Any, str], str]] = {
     "matmul int8 on cuda": products.check_int8_matmul,
     "matmul float8 on cuda": products.check_float8_matmul,
@@ -45,26 +46,41 @@ def run_checks(recorder: Recorder, options: argparse.Namespace) -> None:
     def load() -> str:
         loaded.append(importlib.import_module(options.module))
         file = str(getattr(loaded[0], "__file__", None))
-        # Reports are kept where others read them: the place inside of the environment, not that of the environment.
+        # Reports are kept where others read them: the place inside of the environment, not that of
+        # the environment.
         inside = file.startswith(sys.prefix + os.sep)
-        return file[len(sys.prefix) + 1 :] if inside else os.path.basename(file)
+        if inside:
+            return file[len(sys.prefix) + 1 :]
+        return os.path.basename(file)
 
     if recorder.run("package", "import", load) != PASSED:
         return
     module = loaded[0]
-    recorder.run("package", "version", lambda: package.check_version(module, options.expect_version))
-    recorder.run("package", "CUDA version", lambda: package.check_cuda_version(module, options.expect_cuda))
+    recorder.run(
+        "package", "version", lambda: package.check_version(module, options.expect_version)
+    )
+    recorder.run(
+        "package", "CUDA version", lambda: package.check_cuda_version(module, options.expect_cuda)
+    )
     recorder.run("package", "build configuration", lambda: package.check_config(module))
-    recorder.run("package", "architectures", lambda: package.check_archs(module, options.expect_arch))
+    recorder.run(
+        "package", "architectures", lambda: package.check_archs(module, options.expect_arch)
+    )
     check_cpu(recorder, module, options)
     limit_s = recorder.time_limit_s or 900
-    code = functools.partial(check_code, module, recorder.document["facts"], options.module, limit_s)
+    code = functools.partial(
+        check_code, module, recorder.document["facts"], options.module, limit_s
+    )
     check_cuda(recorder, module, options.cpu_only, code, options.expect_feature)
 
 
 def check_package(recorder: Recorder, options: argparse.Namespace) -> None:
     """A package without torch's interface: its version, its imports and a script of its own."""
-    recorder.run("package", "version", lambda: package.check_installed(options.module, options.expect_version))
+    recorder.run(
+        "package",
+        "version",
+        lambda: package.check_installed(options.module, options.expect_version),
+    )
     for name in options.imports:
         recorder.run("package", "import " + name, lambda name=name: package.check_import(name))  # type: ignore[misc]
     if options.script:
@@ -76,14 +92,20 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
     for name in products.FORMATS:
         check = functools.partial(products.check_matmul, module, name, "cpu", products.CPU_SIZES)
         recorder.run("cpu", "matmul " + name + " on cpu", check)
-    recorder.run("cpu", "matmul int32 on cpu", lambda: products.check_matmul_int(module, products.CPU_SIZES))
+    recorder.run(
+        "cpu", "matmul int32 on cpu", lambda: products.check_matmul_int(module, products.CPU_SIZES)
+    )
     if not is_torch(module):
         return
     recorder.run("cpu", "CPU capability", lambda: operations.cpu_capability(module))
     recorder.run("cpu", "complex products on cpu", lambda: operations.check_complex(module, "cpu"))
     recorder.run("cpu", "convolution on cpu", lambda: operations.check_convolution(module, "cpu"))
     recorder.run("cpu", "training step on cpu", lambda: operations.check_training(module, "cpu"))
-    recorder.run("cpu", "quantized linear", lambda: operations.check_quantized(module, options.expect_quantized))
+    recorder.run(
+        "cpu",
+        "quantized linear",
+        lambda: operations.check_quantized(module, options.expect_quantized),
+    )
     recorder.run("cpu", "numpy bridge", lambda: operations.check_numpy(module))
     for name, of_feature in features.checks(module, options.expect_feature).items():
         recorder.run("cpu", name, of_feature)
@@ -93,7 +115,11 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
 
 
 def check_cuda(
-    recorder: Recorder, module: Any, cpu_only: bool, code: Callable[[], str] | None = None, promised: Sequence[str] = ()
+    recorder: Recorder,
+    module: Any,
+    cpu_only: bool,
+    code: Callable[[], str] | None = None,
+    promised: Sequence[str] = (),
 ) -> None:
     """The GPU part. Where there is nothing to run it on, its checks say so and none passes.
 
@@ -120,10 +146,15 @@ def check_cuda(
         last = recorder.checks[-1]
         # From here on every check of the card says the same reason, and none is run.
         reason = last["reason"] or "the NVIDIA driver does not start"
-    if recorder.run("cuda", "is_available", needs_card(lambda: package.check_available(module))) == FAILED:
+    if (
+        recorder.run("cuda", "is_available", needs_card(lambda: package.check_available(module)))
+        == FAILED
+    ):
         reason = "cuda.is_available() is not True"
     recorder.run("cuda", "devices", needs_card(lambda: package.check_devices(module)))
-    recorder.run("cuda", "code for the device", needs_card(lambda: package.check_code_for_device(module)))
+    recorder.run(
+        "cuda", "code for the device", needs_card(lambda: package.check_code_for_device(module))
+    )
     if code is not None:
         recorder.run("cuda", "native or JIT", needs_card(code))
     for name, check in {**features.card_checks(module, promised), **card_checks(module)}.items():
@@ -140,10 +171,14 @@ def card_checks(module: Any) -> dict[str, Callable[[], str]]:
             for name in products.FORMATS
         }
     checks: dict[str, Callable[[], str]] = {
-        f"matmul {name} on cuda": functools.partial(products.check_wide_matmul, module, name, "cuda")
+        f"matmul {name} on cuda": functools.partial(
+            products.check_wide_matmul, module, name, "cuda"
+        )
         for name in products.MATMULS
     }
-    checks.update({name: functools.partial(check, module, "cuda") for name, check in ON_THE_CARD.items()})
+    checks.update(
+        {name: functools.partial(check, module, "cuda") for name, check in ON_THE_CARD.items()}
+    )
     checks["streams and events"] = functools.partial(operations.check_streams, module)
     checks["out of memory survived"] = functools.partial(operations.check_out_of_memory, module)
     for name in card.throughput()["units"]:
@@ -165,20 +200,31 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         allow_abbrev=False,
         description="Does an installed torch, or a module with its interface, work on this machine?",
-        epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong arguments.",
+        epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong "
+        "arguments.",
     )
     made.add_argument("--module", default="torch", help="the module to test (default: torch)")
     made.add_argument("--json", metavar="FILE", help="write a report as well")
-    made.add_argument("--expect-version", metavar="VERSION", help="the version that must be installed")
-    made.add_argument("--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none")
+    made.add_argument(
+        "--expect-version", metavar="VERSION", help="the version that must be installed"
+    )
+    made.add_argument(
+        "--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none"
+    )
     about = "what it must hold: sm_35 compute_35"
     made.add_argument("--expect-arch", nargs="+", default=[], metavar="ARCH", help=about)
-    made.add_argument("--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm")
+    made.add_argument(
+        "--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm"
+    )
     repeated: dict[str, Any] = {"action": "append", "default": []}
-    made.add_argument("--expect-feature", metavar="NAME", help="must have this: gloo; may be repeated", **repeated)
+    made.add_argument(
+        "--expect-feature", metavar="NAME", help="must have this: gloo; may be repeated", **repeated
+    )
     about = "without torch's interface: import this; may be repeated"
     made.add_argument("--import", dest="imports", metavar="MODULE", help=about, **repeated)
-    made.add_argument("--script", metavar="FILE", help="without torch's interface: run this; it must exit with 0")
+    made.add_argument(
+        "--script", metavar="FILE", help="without torch's interface: run this; it must exit with 0"
+    )
     made.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
     about = "for all checks; 0: none (default: 3600)"
     made.add_argument("--time-limit", type=float, default=3600.0, metavar="SECONDS", help=about)
@@ -194,8 +240,9 @@ def main(arguments: list[str] | None = None) -> int:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file)
         return 0
-    # Where the driver compiles PTX, a whole torch overflows the cache's usual size and would be compiled again and
-    # again (CUDA C++ Programming Guide, "CUDA Environment Variables"). 4 GiB is the largest size.
+    # Where the driver compiles PTX, a whole torch overflows the cache's usual size and would be
+    # compiled again and again (CUDA C++ Programming Guide, "CUDA Environment Variables"). 4 GiB is
+    # the largest size.
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
     document = {
         "schema": SCHEMA,

@@ -1,4 +1,6 @@
-"""Operations beside matrix products: convolution, sorting, FFT, training; here against the CPU or float64."""
+"""Operations beside matrix products: convolution, sorting, FFT, training; here against the CPU or
+float64.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from .recorder import FailedError, NotRunError
 def check_large(torch: Any, device: str) -> str:
     """More than 2**31 elements: an index of 32 bits would go wrong.
 
-    Bytes in, bytes out: sum would make int64 of all of them first, 16 GiB, which no Kepler card has.
+    Bytes in, bytes out: sum would make int64 of all of them first, 16 GiB, which no Kepler card
+    has.
     """
     count = 2**31 + 12345
     free = free_memory(torch) if device == "cuda" else math.inf
@@ -43,8 +46,8 @@ def check_large(torch: Any, device: str) -> str:
 def check_complex(torch: Any, device: str) -> str:
     """Products of vectors of complex whole numbers, exact, against products of their parts.
 
-    BLAS libraries return a complex dot product in two ways (GNU's and Intel's Fortran); a torch that was built for the
-    wrong one gets 0 and says nothing.
+    BLAS libraries return a complex dot product in two ways (GNU's and Intel's Fortran); a torch
+    that was built for the wrong one gets 0 and says nothing.
     """
     generator = torch.Generator().manual_seed(1)
     a, b, c, d = (torch.randint(-9, 10, (37,), generator=generator).double() for _ in range(4))
@@ -68,8 +71,9 @@ def check_complex(torch: Any, device: str) -> str:
 def check_convolution(torch: Any, device: str) -> str:
     """A convolution and its gradients against float64 on the CPU.
 
-    The algorithm may be Winograd's or an FFT, which have no bound by element; the bound is by norms: gamma_n n
-    max|x| max|w| with n the products of an element, which is far above their errors and far below those of TF32.
+    The algorithm may be Winograd's or an FFT, which have no bound by element; the bound is by
+    norms: gamma_n n max|x| max|w| with n the products of an element, which is far above their
+    errors and far below those of TF32.
     """
     if device == "cuda":
         if not torch.backends.cudnn.is_available():
@@ -86,15 +90,25 @@ def check_convolution(torch: Any, device: str) -> str:
             images = x.to(dtype).to(place).clone().requires_grad_()
             weights = w.to(dtype).to(place).clone().requires_grad_()
             with exactly(torch):
-                out = torch.nn.functional.conv2d(images, weights, stride=stride, padding=kernel // 2)
+                out = torch.nn.functional.conv2d(
+                    images, weights, stride=stride, padding=kernel // 2
+                )
                 out.sum().backward()
             results.append((out.detach(), images.grad, weights.grad))
         terms = (channels * kernel * kernel, 8 * kernel * kernel, 2 * out.shape[2] * out.shape[3])
-        for what, n, exact, got in zip(("output", "gradient of x", "gradient of w"), terms, *results):
+        for what, n, exact, got in zip(
+            ("output", "gradient of x", "gradient of w"), terms, *results
+        ):
             bound = torch.full_like(exact, gamma(n + 1, 2.0**-24) * n)
             label = f"{what} of {channels} channels, kernel {kernel}"
-            overall = max(overall, within(label, largest_share(torch, got, exact, bound), "|error| <= n gamma_n"))
-    version = f"cuDNN {torch.backends.cudnn.version()}, " if device == "cuda" else ""
+            overall = max(
+                overall,
+                within(label, largest_share(torch, got, exact, bound), "|error| <= n gamma_n"),
+            )
+    if device == "cuda":
+        version = f"cuDNN {torch.backends.cudnn.version()}, "
+    else:
+        version = ""
     return f"{version}3 shapes with gradients, largest error {overall:.2g} of its bound"
 
 
@@ -104,7 +118,11 @@ def check_reduction(torch: Any, device: str) -> str:
     on_card = x.float().to(device)
     for dim in (0, 1):
         bound = gamma(x.shape[dim], 2.0**-24) * x.abs().sum(dim) + 2.0**-24 * x.sum(dim).abs()
-        within(f"sum over {dim}", largest_share(torch, on_card.sum(dim), x.sum(dim), bound), "gamma_n sum |x|")
+        within(
+            f"sum over {dim}",
+            largest_share(torch, on_card.sum(dim), x.sum(dim), bound),
+            "gamma_n sum |x|",
+        )
         for name in ("amax", "amin", "argmax"):
             if not torch.equal(getattr(on_card, name)(dim).cpu(), getattr(x.float(), name)(dim)):
                 raise FailedError(f"{name} over {dim}: other than on the CPU", "the same")
@@ -121,12 +139,16 @@ def check_sort(torch: Any, device: str) -> str:
         values, order = torch.sort(x.to(device), stable=True)
         here, order_here = torch.sort(x, stable=True)
         if not torch.equal(values.cpu(), here) or not torch.equal(order.cpu(), order_here):
-            raise FailedError(f"{count} numbers: another order than on the CPU", "the same, and stable")
+            raise FailedError(
+                f"{count} numbers: another order than on the CPU", "the same, and stable"
+            )
     return "4 sizes, exact and stable"
 
 
 def check_fft(torch: Any, device: str) -> str:
-    """Against float64 on the CPU: the error by norms is below log2(n) times a few roundoffs (Higham, chapter 24)."""
+    """Against float64 on the CPU: the error by norms is below log2(n) times a few roundoffs
+    (Higham, chapter 24).
+    """
     generator = torch.Generator().manual_seed(1)
     overall = 0.0
     for count in (8, 1024, 1000, 4099):
@@ -136,10 +158,16 @@ def check_fft(torch: Any, device: str) -> str:
         # 4099 is a prime: Bluestein's way does three transforms of more than twice the length.
         bound = 32 * math.log2(2 * count) * 2.0**-24 * float(exact.abs().pow(2).sum().sqrt())
         error = float((got.cpu().to(torch.complex128) - exact).abs().pow(2).sum().sqrt())
-        overall = max(overall, within(f"{count} points", error / bound, "|error| <= 32 log2(2n) u |X|"))
+        overall = max(
+            overall, within(f"{count} points", error / bound, "|error| <= 32 log2(2n) u |X|")
+        )
         back = torch.fft.ifft(got).cpu().to(torch.complex128)
         norm = float(x.abs().pow(2).sum().sqrt()) * 64 * math.log2(2 * count) * 2.0**-24
-        within(f"{count} points and back", float((back - x).abs().pow(2).sum().sqrt()) / norm, "the input")
+        within(
+            f"{count} points and back",
+            float((back - x).abs().pow(2).sum().sqrt()) / norm,
+            "the input",
+        )
     return f"4 sizes and back, largest error {overall:.2g} of its bound"
 
 
@@ -151,7 +179,9 @@ def check_indexing(torch: Any, device: str) -> str:
     values = torch.randint(-9, 9, (1000, 33), generator=generator)
 
     def use(place: str) -> dict[str, Any]:
-        a, i, v = x.to(place), rows.to(place), values.to(place)
+        a = x.to(place)
+        i = rows.to(place)
+        v = values.to(place)
         return {
             "gather by rows": a[i],
             "mask": a[a > 10],
@@ -162,7 +192,8 @@ def check_indexing(torch: Any, device: str) -> str:
             "cumsum": a.cumsum(0),
         }
 
-    here, there = use("cpu"), use(device)
+    here = use("cpu")
+    there = use(device)
     for name, exact in here.items():
         if not torch.equal(there[name].cpu(), exact):
             raise FailedError(f"{name}: other numbers than on the CPU", "the same")
@@ -176,7 +207,8 @@ def check_training(torch: Any, device: str) -> str:
     y = torch.sin(3 * x[:, :1]) + x[:, 1:2] * x[:, 2:3]
     first = torch.rand(8, 64, generator=generator) - 0.5
     second = (torch.rand(64, 1, generator=generator) - 0.5) / 4
-    x, y = x.to(device), y.to(device)
+    x = x.to(device)
+    y = y.to(device)
     weights = [first.to(device).requires_grad_(), second.to(device).requires_grad_()]
     losses = []
     for _ in range(30):
@@ -187,14 +219,20 @@ def check_training(torch: Any, device: str) -> str:
             for weight, slope in zip(weights, slopes):
                 weight.sub_(0.1 * slope)
     if not losses[-1] < 0.5 * losses[0]:
-        raise FailedError(f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}", "less than half")
+        raise FailedError(
+            f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}", "less than half"
+        )
     return f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
 
 
 def check_streams(torch: Any) -> str:
-    """Two streams that wait for each other by events; the result shows an order that was not kept."""
-    one, two = torch.cuda.Stream(), torch.cuda.Stream()
-    begun, filled = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    """Two streams that wait for each other by events; the result shows an order that was not
+    kept.
+    """
+    one = torch.cuda.Stream()
+    two = torch.cuda.Stream()
+    begun = torch.cuda.Event(enable_timing=True)
+    filled = torch.cuda.Event(enable_timing=True)
     x = torch.zeros(1 << 22, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(one):
@@ -232,7 +270,9 @@ def check_out_of_memory(torch: Any) -> str:
 
 
 def cpu_capability(torch: Any) -> str:
-    """`AVX2`: the level that torch chose for this CPU; DEFAULT where it has nothing above the build's own flags."""
+    """`AVX2`: the level that torch chose for this CPU; DEFAULT where it has nothing above the
+    build's own flags.
+    """
     if hasattr(torch.backends, "cpu") and hasattr(torch.backends.cpu, "get_cpu_capability"):
         return str(torch.backends.cpu.get_cpu_capability())
     match = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
@@ -258,13 +298,18 @@ def check_numpy(torch: Any) -> str:
 
 def check_quantized(torch: Any, expected: str | None) -> str:
     """A quantized linear layer: whole-number products, rounded once."""
-    engines = [str(engine) for engine in torch.backends.quantized.supported_engines if str(engine) != "none"]
+    engines = [
+        str(engine)
+        for engine in torch.backends.quantized.supported_engines
+        if str(engine) != "none"
+    ]
     if expected is not None and expected not in engines:
         raise FailedError(" ".join(engines) or "no engine", f"the engine {expected}")
     if not engines:
         raise NotRunError("this build has no quantized engine, or none for this CPU")
     generator = torch.Generator().manual_seed(1)
-    # Activations of 7 bits: fbgemm's AVX2 kernels may saturate with 8 (PyTorch documentation, reduce_range).
+    # Activations of 7 bits: fbgemm's AVX2 kernels may saturate with 8 (PyTorch documentation,
+    # reduce_range).
     x = torch.randint(0, 128, (5, 64), generator=generator)
     w = torch.randint(-64, 64, (9, 64), generator=generator)
     exact = ((x - 60) @ w.t()).double() * 0.125

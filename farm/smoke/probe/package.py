@@ -1,4 +1,6 @@
-"""The module's own account: versions, configuration, the architectures it holds, the devices it sees."""
+"""The module's own account: versions, configuration, the architectures it holds, the devices it
+sees.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,16 @@ def check_import(name: str) -> str:
 
 
 def python_command() -> list[str]:
-    """Starts another Python as this one was started: isolated (-I), or with PYTHONPATH, where the module may lie.
+    """Starts another Python as this one was started: isolated (-I), or with PYTHONPATH, where the
+    module may lie.
 
     Under the same emulator too: what an emulated process starts would run on the real CPU.
     """
-    return [*os.environ.get(EMULATOR, "").split(), sys.executable, *(["-I"] if sys.flags.isolated else [])]
+    return [
+        *os.environ.get(EMULATOR, "").split(),
+        sys.executable,
+        *(["-I"] if sys.flags.isolated else []),
+    ]
 
 
 def signal_name(number: int) -> str:
@@ -55,28 +62,38 @@ def signal_name(number: int) -> str:
 
 def _how(code: int) -> str:
     """How a process ended: outside Windows a negative code is that of a signal."""
-    return f"exit code {code}" if code >= 0 or os.name == "nt" else f"ended by {signal_name(-code)}"
+    if code >= 0 or os.name == "nt":
+        return f"exit code {code}"
+    return f"ended by {signal_name(-code)}"
 
 
 def check_script(path: str) -> str:
     """Runs a script in a process of its own; what it prints last is the result."""
-    # Not a pipe: one that the script left behind would hold it open, and the end of the script would not be seen.
+    # Not a pipe: one that the script left behind would hold it open, and the end of the script
+    # would not be seen.
     with tempfile.TemporaryFile() as output:
         done = subprocess.run(
-            [*python_command(), path], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False
+            [*python_command(), path],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         output.seek(max(0, output.seek(0, os.SEEK_END) - PRINTED))
         printed = output.read().decode("utf-8", "replace").strip()
     if done.returncode:
-        raise FailedError(": ".join(part for part in (_how(done.returncode), printed[-2000:]) if part), "exit code 0")
+        raise FailedError(
+            ": ".join(part for part in (_how(done.returncode), printed[-2000:]) if part),
+            "exit code 0",
+        )
     return printed[-200:] or "exit code 0"
 
 
 def arch_list(module: Any) -> list[str]:
     """The architectures in the wheel.
 
-    torch answers [] without a GPU. What it asks itself knows them still (torch.cuda.get_arch_list, 1.13.1), and with
-    some builds its configuration text.
+    torch answers [] without a GPU. What it asks itself knows them still (torch.cuda.get_arch_list,
+    1.13.1), and with some builds its configuration text.
     """
     archs = [str(arch) for arch in module.cuda.get_arch_list()]
     if not archs:
@@ -122,7 +139,9 @@ def check_available(module: Any) -> str:
         available = module.cuda.is_available()
     if not available:
         why = "; ".join(str(warning.message) for warning in caught)
-        raise FailedError("False" + (": " + why if why else ""), "True: there is a driver and a GPU")
+        raise FailedError(
+            "False" + (": " + why if why else ""), "True: there is a driver and a GPU"
+        )
     return f"True, {module.cuda.device_count()} device(s)"
 
 
@@ -147,9 +166,9 @@ def check_code_for_device(module: Any) -> str:
 def code_for(capability: tuple[int, int], archs: list[str]) -> str:
     """Which of the wheel's code a device of this compute capability runs.
 
-    A cubin for X.y runs on X.z where z >= y, PTX for X.y can be compiled for any newer device (CUDA C++
-    Programming Guide, "Binary Compatibility" and "PTX Compatibility"). `a` code runs on that one device only,
-    `f` code on its family: the same major version, from that minor version on.
+    A cubin for X.y runs on X.z where z >= y, PTX for X.y can be compiled for any newer device (CUDA
+    C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility"). `a` code runs on that
+    one device only, `f` code on its family: the same major version, from that minor version on.
     """
     major, minor = capability
     native: list[tuple[tuple[int, int], str]] = []
@@ -158,7 +177,8 @@ def code_for(capability: tuple[int, int], archs: list[str]) -> str:
         match = re.match(r"(sm|compute)_(\d+)(\d)([af]?)$", arch)
         if match is None:
             continue
-        kind, suffix = match.group(1), match.group(4)
+        kind = match.group(1)
+        suffix = match.group(4)
         of = (int(match.group(2)), int(match.group(3)))
         same_major = of[0] == major and of[1] <= minor
         if suffix == "a":
@@ -173,4 +193,7 @@ def code_for(capability: tuple[int, int], archs: list[str]) -> str:
         return f"its own SASS ({max(native)[1]})"
     if compiled:
         return f"PTX ({max(compiled)[1]}): the driver compiles it at the first use"
-    raise FailedError("code for {} only".format(" ".join(archs) or "nothing"), f"code that runs on sm_{major}{minor}")
+    raise FailedError(
+        "code for {} only".format(" ".join(archs) or "nothing"),
+        f"code that runs on sm_{major}{minor}",
+    )

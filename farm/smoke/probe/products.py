@@ -1,4 +1,6 @@
-"""Matrix products in plain Python, with Higham's bound for each element, and torch's in every format of a card."""
+"""Matrix products in plain Python, with Higham's bound for each element, and torch's in every
+format of a card.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# (rows of a, columns of a = rows of b, columns of b). Edges of tiles and vectors: below, at and above them.
+# (rows of a, columns of a = rows of b, columns of b). Edges of tiles and vectors: below, at and
+# above them.
 CPU_SIZES = ((1, 1, 1), (17, 17, 17), (64, 64, 64), (100, 37, 50), (3, 257, 5))
 CUDA_SIZES = ((1, 1, 1), (17, 17, 17), (64, 64, 64), (100, 37, 50), (33, 129, 65))
 
 
-# name -> (unit roundoff u of IEEE 754, bits of the inputs). The inputs have so few bits that a product of two is
-# exact in a double, yet more than the next smaller format holds, so that a product in that one is found out.
+# name -> (unit roundoff u of IEEE 754, bits of the inputs). The inputs have so few bits that a
+# product of two is exact in a double, yet more than the next smaller format holds, so that a
+# product in that one is found out.
 FORMATS = {"float32": (2.0**-24, 24), "float64": (2.0**-53, 26)}
 INTEGER_BITS = 11  # sums of 257 products of two such numbers stay far inside 32 bits
 
@@ -28,37 +32,51 @@ INTEGER_BITS = 11  # sums of 257 products of two such numbers stay far inside 32
 def make_matrix(rows: int, cols: int, bits: int, random_source: random.Random) -> list[list[float]]:
     """Numbers from -1 to 1 with at most `bits` significant bits."""
     half = 1 << (bits - 1)
-    return [[(random_source.getrandbits(bits) - half) / half for _ in range(cols)] for _ in range(rows)]
+    return [
+        [(random_source.getrandbits(bits) - half) / half for _ in range(cols)] for _ in range(rows)
+    ]
 
 
-def worst_error(a: list[list[float]], b: list[list[float]], c: list[list[float]], roundoff: float) -> tuple[float, str]:
+def worst_error(
+    a: list[list[float]], b: list[list[float]], c: list[list[float]], roundoff: float
+) -> tuple[float, str]:
     """The largest error of c = a b, as a share of what rounding can explain, and where it is.
 
-    The bound for one element is gamma_n sum_k |a_ik| |b_kj| with gamma_n = n u / (1 - n u), n the inner size, u the
-    unit roundoff; it holds for any order of summation, with and without fused multiply-add (Higham, Accuracy and
-    Stability of Numerical Algorithms, 2nd edition, section 3.5). The reference is math.fsum over products that
-    are exact, so it is off by its own last rounding only, which is added.
+    The bound for one element is gamma_n sum_k |a_ik| |b_kj| with gamma_n = n u / (1 - n u), n the
+    inner size, u the unit roundoff; it holds for any order of summation, with and without fused
+    multiply-add (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.5).
+    The reference is math.fsum over products that are exact, so it is off by its own last rounding
+    only, which is added.
     """
     inner = len(b)
     gamma = inner * roundoff / (1 - inner * roundoff)
     columns = list(zip(*b))
-    worst, where = 0.0, "no element"
+    worst = 0.0
+    where = "no element"
     for i, row in enumerate(a):
         for j, column in enumerate(columns):
             products = list(map(mul, row, column))
             exact = math.fsum(products)
             bound = gamma * math.fsum(map(abs, products)) + 2.0**-53 * abs(exact)
             error = abs(c[i][j] - exact)
-            share = error / bound if bound else (0.0 if error == 0 else math.inf)
+            if bound:
+                share = error / bound
+            elif error == 0:
+                share = 0.0
+            else:
+                share = math.inf
             # Written so that a NaN counts as worst.
             if not share <= worst:
-                worst, where = share, f"[{i}][{j}]: {c[i][j]!r}, exact {exact!r}"
+                worst = share
+                where = f"[{i}][{j}]: {c[i][j]!r}, exact {exact!r}"
                 if math.isnan(share):
                     return math.inf, where
     return worst, where
 
 
-def check_matmul(module: Any, name: str, device: str, sizes: tuple[tuple[int, int, int], ...]) -> str:
+def check_matmul(
+    module: Any, name: str, device: str, sizes: tuple[tuple[int, int, int], ...]
+) -> str:
     """Multiplies matrices of all sizes on the device and compares every element with its bound."""
     roundoff, bits = FORMATS[name]
     dtype = getattr(module, name)
@@ -86,25 +104,38 @@ def check_matmul(module: Any, name: str, device: str, sizes: tuple[tuple[int, in
 
 
 def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...]) -> str:
-    """Products of 32-bit integers, which must be exact. Integer vectors are other instructions than float ones."""
+    """Products of 32-bit integers, which must be exact. Integer vectors are other instructions than
+    float ones.
+    """
     source = random.Random(1)  # noqa: S311 test data, no secret
     half = 1 << (INTEGER_BITS - 1)
     for rows, inner, cols in sizes:
-        a = [[int(value * half) for value in row] for row in make_matrix(rows, inner, INTEGER_BITS, source)]
-        b = [[int(value * half) for value in row] for row in make_matrix(inner, cols, INTEGER_BITS, source)]
+        a = [
+            [int(value * half) for value in row]
+            for row in make_matrix(rows, inner, INTEGER_BITS, source)
+        ]
+        b = [
+            [int(value * half) for value in row]
+            for row in make_matrix(inner, cols, INTEGER_BITS, source)
+        ]
         columns = list(zip(*b))
         exact = [[sum(map(mul, row, column)) for column in columns] for row in a]
-        product = (module.tensor(a, dtype=module.int32) @ module.tensor(b, dtype=module.int32)).tolist()
+        product = (
+            module.tensor(a, dtype=module.int32) @ module.tensor(b, dtype=module.int32)
+        ).tolist()
         if product != exact:
-            raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product")
+            raise FailedError(
+                f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product"
+            )
     return f"{len(sizes)} sizes, exact"
 
 
 LARGE_SIZES = (*CUDA_SIZES, (511, 513, 257), (256, 4096, 512))
 
-# What a card's matrix units multiply: name -> (dtype, bits of the inputs, roundoff of the sums, roundoff of the
-# result, lowest compute capability). Tensor cores cut off where IEEE 754 rounds, and align products before they add
-# (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA tensor cores, 2021), hence 2**-23 for their sums.
+# What a card's matrix units multiply: name -> (dtype, bits of the inputs, roundoff of the sums,
+# roundoff of the result, lowest compute capability). Tensor cores cut off where IEEE 754 rounds,
+# and align products before they add (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA
+# tensor cores, 2021), hence 2**-23 for their sums.
 MATMULS = {
     "float64": ("float64", 53, 2.0**-53, 2.0**-53, (0, 0)),
     "float32": ("float32", 24, 2.0**-24, 2.0**-24, (0, 0)),
@@ -117,7 +148,9 @@ MATMULS = {
 
 
 def largest_share(torch: Any, got: Any, exact: Any, bound: Any) -> float:
-    """The largest |got - exact| / bound; where the bound is 0, got must be exact. NaN counts as infinite."""
+    """The largest |got - exact| / bound; where the bound is 0, got must be exact. NaN counts as
+    infinite.
+    """
     error = (got.to("cpu").to(exact.dtype) - exact).abs()
     share = torch.where(error == 0, torch.zeros_like(error), error / bound)
     worst = float(share.max()) if share.numel() else 0.0
@@ -137,22 +170,36 @@ def random_matrix(torch: Any, shape: tuple[int, ...], dtype: str, bits: int, gen
         wide = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
         return (wide * 2.0 ** (bits - 1)).round() / 2.0 ** (bits - 1)
 
-    return torch.complex(part(), part()) if dtype.startswith("complex") else part()
+    if dtype.startswith("complex"):
+        return torch.complex(part(), part())
+    return part()
 
 
-def product_share(torch: Any, label: str, a: Any, b: Any, got: Any, sums: float, result: float) -> float:
+def product_share(
+    torch: Any, label: str, a: Any, b: Any, got: Any, sums: float, result: float
+) -> float:
     """Compares a product with the one in float64 on the CPU; see `worst_error` for the bound."""
     inner = a.shape[-1]
-    exact, size = a @ b, a.abs() @ b.abs()
-    # A complex product is 2 real ones a part, and the parts add up: a factor of 4 covers it (Higham, section 3.6).
-    terms, factor = (2 * inner + 2, 4.0) if a.is_complex() else (inner, 1.0)
-    # The reference is a float64 sum as well, so it has its own share; 2**-24 is half the last place of float16 at 0.
+    exact = a @ b
+    size = a.abs() @ b.abs()
+    # A complex product is 2 real ones a part, and the parts add up: a factor of 4 covers it
+    # (Higham, section 3.6).
+    if a.is_complex():
+        terms, factor = (2 * inner + 2, 4.0)
+    else:
+        terms, factor = (inner, 1.0)
+    # The reference is a float64 sum as well, so it has its own share; 2**-24 is half the last place
+    # of float16 at 0.
     bound = factor * (gamma(terms, sums) + gamma(terms, 2.0**-53)) * size + result * exact.abs()
     if result == 2.0**-11:
         bound = bound + 2.0**-24
     if tuple(got.shape) != tuple(exact.shape):
         raise FailedError(f"{label}: shape {tuple(got.shape)}", f"shape {tuple(exact.shape)}")
-    return within(label, largest_share(torch, got, exact, bound), f"|error| <= gamma_{inner} sum |a||b| + u |c|")
+    return within(
+        label,
+        largest_share(torch, got, exact, bound),
+        f"|error| <= gamma_{inner} sum |a||b| + u |c|",
+    )
 
 
 def gamma(terms: int, roundoff: float) -> float:
@@ -170,7 +217,9 @@ def exactly(torch: Any, *, tf32: bool = False) -> Iterator[None]:
     ]
     before = []
     for place, name, value in wanted:
-        with contextlib.suppress(AttributeError, AssertionError):  # older releases do not have all of them
+        with contextlib.suppress(
+            AttributeError, AssertionError
+        ):  # older releases do not have all of them
             before.append((place, name, getattr(place, name)))
             setattr(place, name, value)
     try:
@@ -183,12 +232,16 @@ def exactly(torch: Any, *, tf32: bool = False) -> Iterator[None]:
 
 def capability_of(torch: Any, device: str) -> tuple[int, int]:
     """Of the card; the CPU, on which tests run these checks, counts as one that has everything."""
-    return tuple(torch.cuda.get_device_capability(0)) if device == "cuda" else (99, 9)
+    if device == "cuda":
+        return tuple(torch.cuda.get_device_capability(0))
+    return (99, 9)
 
 
 def free_memory(torch: Any) -> int:
     """Bytes; 0 where this torch does not report it (before 1.11)."""
-    return int(torch.cuda.mem_get_info()[0]) if hasattr(torch.cuda, "mem_get_info") else 0
+    if hasattr(torch.cuda, "mem_get_info"):
+        return int(torch.cuda.mem_get_info()[0])
+    return 0
 
 
 def check_wide_matmul(torch: Any, name: str, device: str) -> str:
@@ -222,7 +275,9 @@ def check_int8_matmul(torch: Any, device: str) -> str:
         b = torch.randint(-128, 128, (inner, cols), generator=generator, dtype=torch.int8)
         got = torch._int_mm(a.to(device), b.to(device)).cpu()
         if not torch.equal(got.double(), a.double() @ b.double()):  # far below 2**53: exact
-            raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product")
+            raise FailedError(
+                f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product"
+            )
     return "3 sizes, exact"
 
 
@@ -235,13 +290,16 @@ def check_float8_matmul(torch: Any, device: str) -> str:
     generator = torch.Generator().manual_seed(1)
     one = torch.ones((), dtype=torch.float32, device=device)
     overall = 0.0
-    # torch._scaled_mm takes multiples of 16, and its second matrix column by column: hence `.t()` below.
+    # torch._scaled_mm takes multiples of 16, and its second matrix column by column: hence `.t()`
+    # below.
     for rows, inner, cols in ((32, 16, 16), (64, 64, 64), (128, 1024, 256)):
         a = torch.randint(-8, 9, (rows, inner), generator=generator).double() / 8
         b = torch.randint(-8, 9, (cols, inner), generator=generator).double() / 8
-        left, right = a.to(torch.float8_e4m3fn).to(device), b.to(torch.float8_e4m3fn).to(device).t()
+        left = a.to(torch.float8_e4m3fn).to(device)
+        right = b.to(torch.float8_e4m3fn).to(device).t()
         got = torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.float32)
-        # Hopper's units keep about 14 bits of a float8 sum (DeepSeek-V3 technical report, section 3.5.2).
+        # Hopper's units keep about 14 bits of a float8 sum (DeepSeek-V3 technical report, section
+        # 3.5.2).
         label = f"{rows}x{inner} @ {inner}x{cols}"
         overall = max(overall, product_share(torch, label, a, b.t(), got, 2.0**-13, 2.0**-24))
     return f"3 sizes, largest error {overall:.2g} of its bound"
@@ -255,19 +313,31 @@ def check_strided(torch: Any, device: str) -> str:
     pairs = {
         "transposed": (wide.t(), wide, on_card.t(), on_card),
         "every second column": (wide[:, ::2], wide[:65, 1:40], on_card[:, ::2], on_card[:65, 1:40]),
-        "expanded": (wide[:1, :].expand(7, 130), wide.t(), on_card[:1, :].expand(7, 130), on_card.t()),
+        "expanded": (
+            wide[:1, :].expand(7, 130),
+            wide.t(),
+            on_card[:1, :].expand(7, 130),
+            on_card.t(),
+        ),
     }
     overall = 0.0
     with exactly(torch):
         for label, (a, b, left, right) in pairs.items():
             got = left @ right
-            overall = max(overall, product_share(torch, label, a.double(), b.double(), got, 2.0**-24, 2.0**-24))
+            overall = max(
+                overall,
+                product_share(torch, label, a.double(), b.double(), got, 2.0**-24, 2.0**-24),
+            )
         target = torch.zeros(40, 200, device=device)
         torch.mm(on_card[:20, :], on_card.t()[:, :96], out=target[:20, 3:99])
-    outside = float(target[20:].abs().sum() + target[:, :3].abs().sum() + target[:, 99:].abs().sum())
+    outside = float(
+        target[20:].abs().sum() + target[:, :3].abs().sum() + target[:, 99:].abs().sum()
+    )
     if outside != 0:
         raise FailedError(f"a slice was written: {outside} outside of it", "0 outside of it")
-    share = product_share(torch, "slice", wide[:20].double(), wide.t().double(), target[:20, 3:99], 2.0**-24, 2.0**-24)
+    share = product_share(
+        torch, "slice", wide[:20].double(), wide.t().double(), target[:20, 3:99], 2.0**-24, 2.0**-24
+    )
     return f"{len(pairs) + 1} layouts, largest error {max(overall, share):.2g} of its bound"
 
 
@@ -288,5 +358,7 @@ def check_empty(torch: Any, device: str) -> str:
     for rows, inner, cols in ((0, 5, 3), (5, 3, 0), (0, 0, 0), (4, 0, 6)):
         got = torch.ones(rows, inner, device=device) @ torch.ones(inner, cols, device=device)
         if tuple(got.shape) != (rows, cols) or float(got.abs().sum()) != 0:
-            raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: {got.cpu()!r}", f"zeros of shape {(rows, cols)}")
+            raise FailedError(
+                f"{rows}x{inner} @ {inner}x{cols}: {got.cpu()!r}", f"zeros of shape {(rows, cols)}"
+            )
     return "4 shapes"

@@ -1,4 +1,6 @@
-"""How a check ends, and the recorder: it runs checks, prints each as it ends, and keeps the report's file."""
+"""How a check ends, and the recorder: it runs checks, prints each as it ends, and keeps the
+report's file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-PASSED, FAILED, NOT_RUN = "passed", "failed", "not_run"
+PASSED = "passed"
+FAILED = "failed"
+NOT_RUN = "not_run"
 
 
 class NotRunError(Exception):
@@ -49,8 +53,8 @@ class Recorder:
     Args:
         path: The JSON file; None: the lines that are printed are all.
         document: What is in it beside the checks.
-        time_limit_s: The time of all checks together, seconds; 0: no limit. A check that runs when it is over ends
-            the process; one that would start after it is not run.
+        time_limit_s: The time of all checks together, seconds; 0: no limit. A check that runs when
+            it is over ends the process; one that would start after it is not run.
     """
 
     def __init__(self, path: str | None, document: dict[str, Any], time_limit_s: float = 0) -> None:
@@ -59,7 +63,9 @@ class Recorder:
         self.time_limit_s = time_limit_s
         self.started = time.perf_counter()
         self.checks: list[dict[str, Any]] = []
-        document.update(complete=False, running=None, time_limit_s=time_limit_s, skipped=0, checks=self.checks)
+        document.update(
+            complete=False, running=None, time_limit_s=time_limit_s, skipped=0, checks=self.checks
+        )
 
     def run(self, group: str, name: str, check: Callable[[], str]) -> str:
         """Runs one check, which returns what it found, and returns its status."""
@@ -67,11 +73,13 @@ class Recorder:
         if self.time_limit_s and remaining <= 0:
             self.document["skipped"] += 1
             check = self._no_time
-        # Written before the check starts: if it takes the process with it, the file says which one it was.
+        # Written before the check starts: if it takes the process with it, the file says which one
+        # it was.
         self.document["running"] = name
         self.write()
         if self.time_limit_s and remaining > 0:
-            # A thread of its own without Python code: it ends the process also where the module holds the GIL.
+            # A thread of its own without Python code: it ends the process also where the module
+            # holds the GIL.
             faulthandler.dump_traceback_later(remaining, exit=True)
         entry = run_check(group, name, check)
         faulthandler.cancel_dump_traceback_later()
@@ -125,13 +133,18 @@ def run_check(group: str, name: str, check: Callable[[], str]) -> dict[str, Any]
 
 
 def print_check(check: dict[str, Any]) -> None:
-    """One line, in ASCII: the console's encoding is unknown. Flushed: a log shows it while the next check runs."""
+    """One line, in ASCII: the console's encoding is unknown. Flushed: a log shows it while the next
+    check runs.
+    """
     detail = check["reason"] or check["seen"] or ""
     status = check["status"].replace("_", " ")
     if check["status"] == FAILED:
         detail = "{} (expected: {})".format(detail, check["expected"])
     elif check.get("warning"):
-        status, detail = "warning", "{} ({})".format(detail, check["warning"])
+        status = "warning"
+        detail = "{} ({})".format(detail, check["warning"])
     detail = " ".join(detail.split())[:300]
-    line = "{:<8} {:<26} {:>8.2f} s  {}".format(status, check["name"], check.get("seconds", 0.0), detail)
+    line = "{:<8} {:<26} {:>8.2f} s  {}".format(
+        status, check["name"], check.get("seconds", 0.0), detail
+    )
     print(line.encode("ascii", "backslashreplace").decode(), flush=True)

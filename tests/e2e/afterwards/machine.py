@@ -1,4 +1,6 @@
-"""What the end-to-end tests must leave as it was: `machine.py FILE` writes the machine's state as JSON."""
+"""What the end-to-end tests must leave as it was: `machine.py FILE` writes the machine's state as
+JSON.
+"""
 
 import json
 import os
@@ -13,7 +15,8 @@ from pathlib import Path
 MARK = "FARM_E2E_RUN"
 """`tests/e2e/run` gives its own id in this variable to everything that it starts."""
 FOLDERS = ("/etc", "/opt", "/run", "/srv", "/usr/local", "/var/lib")
-# Docker's own state, the package manager's, sshd's, the shared memory of whoever runs, and lists that others renew.
+# Docker's own state, the package manager's, sshd's, the shared memory of whoever runs, and lists
+# that others renew.
 OTHERS = re.compile(
     r"^(/run/(docker|containerd|lock|user|udev|systemd|sshd)|/var/lib/(docker|containerd|apt|dpkg|systemd)|/etc/(mtab|resolv\.conf))(/|$)"
 )
@@ -25,11 +28,15 @@ USED_UP = re.compile(r"^farm-tree-")
 KEPT_AT_HOME = (".cache", ".npm")
 """Downloads, kept for the next run; npm has its own place for them."""
 SHARED_AT_HOME = (".config", ".local", ".local/share", ".local/state")
-"""Where programs have a folder each: they are there on a machine that is used, and what is new in them counts."""
+"""Where programs have a folder each: they are there on a machine that is used, and what is new in
+them counts.
+"""
 
 
 def state() -> dict[str, list[str]]:
-    """Names of what is there, by kind. What a name alone does not tell (a file's content) is part of it."""
+    """Names of what is there, by kind. What a name alone does not tell (a file's content) is part
+    of it.
+    """
     return {
         "network links": _names("/sys/class/net"),
         "addresses": _lines("ip", "-o", "addr", "show", pattern=r"^\d+: (\S+ +inet \S+)"),
@@ -43,9 +50,13 @@ def state() -> dict[str, list[str]]:
             }
         ),
         "images": [
-            name for name in _docker("images", "{{.Repository}}:{{.Tag}} {{.ID}}") if not KEPT_IMAGES.match(name)
+            name
+            for name in _docker("images", "{{.Repository}}:{{.Tag}} {{.ID}}")
+            if not KEPT_IMAGES.match(name)
         ],
-        "volumes": [name for name in _docker("volume ls", "{{.Name}}") if not KEPT_VOLUMES.match(name)],
+        "volumes": [
+            name for name in _docker("volume ls", "{{.Name}}") if not KEPT_VOLUMES.match(name)
+        ],
         "containers": _docker("ps -a", "{{.ID}} {{.Names}}"),
         "networks": _docker("network ls", "{{.ID}} {{.Name}}"),
         "processes": sorted(_processes()),
@@ -59,7 +70,9 @@ def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> li
     for kind, names in before.items():
         found += [f"{kind}: new: {name}" for name in sorted(set(after[kind]) - set(names))]
         gone = sorted(set(names) - set(after[kind]))
-        found += [f"{kind}: gone: {name}" for name in gone if kind != "volumes" or not USED_UP.match(name)]
+        found += [
+            f"{kind}: gone: {name}" for name in gone if kind != "volumes" or not USED_UP.match(name)
+        ]
     return found
 
 
@@ -71,7 +84,9 @@ def _lines(*command: str, pattern: str) -> list[str]:
     if not shutil.which(command[0]):
         return []
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    return sorted(match[1] for line in done.stdout.splitlines() if (match := re.match(pattern, line)))
+    return sorted(
+        match[1] for line in done.stdout.splitlines() if (match := re.match(pattern, line))
+    )
 
 
 def _docker(command: str, form: str) -> list[str]:
@@ -86,7 +101,10 @@ def _processes() -> Iterator[str]:
     ours = set(_ancestors(os.getpid()))
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+            environment, command = (
+                (entry / "environ").read_bytes(),
+                (entry / "cmdline").read_bytes(),
+            )
         except OSError:
             continue
         if f"{MARK}={run}".encode() in environment.split(b"\0") and int(entry.name) not in ours:
@@ -111,8 +129,11 @@ def _files() -> Iterator[str]:
                 if OTHERS.match(str(path)) or not path.exists():
                     continue
                 status = path.lstat()
-                yield f"{path} {status.st_size} {status.st_mtime_ns}" if top == "/etc" else str(path)
-    # Written to by a test whose jobs of the host engine could meet another group's: fixture own_machine_lock.
+                yield (
+                    f"{path} {status.st_size} {status.st_mtime_ns}" if top == "/etc" else str(path)
+                )
+    # Written to by a test whose jobs of the host engine could meet another group's: fixture
+    # own_machine_lock.
     for path in Path(tempfile.gettempdir()).glob("torch-farm-*.lock"):
         yield f"{path} {path.lstat().st_mtime_ns}"
     home = Path.home()

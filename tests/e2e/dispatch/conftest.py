@@ -1,6 +1,8 @@
-"""A Docker Swarm of three nodes on one machine: three more daemons, each in a network namespace of its own.
+"""A Docker Swarm of three nodes on one machine: three more daemons, each in a network namespace of
+its own.
 
-Nothing of the Docker engine that was here before is touched: the manager too is one of the three. Needs root.
+Nothing of the Docker engine that was here before is touched: the manager too is one of the three.
+Needs root.
 """
 
 import os
@@ -83,12 +85,30 @@ class Swarm:
 
     def make_certificates(self) -> None:
         self.certificates.mkdir()
-        new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        new = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ]
         authority = {"-keyout": "ca-key.pem", "-out": "ca.pem"}
         own = {"-CA": "ca.pem", "-CAkey": "ca-key.pem", "-keyout": "key.pem", "-out": "cert.pem"}
-        use = ["-addext", f"subjectAltName=IP:{self.address(TLS)}", "-addext", "extendedKeyUsage=serverAuth,clientAuth"]
+        use = [
+            "-addext",
+            f"subjectAltName=IP:{self.address(TLS)}",
+            "-addext",
+            "extendedKeyUsage=serverAuth,clientAuth",
+        ]
         for name, files, more in (("authority", authority, []), ("farm", own, use)):
-            paths = [word for option, file in files.items() for word in (option, str(self.certificates / file))]
+            paths = [
+                word
+                for option, file in files.items()
+                for word in (option, str(self.certificates / file))
+            ]
             run(*new, "-subj", f"/CN={name}", *more, *paths)
 
     def start_daemon(self, number: int) -> None:
@@ -96,7 +116,14 @@ class Swarm:
         folder.mkdir(exist_ok=True)
         (folder / "dockerd.pid").unlink(missing_ok=True)
         command = ["nsenter", f"--net=/run/netns/farm{number}", "dockerd"]
-        command += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/run", "-H", self.url(number)]
+        command += [
+            "--data-root",
+            f"{folder}/data",
+            "--exec-root",
+            f"{folder}/run",
+            "-H",
+            self.url(number),
+        ]
         command += ["--pidfile", f"{folder}/dockerd.pid", "--bip", f"10.97.{number}.1/24"]
         command += ["--storage-driver", "overlay2", "--insecure-registry", f"{HOST}:{PULL_PORT}"]
         if number == TLS:
@@ -122,10 +149,13 @@ class Swarm:
 
     def kill_daemon(self, number: int) -> None:
         process = self.others.pop(f"daemon {number}")
-        containerd = Path("/proc", (self.folder / f"n{number}/run/containerd/containerd.pid").read_text().strip())
+        containerd = Path(
+            "/proc", (self.folder / f"n{number}/run/containerd/containerd.pid").read_text().strip()
+        )
         process.send_signal(signal.SIGKILL)  # nsenter has become dockerd: exec keeps the pid
         process.wait()
-        # The kernel ends it with its dockerd, a moment later: the next dockerd would take it for one that it can use.
+        # The kernel ends it with its dockerd, a moment later: the next dockerd would take it for
+        # one that it can use.
         wait(f"the end of daemon {number}'s containerd", lambda: not containerd.exists())
 
     def cable(self, number: int, state: str) -> None:
@@ -133,18 +163,34 @@ class Swarm:
 
     def node(self, number: int) -> str:
         """The node's id."""
-        found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
+        found = (
+            n
+            for n in self.manager.nodes.list()
+            if n.attrs["Status"]["Addr"] == self.address(number)
+        )
         return str(next(found).id)
 
     def state(self, number: int) -> str:
-        found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
+        found = (
+            n
+            for n in self.manager.nodes.list()
+            if n.attrs["Status"]["Addr"] == self.address(number)
+        )
         return str(next(found).attrs["Status"]["State"])
 
     # --- store and registry
 
     def start_store(self) -> None:
-        # One request at a time: moto's own threads lose a conditional write in thousands, and the farm would find it.
-        command = [sys.executable, "-m", "tests.servers.moto", str(STORE_PORT), HOST, f"{self.folder}/moto"]
+        # One request at a time: moto's own threads lose a conditional write in thousands, and the
+        # farm would find it.
+        command = [
+            sys.executable,
+            "-m",
+            "tests.servers.moto",
+            str(STORE_PORT),
+            HOST,
+            f"{self.folder}/moto",
+        ]
         with (self.folder / "moto.log").open("ab") as log:
             self.others["store"] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         wait("the store", lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
@@ -156,7 +202,9 @@ class Swarm:
     def start_registry(self) -> None:
         for port, host in ((PUSH_PORT, "127.0.0.1"), (PULL_PORT, HOST)):
             config = self.folder / f"registry-{port}.yml"
-            config.write_text(REGISTRY.format(folder=self.folder / "registry", address=f"{host}:{port}"))
+            config.write_text(
+                REGISTRY.format(folder=self.folder / "registry", address=f"{host}:{port}")
+            )
             with (self.folder / "registry.log").open("ab") as log:
                 command = ["docker-registry", "serve", str(config)]
                 self.others[f"registry {port}"] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -182,7 +230,19 @@ def _network() -> None:
     for number in leftovers.NUMBERS:
         name = f"farm{number}"
         run("ip", "netns", "add", name)
-        run("ip", "link", "add", f"farmv{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+        run(
+            "ip",
+            "link",
+            "add",
+            f"farmv{number}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            name,
+        )
         run("ip", "link", "set", f"farmv{number}", "master", leftovers.BRIDGE_NAME, "up")
         run("ip", "-n", name, "addr", "add", f"10.99.0.1{number}/24", "dev", "eth0")
         run("ip", "-n", name, "link", "set", "eth0", "up")
@@ -192,16 +252,32 @@ def _network() -> None:
 def _join(swarm: Swarm) -> None:
     docker_cli = ["docker", "-H"]
     own = swarm.address(MANAGER)
-    run(*docker_cli, swarm.url(MANAGER), "swarm", "init", "--advertise-addr", own, "--listen-addr", f"{own}:2377")
+    run(
+        *docker_cli,
+        swarm.url(MANAGER),
+        "swarm",
+        "init",
+        "--advertise-addr",
+        own,
+        "--listen-addr",
+        f"{own}:2377",
+    )
     token = run(*docker_cli, swarm.url(MANAGER), "swarm", "join-token", "-q", "worker").strip()
     for number in (2, 3):
-        here = ["--advertise-addr", swarm.address(number), "--listen-addr", f"{swarm.address(number)}:2377"]
+        here = [
+            "--advertise-addr",
+            swarm.address(number),
+            "--listen-addr",
+            f"{swarm.address(number)}:2377",
+        ]
         run(*docker_cli, swarm.url(number), "swarm", "join", "--token", token, *here, f"{own}:2377")
 
 
 @pytest.fixture(scope="session")
 def alone() -> Iterator[None]:
-    """The addresses and names of the swarm are there once on a machine: a second run of these tests waits."""
+    """The addresses and names of the swarm are there once on a machine: a second run of these tests
+    waits.
+    """
     with leftovers.alone(waits=True):
         yield
 
@@ -209,9 +285,14 @@ def alone() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
     require("root, for network namespaces", os.geteuid() == 0)
-    require("dockerd, ip, nsenter and iptables", all(map(shutil.which, ("dockerd", "ip", "nsenter", "iptables"))))
+    require(
+        "dockerd, ip, nsenter and iptables",
+        all(map(shutil.which, ("dockerd", "ip", "nsenter", "iptables"))),
+    )
     if not shutil.which("docker-registry") and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "-y", "-q", "docker-registry"], capture_output=True, check=False)
+        subprocess.run(
+            ["apt-get", "install", "-y", "-q", "docker-registry"], capture_output=True, check=False
+        )
     require("docker-registry, Debian's package of that name", shutil.which("docker-registry"))
     made = Swarm(leftovers.FOLDER)  # one place, so that a killed run's is found
     patch = pytest.MonkeyPatch()
@@ -240,7 +321,8 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
             made.stop(name)
         leftovers.clean()
         if first and NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
-            # The first `ip netns add` of a machine makes the folder, a mount of itself; no command of ip removes it.
+            # The first `ip netns add` of a machine makes the folder, a mount of itself; no command
+            # of ip removes it.
             subprocess.run(["umount", NAMESPACES], capture_output=True, check=False)
             NAMESPACES.rmdir()
         patch.undo()
@@ -252,7 +334,9 @@ def toolchain(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFact
     plan = plan_of("cpu-avx-py311", "canary")
     rendered = render(ROOT, plan)
     release = catalog.debian_releases()["debian-bookworm"]
-    base = base_image(client, "debian-bookworm", release, pull_timeout_s=20, mirror=None, line=print)
+    base = base_image(
+        client, "debian-bookworm", release, pull_timeout_s=20, mirror=None, line=print
+    )
     wanted = Toolchain(
         repository="farm/toolchain",
         context=rendered.image,
@@ -260,7 +344,9 @@ def toolchain(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFact
         base=base,
         labels={"farm.base": "debian-bookworm", "farm.channel": plan.channel},
     )
-    return ensure_image(client, wanted, log=tmp_path_factory.mktemp("toolchain") / "image.log", line=print)
+    return ensure_image(
+        client, wanted, log=tmp_path_factory.mktemp("toolchain") / "image.log", line=print
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Ends the swarm that a killed run of these tests left: `python -m tests.e2e.dispatch.leftovers`.
 
-Its names and addresses are there once on a machine, so they are found by name: daemons, mounts, links, rules.
+Its names and addresses are there once on a machine, so they are found by name: daemons, mounts,
+links, rules.
 """
 
 import contextlib
@@ -21,7 +22,17 @@ NUMBERS = (1, 2, 3)
 STORE_PORT = 5061
 BRIDGE_NAME = "farmbr0"
 BRIDGE = ["FORWARD", "-i", BRIDGE_NAME, "-o", BRIDGE_NAME, "-j", "ACCEPT"]
-CLOSED = ["INPUT", "-p", "tcp", "--dport", str(STORE_PORT), "-j", "REJECT", "--reject-with", "tcp-reset"]
+CLOSED = [
+    "INPUT",
+    "-p",
+    "tcp",
+    "--dport",
+    str(STORE_PORT),
+    "-j",
+    "REJECT",
+    "--reject-with",
+    "tcp-reset",
+]
 
 
 @contextlib.contextmanager
@@ -56,7 +67,9 @@ def clean() -> None:
 
 
 def _kill() -> int:
-    """Kills what has the folder in its command line: containerd and containers outlive their daemon."""
+    """Kills what has the folder in its command line: containerd and containers outlive their
+    daemon.
+    """
     mark, count = f"{FOLDER}/".encode(), 0
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""submit, status, logs, cancel and retry, the same on every engine: canaries, carried out by a real dispatcher.
+"""submit, status, logs, cancel and retry, the same on every engine: canaries, carried out by a real
+dispatcher.
 
-GitHub is the project's fake, whose stand-in runner runs the step *Do the job* of the project's own workflow as it
-stands there. It says nothing of GitHub itself.
+GitHub is the project's fake, whose stand-in runner runs the step *Do the job* of the project's own
+workflow as it stands there. It says nothing of GitHub itself.
 """
 
 import json
@@ -47,7 +48,9 @@ def build_python(tmp_path_factory):
     """A Python with what a build needs."""
     made = tmp_path_factory.mktemp("host") / "python"
     subprocess.run([sys.executable, "-m", "venv", made], check=True)
-    subprocess.run([made / "bin" / "pip", "install", "-q", "build", "setuptools", "wheel"], check=True)
+    subprocess.run(
+        [made / "bin" / "pip", "install", "-q", "build", "setuptools", "wheel"], check=True
+    )
     return made / "bin"
 
 
@@ -60,7 +63,11 @@ def host_farm(farm, build_python, own_machine_lock, monkeypatch):
 
 @pytest.fixture
 def swarm_farm(farm, swarm, pulled):
-    settings = {"url": swarm.url(1), "exchange": swarm.s3("exchange"), "registry": f"{HOST}:{PULL_PORT}"}
+    settings = {
+        "url": swarm.url(1),
+        "exchange": swarm.s3("exchange"),
+        "registry": f"{HOST}:{PULL_PORT}",
+    }
     settings |= {"push": f"127.0.0.1:{PUSH_PORT}", "cpus": 1, "memory_gb": 2}
     change(farm.project / "ci" / "farm.yaml", lambda data: data.update(swarm=settings))
     return farm
@@ -87,7 +94,12 @@ def github_farm(farm, tmp_path, monkeypatch):
         shutil.copytree(farm.project, checkout, ignore=shutil.ignore_patterns("artifacts"))
         temporary = tmp_path / f"temp-{run}"
         temporary.mkdir()
-        environ = {**os.environ, "PLAN": inputs["plan"], "RUNNER_TEMP": str(temporary), "CI": "true"}
+        environ = {
+            **os.environ,
+            "PLAN": inputs["plan"],
+            "RUNNER_TEMP": str(temporary),
+            "CI": "true",
+        }
         environ |= {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(farm.code)}
         del environ["GH_TOKEN"]
         command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script]
@@ -101,7 +113,11 @@ def github_farm(farm, tmp_path, monkeypatch):
                     os.killpg(process.pid, signal.SIGINT)
                     process.wait(TIMEOUT_S)
         out = checkout / "farm-out"
-        files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        files = {
+            str(path.relative_to(out)): path.read_bytes()
+            for path in out.rglob("*")
+            if path.is_file()
+        }
         return Ended((temporary / "log").read_bytes(), files, process.returncode)
 
     with StandIn(fake, "linux-build", LABELS, work):
@@ -132,14 +148,23 @@ def test_submit_status_logs_cancel_and_retry(engine):
     wait("it ends", lambda: state(farm, run) in ("success", "failure", "infra"))
     status = farm.json("status", run)
     assert (status["state"], status["engine"]) == ("success", name), status["why"]
-    assert [attempt["result"] for job in status["jobs"] for attempt in job["attempts"]] == ["success"]
-    assert [step["data"]["name"] for step in status["events"] if step["kind"] == "step"][-1] == "publish"
+    assert [attempt["result"] for job in status["jobs"] for attempt in job["attempts"]] == [
+        "success"
+    ]
+    assert [step["data"]["name"] for step in status["events"] if step["kind"] == "step"][
+        -1
+    ] == "publish"
 
     doomed = farm.run("submit", *SELECT, "--on", name, "--rebuild", "2").stdout.strip()
 
     def under_way():
         with Journal(farm.project / "artifacts" / "farm.db") as journal:
-            return [a for j in journal.jobs(doomed) for a in j.attempts if a.handle and a.state not in FINAL]
+            return [
+                a
+                for j in journal.jobs(doomed)
+                for a in j.attempts
+                if a.handle and a.state not in FINAL
+            ]
 
     wait("it builds", under_way)
     cancelled = farm.run("cancel", doomed, "--json")
@@ -161,7 +186,9 @@ ATTACHED = [word for word in SELECT if word != "--detach"]
 
 
 def test_attached_submit_and_retry_end_with_their_runs(engine):
-    """No command that is documented may wait for ever: a run that is handed over belongs to the dispatcher."""
+    """No command that is documented may wait for ever: a run that is handed over belongs to the
+    dispatcher.
+    """
     name, farm = engine
     made = farm.run("submit", *ATTACHED, "--on", name, "--json")
     assert made.returncode == 0, made.stderr
@@ -179,7 +206,8 @@ def test_ctrl_c_leaves_a_followed_run_to_the_dispatcher(engine):
     first = farm.run("submit", *SELECT, "--on", name).stdout.strip()
     wait("the first ends", lambda: state(farm, first) in ("success", "failure", "infra"))
     followed = farm.start("retry", first)
-    # As soon as it is said: a build may be over before a look at its state finds it running (GitHub's is every 15 s).
+    # As soon as it is said: a build may be over before a look at its state finds it running
+    # (GitHub's is every 15 s).
     run = re.fullmatch(r"run (\S+)\n", followed.stderr.readline())[1]
     followed.send_signal(signal.SIGINT)
     _, err = followed.communicate(timeout=TIMEOUT_S)
@@ -193,7 +221,9 @@ STEPS = ["build", "repair", "verify", "publish", "install", "smoke"]
 
 
 def test_a_companion_is_built_published_and_smoke_tested(engine, tmp_path):
-    """submit and retry, attached and detached: built against the published torch of its variant, installed, tested."""
+    """submit and retry, attached and detached: built against the published torch of its variant,
+    installed, tested.
+    """
     name, farm = engine
     add_companion(farm.project)
     change(farm.project / "ci/farm.yaml", lambda data: data.update(index=str(tmp_path / "index")))
@@ -221,8 +251,13 @@ def test_a_companion_is_built_published_and_smoke_tested(engine, tmp_path):
         found = farm.json("status", run)
         assert (found["state"], found["engine"]) == ("success", name), found["why"]
         done = [step["data"]["name"] for step in found["events"] if step["kind"] == "step"]
-        ends = [(job["kind"], attempt["result"]) for job in found["jobs"] for attempt in job["attempts"]]
-        if run in (third, fourth):  # what they retry is published: it is tested again, and not built
+        ends = [
+            (job["kind"], attempt["result"]) for job in found["jobs"] for attempt in job["attempts"]
+        ]
+        if run in (
+            third,
+            fourth,
+        ):  # what they retry is published: it is tested again, and not built
             assert (done[:3], ends) == (STEPS[3:], [("smoke", "success")])
         else:
             assert [step for step in done if step in STEPS] == STEPS

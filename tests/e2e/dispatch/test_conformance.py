@@ -1,14 +1,14 @@
 """What every engine promises (farm.engines.base), run against each of them for real.
 
-GitHub's REST API is the project's own fake, and its runner a stand-in that carries the job out as a process here. What
-differs at GitHub stands in the tests: the log comes at the end, and `farm build` on the runner says 5 for any failure
-of the build, with the reason in the log.
+GitHub's REST API is the project's own fake, and its runner a stand-in that carries the job out as a
+process here. What differs at GitHub stands in the tests: the log comes at the end, and `farm build`
+on the runner says 5 for any failure of the build, with the reason in the log.
 
 The host engine runs twice: here, and on Windows, which is Wine (tests/e2e/wine/windows_host.py);
 there the scripts are the Python of WINDOWS.
 
-A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`. One of these tests
-fills the memory of its job: an engine must hold limits before it is run here.
+A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`.
+One of these tests fills the memory of its job: an engine must hold limits before it is run here.
 """
 
 import time
@@ -94,7 +94,9 @@ def windows_host_engine(windows_python, tmp_path):
 
 
 class Noting(GithubEngine):
-    """Keeps what was submitted: a dispatch carries a plan alone, and the stand-in is to run the test's own script."""
+    """Keeps what was submitted: a dispatch carries a plan alone, and the stand-in is to run the
+    test's own script.
+    """
 
     def __init__(self, api: GithubApi, plan: Path) -> None:
         super().__init__(api, load_github(ROOT), Capacity(0.5, 256 << 20), poll_s=0.2)
@@ -113,7 +115,9 @@ def github_engine(tmp_path, own_machine_lock):
     (plan / "plan.json").write_text(plan_of("cpu-avx-py311", "canary").to_json())
     fake = Fake()
     server = serve(fake)
-    api = GithubApi(fake.url, REPOSITORY, TOKEN, sleep=lambda seconds: time.sleep(min(seconds, 0.2)))
+    api = GithubApi(
+        fake.url, REPOSITORY, TOKEN, sleep=lambda seconds: time.sleep(min(seconds, 0.2))
+    )
     engine = Noting(api, plan)
     machine = HostEngine(tmp_path / "runner", cpus=0.5, memory=256 << 20)
 
@@ -132,7 +136,9 @@ def github_engine(tmp_path, own_machine_lock):
                 message = f"the build failed with exit code {seen.exit_code} ({seen.text})\n"
                 return Ended(log + message.encode(), code=5)
             found = machine.collect(handle, tmp_path / f"out-{run}", 1 << 30)
-            names = {str(path.relative_to(tmp_path / f"out-{run}")): path.read_bytes() for path in found}
+            names = {
+                str(path.relative_to(tmp_path / f"out-{run}")): path.read_bytes() for path in found
+            }
             return Ended(log, names)
         except BuildFailedError as error:
             return Ended(log + f"{error}\n".encode(), code=5)
@@ -163,7 +169,9 @@ def image(engine, request) -> str:
 
 
 def handed(engine: Engine) -> bool:
-    """Whether an image is handed to the engine: a process has none, a runner with a farm of its own makes one."""
+    """Whether an image is handed to the engine: a process has none, a runner with a farm of its own
+    makes one.
+    """
     return engine.traits.in_container and not engine.traits.gathers
 
 
@@ -178,7 +186,9 @@ def start(engine: Engine, image: str, tmp_path: Path) -> Iterator[Start]:
         arguments: dict[str, Any] = {
             "name": "test",
             "image": image,
-            "command": engine.command(WINDOWS[script]) if isinstance(engine, WindowsHost) else ("sh", "-c", script),
+            "command": engine.command(WINDOWS[script])
+            if isinstance(engine, WindowsHost)
+            else ("sh", "-c", script),
             "inputs": {"/farm/in": inputs},
             "output": "/farm/out",
             "environment": {"FARM_JOBS": "1"},
@@ -194,7 +204,9 @@ def start(engine: Engine, image: str, tmp_path: Path) -> Iterator[Start]:
         engine.release(handle)
 
 
-def until(engine: Engine, handle: str, check: Callable[[Observation], bool], seconds: float = 300) -> Observation:
+def until(
+    engine: Engine, handle: str, check: Callable[[Observation], bool], seconds: float = 300
+) -> Observation:
     deadline, seen = time.monotonic() + seconds, None
     while time.monotonic() < deadline:
         seen = engine.observe(handle)
@@ -224,7 +236,9 @@ def test_capacity_is_what_a_job_may_use(engine):
 
 
 def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
-    handle = start(f"mkdir -p {FARM}/out/deep; cp {FARM}/in/greeting {FARM}/out/deep/; echo $FARM_JOBS")
+    handle = start(
+        f"mkdir -p {FARM}/out/deep; cp {FARM}/in/greeting {FARM}/out/deep/; echo $FARM_JOBS"
+    )
     assert b"".join(engine.logs(handle)) == b"1\n"
     assert end(engine, handle) == Observation("done", exit_code=0)
     files = engine.collect(handle, tmp_path / "out", 1 << 20)
@@ -327,7 +341,9 @@ def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script
         pytest.skip("Wine makes neither links nor junctions")
     handle = start(f"mkdir -p {FARM}/out; cd {FARM}/out; {script}")
     end(engine, handle)
-    refused = "left no artifact" if engine.traits.gathers else "not a plain file"  # the farm on the runner refuses it
+    refused = (
+        "left no artifact" if engine.traits.gathers else "not a plain file"
+    )  # the farm on the runner refuses it
     with pytest.raises((RefusedOutputError, InfrastructureError), match=refused):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 

@@ -1,7 +1,7 @@
 """Builds on a swarm of three nodes, published to a bucket, while what can fail does.
 
-One story, told in order, because each chapter needs builds under way; it ends with a table. A run that is lost, or a
-wheel that is published twice, fails it.
+One story, told in order, because each chapter needs builds under way; it ends with a table. A run
+that is lost, or a wheel that is published twice, fails it.
 """
 
 import contextlib
@@ -50,10 +50,24 @@ class Story:
         for number in range(count):
             cpu = CPUS[number % len(CPUS)]
             self.rebuild += 1
-            select = ["--variant", f"cpu-{cpu}-py311", "--package", "canary", "--rebuild", str(self.rebuild)]
+            select = [
+                "--variant",
+                f"cpu-{cpu}-py311",
+                "--package",
+                "canary",
+                "--rebuild",
+                str(self.rebuild),
+            ]
             started.append(
                 self.farm.start(
-                    "submit", *select, "--on", "swarm", "--no-smoke", "--detach", "--priority", str(priority)
+                    "submit",
+                    *select,
+                    "--on",
+                    "swarm",
+                    "--no-smoke",
+                    "--detach",
+                    "--priority",
+                    str(priority),
                 )
             )
         return started
@@ -91,7 +105,9 @@ class Story:
 
     def busy_worker(self) -> int | None:
         """A node with a build that is not the manager: where builds go is the manager's to say."""
-        return next((number for number in (3, 2) if self.building_on(self.swarm.node(number))), None)
+        return next(
+            (number for number in (3, 2) if self.building_on(self.swarm.node(number))), None
+        )
 
     def ended(self, runs: list[str]) -> bool:
         with self.journal as journal:
@@ -123,7 +139,9 @@ class Story:
         return float(self.wait("a loss is noticed", noticed))
 
     def mention_after(self, since: float, word: str, one: str | None = None) -> float | None:
-        """Seconds from `since` until the journal held `word` as an error or a reason, of any run or of one."""
+        """Seconds from `since` until the journal held `word` as an error or a reason, of any run or
+        of one.
+        """
         with self.journal as journal:
             times = [
                 datetime.fromisoformat(event.time).timestamp() - since
@@ -139,7 +157,11 @@ class Story:
 
     def dispatcher(self) -> int:
         with self.journal as journal:
-            return next(journal.run(run).owner.pid for run in self.submitted if not journal.run(run).finished)
+            return next(
+                journal.run(run).owner.pid
+                for run in self.submitted
+                if not journal.run(run).finished
+            )
 
 
 @pytest.fixture
@@ -175,7 +197,8 @@ def wheels_in_index() -> list[str]:
 def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     start, noticed = time.monotonic(), {}
 
-    # A worker's daemon is killed. Its containers go on and upload, but nobody listens to a lost attempt.
+    # A worker's daemon is killed. Its containers go on and upload, but nobody listens to a lost
+    # attempt.
     begun = story.begin(3)  # a node takes two at a time, so one is on a worker
     first = story.wait("a build on a worker", story.busy_worker)
     killed = time.time()
@@ -188,7 +211,9 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.wait("a build", story.building_on)
     gone = time.time()
     swarm.kill_daemon(1)
-    story.wait("it is said that the manager is away", lambda: story.mention_after(gone, "Docker engine"))
+    story.wait(
+        "it is said that the manager is away", lambda: story.mention_after(gone, "Docker engine")
+    )
     swarm.start_daemon(1)
     story.wait("the manager answers", lambda: swarm.state(1) == "ready")
     noticed["manager"] = time.time() - gone
@@ -211,7 +236,8 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     swarm.store(away=False)
     story.note("store gone: noticed after", f"{noticed['store']:.1f} s")
 
-    # What lost its runner twice by now has one try left: the next node that goes down must not be its third.
+    # What lost its runner twice by now has one try left: the next node that goes down must not be
+    # its third.
     story.wait("what was submitted has ended", lambda: story.ended(story.submitted))
 
     # A cable is pulled, at once after a start, before the build has said a word, and put back.
@@ -237,7 +263,9 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
 
     # A cancel is proved by what is left: nothing.
     (doomed,) = story.submit(1, priority=5)
-    handle = story.wait("it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed])[0]
+    handle = story.wait(
+        "it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed]
+    )[0]
     moment = time.time()
     assert story.farm.run("cancel", doomed).returncode == 0
     noticed["cancel"] = time.time() - moment
@@ -253,7 +281,9 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
             event.data["result"]
             for run in runs
             for event in journal.events(run.id)
-            if event.kind == "step" and event.data["name"] == "publish" and event.data["outcome"] == "done"
+            if event.kind == "step"
+            and event.data["name"] == "publish"
+            and event.data["outcome"] == "done"
         ]
         lost = [r.id for r in runs if r.result != "success" and r.id != doomed]
         why = {r: journal.happened(r, "error").data["text"] for r in lost}
@@ -263,7 +293,10 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     tries = len(story.attempts())
     story.note("jobs submitted", str(len(runs)))
     story.note("  finished", str(sum(r.finished is not None for r in runs)))
-    story.note("  attempts, of which lost", f"{tries}, {sum(a.result == 'infra' for _, a in story.attempts())}")
+    story.note(
+        "  attempts, of which lost",
+        f"{tries}, {sum(a.result == 'infra' for _, a in story.attempts())}",
+    )
     story.note("  published", str(len(wheels)))
     story.note("  cancelled", "1")
     story.note("  lost", str(len(lost)))
@@ -273,6 +306,10 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     assert twice == 0
     assert all(run.finished for run in runs)
     assert {what for what, seconds in noticed.items() if seconds > NOTICED_S} == set(), noticed
-    assert [run for run in story.submitted if len(story.attempts(run)) > 3] == [], "at most two tries more"
+    assert [run for run in story.submitted if len(story.attempts(run)) > 3] == [], (
+        "at most two tries more"
+    )
     assert len(wheels) == len(runs) - 1
-    assert [s for s in swarm.manager.services.list() if s.name.startswith("farm-")] == [], "services are left"
+    assert [s for s in swarm.manager.services.list() if s.name.startswith("farm-")] == [], (
+        "services are left"
+    )

@@ -10,15 +10,24 @@ from tests.servers.ssh import serve_ssh
 
 
 def test_a_docker_machine_by_tls_and_one_by_ssh_build(farm, swarm, client, toolchain, monkeypatch):
-    """Only the one called local ever did. These are daemons with images and a network of their own."""
+    """Only the one called local ever did. These are daemons with images and a network of their
+    own.
+    """
     others = {"secure": swarm.clients[TLS], "remote": swarm.clients[3]}
     for name in ("farm/base:debian-bookworm", toolchain.tag):
         image = b"".join(client.images.get(name).save(named=True))
         for other in others.values():
             other.images.load(io.BytesIO(image))
-    programs = serve_ssh(swarm.folder / "ssh", 17023, f'DOCKER_HOST={swarm.url(3)} exec sh -c "$SSH_ORIGINAL_COMMAND"')
+    programs = serve_ssh(
+        swarm.folder / "ssh",
+        17023,
+        f'DOCKER_HOST={swarm.url(3)} exec sh -c "$SSH_ORIGINAL_COMMAND"',
+    )
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # requests believes them more than DOCKER_CERT_PATH
+    for name in (
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+    ):  # requests believes them more than DOCKER_CERT_PATH
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(swarm.certificates))
@@ -40,4 +49,6 @@ def test_a_docker_machine_by_tls_and_one_by_ssh_build(farm, swarm, client, toolc
         assert "farm: done" in farm.run("logs", run["id"]).stdout
     for other in others.values():
         assert not other.containers.list(all=True, filters={"label": "farm.kind=build"})
-        assert not [volume for volume in other.volumes.list() if volume.name.startswith("farm-tree-")]
+        assert not [
+            volume for volume in other.volumes.list() if volume.name.startswith("farm-tree-")
+        ]

@@ -1,7 +1,8 @@
-"""One container profile (farm/engines/docker.py): `docker inspect` of a running build, and what it finds itself.
+"""One container profile (farm/engines/docker.py): `docker inspect` of a running build, and what it
+finds itself.
 
-What the engines cannot have in common stands here as in docs/dispatch.md: a swarm service has the node's network and
-swap, and its program, not the engine, gives up new privileges.
+What the engines cannot have in common stands here as in docs/dispatch.md: a swarm service has the
+node's network and swap, and its program, not the engine, gives up new privileges.
 """
 
 import time
@@ -13,7 +14,10 @@ from farm.engines.base import Job
 from farm.engines.docker import DockerEngine
 
 MEMORY = 256 << 20
-LOOK = "grep -E '^(NoNewPrivs|Cap[A-Z][a-z]+|Seccomp):' /proc/self/status; ls /sys/class/net; echo looked; sleep 600"
+LOOK = (
+    "grep -E '^(NoNewPrivs|Cap[A-Z][a-z]+|Seccomp):' /proc/self/status; ls /sys/class/net; "
+    "echo looked; sleep 600"
+)
 
 
 @pytest.fixture
@@ -26,7 +30,9 @@ def docker_build(client, toolchain):
 def swarm_build(swarm, swarm_engine, pulled):
     def container(handle):
         wanted = {"label": f"com.docker.swarm.service.id={handle}"}
-        return next(c for node in swarm.clients.values() for c in node.containers.list(filters=wanted))
+        return next(
+            c for node in swarm.clients.values() for c in node.containers.list(filters=wanted)
+        )
 
     return swarm_engine, pulled, container
 
@@ -53,12 +59,20 @@ def test_a_build_may_do_no_more_than_the_profile_says(build):
     host = found["HostConfig"]
     assert host["CapDrop"] == docker.CAP_DROP
     assert not host["CapAdd"]
-    assert (host["Privileged"], host["PidMode"], host["IpcMode"] in ("private", "shareable")) == (False, "", True)
+    assert (host["Privileged"], host["PidMode"], host["IpcMode"] in ("private", "shareable")) == (
+        False,
+        "",
+        True,
+    )
     assert (host["PidsLimit"], host["Memory"]) == (docker.PIDS, MEMORY)
     assert host["LogConfig"] == {"Type": docker.LOG_DRIVER, "Config": docker.LOG_OPTIONS}
     assert not host["Binds"]
     assert not host["Devices"]
-    assert [mount for mount in found["Mounts"] if mount["Type"] == "bind" and "/swarm/" not in mount["Source"]] == []
+    assert [
+        mount
+        for mount in found["Mounts"]
+        if mount["Type"] == "bind" and "/swarm/" not in mount["Source"]
+    ] == []
 
     status = dict(line.split(":\t") for line in log.decode().splitlines() if ":\t" in line)
     assert status.pop("NoNewPrivs") == "1"

@@ -1,7 +1,8 @@
-"""The farm as users of other distributions have it: installed and used with their own Python, in containers.
+"""The farm as users of other distributions have it: installed and used with their own Python, in
+containers.
 
-Ubuntu 24.04 is not among them: its archive is not where Debian's packages come from. `make distributions` tries it, and
-runs the whole of `make test` in each.
+Ubuntu 24.04 is not among them: its archive is not where Debian's packages come from. `make
+distributions` tries it, and runs the whole of `make test` in each.
 """
 
 import os
@@ -16,9 +17,15 @@ PYTHONS = {"debian-12": "Python 3.11.", "debian-13": "Python 3.13.", "debian-tes
 
 @pytest.mark.parametrize("name", PYTHONS)
 def test_the_farm_installs_and_works(client, name):
-    environ = {**os.environ, "FARM_DISTRIBUTION_TARGETS": "installed", "FARM_DISTRIBUTION_USERS": "user"}
+    environ = {
+        **os.environ,
+        "FARM_DISTRIBUTION_TARGETS": "installed",
+        "FARM_DISTRIBUTION_USERS": "user",
+    }
     command = ["tests/distributions", name]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=900
+    )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"{name} as user: passed, {PYTHONS[name]}")

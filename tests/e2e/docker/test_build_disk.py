@@ -1,4 +1,6 @@
-"""The disk of a build is full while it compiles, then while it links: said so, and the same command goes on."""
+"""The disk of a build is full while it compiles, then while it links: said so, and the same command
+goes on.
+"""
 
 import json
 import os
@@ -48,8 +50,11 @@ def disk(farm, client, code, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk: root")
 def test_a_full_disk_while_it_compiles_and_while_it_links(farm, code, disk):
     made = type(farm)(farm.project, code)
-    # One compiler: with two, Ninja's own log of the other's file may be what the disk has no room for first.
-    (farm.project / "ci" / "runners.yaml").write_text("runners:\n  local: {engine: docker, cpus: 1}\n")
+    # One compiler: with two, Ninja's own log of the other's file may be what the disk has no room
+    # for first.
+    (farm.project / "ci" / "runners.yaml").write_text(
+        "runners:\n  local: {engine: docker, cpus: 1}\n"
+    )
     arguments = ("submit", *SELECT, "--no-publish", "--no-smoke", "--json")
     compiled: Counter[str] = Counter()
     for size, first in (

@@ -1,4 +1,6 @@
-"""A build where there is no Docker and no root: a bundle goes there, its result comes back, the main job goes on."""
+"""A build where there is no Docker and no root: a bundle goes there, its result comes back, the
+main job goes on.
+"""
 
 import json
 import os
@@ -17,14 +19,25 @@ CPU = ("--variant", "cpu-avx-py311", "--package", "canary")
 
 
 NOBODY = 65534
-AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+AS_NOBODY = [
+    "setpriv",
+    f"--reuid={NOBODY}",
+    f"--regid={NOBODY}",
+    "--clear-groups",
+    "--no-new-privs",
+]
 ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 NO_DOCKER = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
 
 def execute(*command: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(word) for word in command], check=False, cwd="/", env=ENVIRON, capture_output=True, text=True
+        [str(word) for word in command],
+        check=False,
+        cwd="/",
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -68,7 +81,10 @@ def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, tmp
     here = again.run("submit", *CPU, "--no-smoke", "--json")
     assert here.returncode == 0, here.stderr
     built = Path(json.loads(here.stdout)["wheel"])
-    assert (built.name, built.read_bytes()) == (Path(document["wheel"]).name, Path(document["wheel"]).read_bytes())
+    assert (built.name, built.read_bytes()) == (
+        Path(document["wheel"]).name,
+        Path(document["wheel"]).read_bytes(),
+    )
 
 
 def test_nothing_of_another_user_is_executed_by_root(rendered, tmp_path):
@@ -77,10 +93,15 @@ def test_nothing_of_another_user_is_executed_by_root(rendered, tmp_path):
     plan = json.loads((folder / "parts/manifest.json").read_text())["plan"]
     planted, mark = Path("/var/tmp") / f"farm-{plan[:12]}", folder / "executed"
     script = f"mkdir -p {planted}/root/usr/bin && cd {planted} && touch unpacked && "
-    script += f"printf '#!/bin/sh\\ntouch {mark}\\n' > root/usr/bin/python3 && chmod 755 root/usr/bin/python3"
+    script += (
+        f"printf '#!/bin/sh\\ntouch {mark}\\n' > root/usr/bin/python3 && chmod 755 "
+        "root/usr/bin/python3"
+    )
     assert execute(*AS_NOBODY, "sh", "-c", script).returncode == 0
     try:
-        parts = shutil.copytree(folder / "parts", tmp_path / "parts", ignore=shutil.ignore_patterns("work-*"))
+        parts = shutil.copytree(
+            folder / "parts", tmp_path / "parts", ignore=shutil.ignore_patterns("work-*")
+        )
         assert execute("/usr/bin/python3", "-I", parts / "run", "--check").returncode == 0
         done = execute("/usr/bin/python3", "-I", parts / "run", "--wait-s", "0", "--state", planted)
         assert done.returncode == 9
@@ -93,7 +114,9 @@ def test_nothing_of_another_user_is_executed_by_root(rendered, tmp_path):
 
 def test_pieces_of_another_build_are_refused_before_anything_is_made(carried):
     farm, out = carried
-    result = farm.run("submit", "--variant", "cpu-sse41-py311", "--package", "canary", "--from-bundle", str(out))
+    result = farm.run(
+        "submit", "--variant", "cpu-sse41-py311", "--package", "canary", "--from-bundle", str(out)
+    )
     assert result.returncode == 2, result.stderr
     assert "holds a build of plan" in result.stderr
     assert farm.run("submit", *CPU, "--from-bundle", str(out), "--detach").returncode == 2

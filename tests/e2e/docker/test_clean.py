@@ -16,7 +16,9 @@ from farm.run.build import tree_volume
 from farm.run.journal import Journal, Request
 from farm.run.workspace import Watcher, Workspace
 
-REQUEST = Request(package="hello", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+REQUEST = Request(
+    package="hello", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker"
+)
 
 
 @pytest.fixture
@@ -32,7 +34,11 @@ class Place:
     def __init__(self, client, project) -> None:
         self.client, self.project = client, project
         self.mark = secrets.token_hex(6)
-        self.ours, self.volumes, self.containers = Workspace(project, Settings(), Watcher()).id, [], []
+        self.ours, self.volumes, self.containers = (
+            Workspace(project, Settings(), Watcher()).id,
+            [],
+            [],
+        )
         self.tags: list[str] = []
 
     def image(self, name: str, project: str) -> str:
@@ -43,7 +49,9 @@ class Place:
         return tag
 
     def run(self, *, ended: bool, image: str | None = None) -> str:
-        """A run in the journal and its build tree, with `image` a container that uses it; the volume's name."""
+        """A run in the journal and its build tree, with `image` a container that uses it; the
+        volume's name.
+        """
         digest = self.mark + secrets.token_hex(26)
         with Journal(self.project / "artifacts" / "farm.db") as journal:
             run = journal.create_run(digest, REQUEST, {})
@@ -52,7 +60,9 @@ class Place:
         tree = self.tree(digest)
         if image:
             volumes, labels = {tree: {"bind": "/farm/src"}}, {"farm.run": run.id}
-            self.containers.append(self.client.containers.create(image, volumes=volumes, labels=labels))
+            self.containers.append(
+                self.client.containers.create(image, volumes=volumes, labels=labels)
+            )
         return tree
 
     def tree(self, digest: str) -> str:
@@ -60,8 +70,12 @@ class Place:
         return self.volumes[-1]
 
     def left(self) -> set[str]:
-        tags = {tag for image in self.client.images.list(name="farm/toolchain") for tag in image.tags}
-        return (tags & set(self.tags)) | ({volume.name for volume in self.client.volumes.list()} & set(self.volumes))
+        tags = {
+            tag for image in self.client.images.list(name="farm/toolchain") for tag in image.tags
+        }
+        return (tags & set(self.tags)) | (
+            {volume.name for volume in self.client.volumes.list()} & set(self.volumes)
+        )
 
     def clean(self, *options: str) -> None:
         assert main(["--project", str(self.project), "clean", *options]) == 0

@@ -1,4 +1,6 @@
-"""What Docker alone does; what every engine promises is in tests/e2e/dispatch/test_conformance.py."""
+"""What Docker alone does; what every engine promises is in
+tests/e2e/dispatch/test_conformance.py.
+"""
 
 import json
 import os
@@ -23,7 +25,9 @@ RELEASE = catalog.debian_releases()["debian-bookworm"]
 
 @pytest.fixture(scope="module")
 def image(client: docker.DockerClient) -> str:
-    return base_image(client, "debian-bookworm", RELEASE, pull_timeout_s=20, mirror=None, line=print)
+    return base_image(
+        client, "debian-bookworm", RELEASE, pull_timeout_s=20, mirror=None, line=print
+    )
 
 
 @pytest.fixture
@@ -36,7 +40,16 @@ def start(engine: DockerEngine, image: str) -> Iterator[Start]:
     handles: list[str] = []
 
     def go(script: str) -> str:
-        job = Job("test", image, ("sh", "-c", script), {}, "/farm/out", {"FARM_JOBS": "1"}, engine.capacity(), 600)
+        job = Job(
+            "test",
+            image,
+            ("sh", "-c", script),
+            {},
+            "/farm/out",
+            {"FARM_JOBS": "1"},
+            engine.capacity(),
+            600,
+        )
         handles.append(engine.submit(job))
         return handles[-1]
 
@@ -51,7 +64,9 @@ def test_there_is_no_network_and_no_credential(engine, start):
     assert words == ["lo", "FARM_JOBS", "HOME", "HOSTNAME", "PATH", "PWD"]
 
 
-@pytest.mark.parametrize(("trap", "code"), [("", 143), ("trap '' TERM; ", 137)], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    ("trap", "code"), [("", 143), ("trap '' TERM; ", 137)], ids=["SIGTERM", "SIGKILL"]
+)
 def test_a_container_that_is_stopped_from_outside_was_killed(client, engine, start, trap, code):
     """`docker stop`, or the shutdown of the machine: no failure of the build, which is to go on."""
     handle = start(f"{trap}echo ready; sleep 600")
@@ -61,7 +76,9 @@ def test_a_container_that_is_stopped_from_outside_was_killed(client, engine, sta
 
 
 def test_several_may_release_a_container_at_once(engine, start):
-    """`farm cancel` and the run's own controller: whoever comes while Docker removes it is told 409, or 404."""
+    """`farm cancel` and the run's own controller: whoever comes while Docker removes it is told
+    409, or 404.
+    """
     handle = start("sleep 600")
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(engine.release, [handle] * 8)) == [None] * 8
@@ -73,7 +90,9 @@ def test_a_local_tag_serves_as_base_image(client, image, tmp_path):
     lines: list[str] = []
     release = RELEASE.model_copy(update={"image": "farm-test/local:base"})
     try:
-        found = base_image(client, "nothing", release, pull_timeout_s=1, mirror=None, line=lines.append)
+        found = base_image(
+            client, "nothing", release, pull_timeout_s=1, mirror=None, line=lines.append
+        )
     finally:
         client.images.remove("farm-test/local:base")
     assert found == image
@@ -93,7 +112,9 @@ def test_no_way_to_a_base_image_names_all_three(client, monkeypatch):
 
 @pytest.mark.parametrize("name", catalog.debian_releases())
 def test_debootstrap_takes_every_release(client, monkeypatch, name):
-    """Also one that is newer than itself: it gets as far as the mirror, which is out of reach here."""
+    """Also one that is newer than itself: it gets as far as the mirror, which is out of reach
+    here.
+    """
     release = catalog.debian_releases()[name].model_copy(
         update={"image": "localhost:1/absent:1", "keyring": RELEASE.keyring}
     )
@@ -103,9 +124,13 @@ def test_debootstrap_takes_every_release(client, monkeypatch, name):
 
 
 def test_what_debootstrap_made_becomes_an_image(client, monkeypatch, tmp_path):
-    """debootstrap itself is a stand-in here, for speed: it makes the root that its command names."""
+    """debootstrap itself is a stand-in here, for speed: it makes the root that its command
+    names.
+    """
     program = tmp_path / "debootstrap"
-    program.write_text("#!/bin/sh\nfor root; do case $root in */root) echo made >$root/made ;; esac; done\n")
+    program.write_text(
+        "#!/bin/sh\nfor root; do case $root in */root) echo made >$root/made ;; esac; done\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     release = RELEASE.model_copy(update={"image": "localhost:1/absent:1"})
@@ -128,11 +153,15 @@ def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
     with zipfile.ZipFile(wheel, "w") as archive:
         for name in ("maths/include/maths.h", "maths/lib/libmaths.so.1", "maths/lib/__init__.py"):
             archive.writestr(name, name)
-    part = {"wheel": wheel.name, "members": {"maths/include/*.h": "usr/include", "maths/lib/*.so.*": "usr/lib"}}
+    part = {
+        "wheel": wheel.name,
+        "members": {"maths/include/*.h": "usr/include", "maths/lib/*.so.*": "usr/lib"},
+    }
     wanted = Toolchain(
         repository="farm-test/wheel",
         context={
-            "Dockerfile": "ARG BASE\nFROM ${BASE}\nCOPY root/ /\nRUN cat /usr/include/maths.h /usr/lib/libmaths.so.1\n",
+            "Dockerfile": "ARG BASE\nFROM ${BASE}\nCOPY root/ /\nRUN cat /usr/include/maths.h "
+            "/usr/lib/libmaths.so.1\n",
             "scripts/toolkit.json": json.dumps({"parts": [{"package": "another"}, part]}),
         },
         digest="1" * 64,
@@ -152,14 +181,21 @@ def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
     assert any("maths/include/maths.hmaths/lib/libmaths.so.1" in text for text in lines)
     assert (made.reused, again.reused, again.id) == (False, True, made.id)
     part["members"]["maths/share/*"] = "usr/share"
-    lacking = replace(wanted, context={**wanted.context, "scripts/toolkit.json": json.dumps({"parts": [part]})})
-    with pytest.raises(BuildFailedError, match=r"maths-1-py3-none-any.whl holds nothing that matches maths/share/\*"):
+    lacking = replace(
+        wanted, context={**wanted.context, "scripts/toolkit.json": json.dumps({"parts": [part]})}
+    )
+    with pytest.raises(
+        BuildFailedError,
+        match=r"maths-1-py3-none-any.whl holds nothing that matches maths/share/\*",
+    ):
         ensure_image(client, lacking, log=log, line=lines.append)
 
 
 def test_a_failing_image_names_its_step_and_leaves_no_tag(client, image, tmp_path):
     context = {"Dockerfile": "ARG BASE\nFROM ${BASE}\nRUN echo the reason; false\n"}
-    wanted = Toolchain(repository="farm-test/broken", context=context, digest="0" * 64, base=image, labels={})
+    wanted = Toolchain(
+        repository="farm-test/broken", context=context, digest="0" * 64, base=image, labels={}
+    )
     with pytest.raises(InfrastructureError, match=r"(?s)Step 3/3.*false.*the reason") as caught:
         ensure_image(client, wanted, log=tmp_path / "image.log", line=lambda _: None)
     assert str(tmp_path / "image.log") in str(caught.value.hint)

@@ -31,7 +31,10 @@ def empty_image() -> bytes:
 
 def images_of(client: docker.DockerClient, project: str) -> list[str]:
     """The ids of the images that a project made, also of those without a name."""
-    return [image["Id"] for image in client.api.images(filters={"label": f"{PROJECT_LABEL}=test-twice-{project}"})]
+    return [
+        image["Id"]
+        for image in client.api.images(filters={"label": f"{PROJECT_LABEL}=test-twice-{project}"})
+    ]
 
 
 def projects_of(client: docker.DockerClient) -> list[str]:
@@ -52,7 +55,9 @@ def base(client: docker.DockerClient) -> Iterator[str]:
 
 @pytest.fixture
 def make(client, base, tmp_path):
-    """`make(project, wheels)`: the image, for one of the two projects; `wheels` is called before it is built."""
+    """`make(project, wheels)`: the image, for one of the two projects; `wheels` is called before it
+    is built.
+    """
 
     def go(project, wheels=dict, note=lambda _: None):
         wanted = Toolchain(
@@ -91,11 +96,15 @@ def test_the_second_waits_for_the_first(client, make, tmp_path):
     assert (one.reused, two.reused, two.id, two.tag) == (False, True, one.id, one.tag)
     assert projects_of(client) == ["one"]
     log = tmp_path / "one" / "image.log"
-    assert notes[0] == f"{one.tag} is being made by process {os.getpid()}, log: {log}: waiting for it"
+    assert (
+        notes[0] == f"{one.tag} is being made by process {os.getpid()}, log: {log}: waiting for it"
+    )
 
 
 def test_without_a_common_lock_the_later_image_goes(client, make, tmp_path, monkeypatch):
-    """As of two users, or from two machines: the first keeps its name, since its project may have begun a build."""
+    """As of two users, or from two machines: the first keeps its name, since its project may have
+    begun a build.
+    """
     others = []
 
     def wheels():
@@ -121,10 +130,14 @@ def test_without_a_folder_for_locks_images_are_made(client, make, tmp_path, monk
 
 @pytest.fixture
 def debootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in, for speed: it makes the root that its command names, each time with another file."""
+    """A stand-in, for speed: it makes the root that its command names, each time with another
+    file.
+    """
     program = tmp_path / "bin" / "debootstrap"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\nfor root; do case $root in */root) echo made >$root/made-$$ ;; esac; done\n")
+    program.write_text(
+        "#!/bin/sh\nfor root; do case $root in */root) echo made >$root/made-$$ ;; esac; done\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
@@ -153,12 +166,16 @@ def there(client: docker.DockerClient, images: list[str]) -> list[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="debootstrap needs root")
 @pytest.mark.parametrize("shared", [True, False], ids=["a lock", "no common lock"])
 def test_a_base_image_is_made_once(client, debootstrap, imported, tmp_path, monkeypatch, shared):
-    """Toolchains are made anew for another base image: two of them would be two toolchains as well."""
+    """Toolchains are made anew for another base image: two of them would be two toolchains as
+    well.
+    """
     second, waits, notes = [], threading.Event(), []
 
     def make(note):
         name = "test-base-made-twice"
-        return base_image(client, name, ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None, note=note)
+        return base_image(
+            client, name, ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None, note=note
+        )
 
     def seconds(text: str) -> None:
         notes.append(text)
@@ -191,6 +208,8 @@ def test_ctrl_c_leaves_no_image_without_a_name(client, imported, debootstrap, mo
 
     monkeypatch.setattr("farm.engines.images.tag_first", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        base_image(client, "test-interrupted", ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None)
+        base_image(
+            client, "test-interrupted", ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None
+        )
     assert len(imported) == 1
     assert there(client, imported) == []

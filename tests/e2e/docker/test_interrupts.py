@@ -1,4 +1,6 @@
-"""A submit that is interrupted while Docker makes the container, or while it finds the build of a killed one."""
+"""A submit that is interrupted while Docker makes the container, or while it finds the build of a
+killed one.
+"""
 
 import json
 import os
@@ -25,7 +27,9 @@ def docker_socket() -> str:
 
 @contextmanager
 def relay(place: Path, seen):
-    """A Docker socket that calls `seen` before it hands on a request for a container; it always hands it on."""
+    """A Docker socket that calls `seen` before it hands on a request for a container; it always
+    hands it on.
+    """
 
     def carry(source, target, look):
         with ExitStack() as stack:
@@ -80,15 +84,27 @@ def test_it_leaves_no_container(farm, client, tmp_path, number):
     (run,) = farm.json("status")
     assert containers_of(client, run["id"]) == []
     (job,) = farm.json("status", run["id"])["jobs"]
-    assert [(attempt["state"], attempt["why"]) for attempt in job["attempts"]] == [("cancelled", "interrupted")]
+    assert [(attempt["state"], attempt["why"]) for attempt in job["attempts"]] == [
+        ("cancelled", "interrupted")
+    ]
     assert farm.run("submit", *select).returncode == 0  # it uses up the tree
 
 
 @pytest.mark.parametrize(("lines", "number"), [(0, None), (1, None), (1, signal.SIGINT)])
 def test_the_next_submit_of_a_killed_ones_build_ends_early(farm, client, tmp_path, lines, number):
-    """Its output is closed before its first line or after it, or Ctrl-C comes: no container without an open run."""
+    """Its output is closed before its first line or after it, or Ctrl-C comes: no container without
+    an open run.
+    """
     made = type(farm)(farm.project, larger_canary(tmp_path / "code", 30, ccache=False))
-    select = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--json")
+    select = (
+        "submit",
+        "--variant",
+        "cpu-avx-py311",
+        "--package",
+        "canary",
+        "--no-publish",
+        "--json",
+    )
     first = made.start(*select)
     (run,) = wait("its run", lambda: [each.name for each in made.folder("").glob("*")])
     wait("its container", lambda: client.containers.list(filters={"label": f"farm.run={run}"}))

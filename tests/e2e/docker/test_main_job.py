@@ -29,8 +29,14 @@ def steps(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def published(index: Path) -> list[str]:
-    """Everything in the index that a client could see; each smoke test leaves a report of its own there."""
-    found = sorted(str(p.relative_to(index)) for p in index.rglob("*") if p.is_file() and not p.name.startswith("."))
+    """Everything in the index that a client could see; each smoke test leaves a report of its own
+    there.
+    """
+    found = sorted(
+        str(p.relative_to(index))
+        for p in index.rglob("*")
+        if p.is_file() and not p.name.startswith(".")
+    )
     return [key for key in found if not key.startswith("smoke/")]
 
 
@@ -41,7 +47,9 @@ def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
     ]  # fmt: skip
     inside = farm.json("inspect", document["wheel"])
     assert inside["version"] == VERSION
-    kernels = {tuple(f["sass"]): tuple(f["ptx"]) for lib in inside["libraries"] for f in lib["fatbins"]}
+    kernels = {
+        tuple(f["sass"]): tuple(f["ptx"]) for lib in inside["libraries"] for f in lib["fatbins"]
+    }
     assert kernels == {(35,): ()}
     assert inside["tags"] == [f"cp37-abi3-{inside['manylinux']}_x86_64"]
     assert "canary/lib/libcudart.so.11.0" in [lib["path"] for lib in inside["libraries"]]
@@ -51,10 +59,17 @@ def test_a_user_installs_it_with_the_printed_line_and_multiplies(finished, tmp_p
     _, document = finished
     python = make_environment(tmp_path / "env", Path(sys.executable))
     command = [sys.executable, "-m", "pip", "--python", str(python), *document["pip"].split()[1:]]
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | {"PIP_CONFIG_FILE": os.devnull}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | {
+        "PIP_CONFIG_FILE": os.devnull
+    }
     subprocess.run(command, check=True, env=environ, capture_output=True)
-    program = "import canary; a = canary.tensor([[1.0, 2.0], [3.0, 4.0]]); print((a @ a).tolist(), canary.__version__)"
-    answer = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True).stdout
+    program = (
+        "import canary; a = canary.tensor([[1.0, 2.0], [3.0, 4.0]]); print((a @ a).tolist(), "
+        "canary.__version__)"
+    )
+    answer = subprocess.run(
+        [python, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
     assert answer.split("] ")[0] + "]" == "[[7.0, 10.0], [15.0, 22.0]]"
     assert answer.strip().endswith(VERSION)
 
@@ -65,7 +80,9 @@ def test_the_gpu_part_is_never_passed_without_a_gpu(finished):
     gpu = [check for check in report["checks"] if check["group"] == "cuda"]
     assert gpu
     if not Path("/dev/nvidiactl").exists():
-        assert {(check["status"], check["reason"]) for check in gpu} == {("not_run", "no NVIDIA driver")}
+        assert {(check["status"], check["reason"]) for check in gpu} == {
+            ("not_run", "no NVIDIA driver")
+        }
 
 
 def test_an_emulated_sandy_bridge_ran_the_wheel(finished, emulator):
@@ -73,7 +90,9 @@ def test_an_emulated_sandy_bridge_ran_the_wheel(finished, emulator):
     report = json.loads((farm.folder(document["run"]) / "smoke-SandyBridge.json").read_text())
     assert report["emulated"] == "SandyBridge"
     assert report["outcome"] == "passed"
-    assert any("matmul" in check["name"] and check["status"] == "passed" for check in report["checks"])
+    assert any(
+        "matmul" in check["name"] and check["status"] == "passed" for check in report["checks"]
+    )
 
 
 def test_the_reports_are_kept_in_the_index_beside_the_record(finished):
@@ -82,13 +101,17 @@ def test_the_reports_are_kept_in_the_index_beside_the_record(finished):
     assert (farm.index / "records" / f"{name}.json").exists()
     kept = [json.loads(file.read_text()) for file in (farm.index / "smoke" / name).glob("*.json")]
     assert {None, "SandyBridge"} >= {report["emulated"] for report in kept} >= {None}
-    assert {report["facts"]["fat binaries"] for report in kept} == {"canary/lib/libcanary_cuda.so: sm_35"}
+    assert {report["facts"]["fat binaries"] for report in kept} == {
+        "canary/lib/libcanary_cuda.so: sm_35"
+    }
     assert {report["output_tail"] for report in kept} == {""}
     assert str(farm.project) not in "".join(json.dumps(report) for report in kept)
 
 
 def test_one_wheel_serves_every_python(finished, tmp_path):
-    """The stable ABI: the wheel that was built with Python 3.11 multiplies in what else there is here."""
+    """The stable ABI: the wheel that was built with Python 3.11 multiplies in what else there is
+    here.
+    """
     _, document = finished
     found = [(v, python) for v in (39, 310, 312, 313) if (python := find_python(f"py{v}"))]
     if not found:
@@ -96,8 +119,12 @@ def test_one_wheel_serves_every_python(finished, tmp_path):
     for version, other in found:
         python = make_environment(tmp_path / str(version), other)
         with zipfile.ZipFile(document["wheel"]) as archive:
-            archive.extractall(next((tmp_path / str(version) / "lib").glob("python*/site-packages")))
-        report = run_probe(python, module="canary", expect=Expectation(version=VERSION), timeout_s=300)
+            archive.extractall(
+                next((tmp_path / str(version) / "lib").glob("python*/site-packages"))
+            )
+        report = run_probe(
+            python, module="canary", expect=Expectation(version=VERSION), timeout_s=300
+        )
         assert report.outcome == "passed", (version, report.reason, report.output_tail)
 
 
@@ -133,7 +160,10 @@ def test_status_and_logs_tell_what_happened(finished):
     assert runs[document["run"]] == "success"
     whole = farm.json("status", document["run"])
     assert [job["kind"] for job in whole["jobs"]] == ["build", "smoke"]
-    assert [attempt["state"] for job in whole["jobs"] for attempt in job["attempts"]] == ["done", "done"]
+    assert [attempt["state"] for job in whole["jobs"] for attempt in job["attempts"]] == [
+        "done",
+        "done",
+    ]
     log = farm.run("logs", document["run"]).stdout
     assert "Building CUDA object" in log
     assert log.rstrip().endswith("farm: done")
@@ -142,7 +172,9 @@ def test_status_and_logs_tell_what_happened(finished):
 def test_a_plan_file_is_built_as_far_as_the_wheel(farm, finished, tmp_path):
     _, document = finished
     plan = tmp_path / "plan.json"
-    plan.write_text(farm.run("plan", "--variant", "sm35-avx-py311", "--package", "canary", "--json").stdout)
+    plan.write_text(
+        farm.run("plan", "--variant", "sm35-avx-py311", "--package", "canary", "--json").stdout
+    )
     built = farm.json("build", str(plan))
     assert [step["step"] for step in built["steps"]] == ["render", "image", "build"]
     with zipfile.ZipFile(built["wheel"]) as raw, zipfile.ZipFile(document["wheel"]) as repaired:
@@ -154,7 +186,9 @@ def test_a_plan_file_is_built_as_far_as_the_wheel(farm, finished, tmp_path):
 def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
     document = json.loads(farm.submit("--ptx", "--rebuild", "1", "--json").stdout)
     inside = farm.json("inspect", document["wheel"])
-    kernels = {(tuple(f["sass"]), tuple(f["ptx"])) for lib in inside["libraries"] for f in lib["fatbins"]}
+    kernels = {
+        (tuple(f["sass"]), tuple(f["ptx"])) for lib in inside["libraries"] for f in lib["fatbins"]
+    }
     assert kernels == {((35,), (35,))}
     assert document["pip"].split()[2] == f"canary=={VERSION}.1"
 
@@ -171,7 +205,9 @@ def no_tree(farm, client):
 @pytest.mark.usefixtures("no_tree")
 def test_a_compile_error_is_exit_code_5_with_the_failing_lines_and_the_log(farm, tmp_path):
     code = tmp_path / "code"
-    shutil.copytree(HERE.parents[2] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        HERE.parents[2] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__")
+    )
     broken = code / "farm/recipes/canary/src/csrc/tensor.cpp"
     broken.write_text(broken.read_text() + "\n#error this line is wrong\n")
     result = type(farm)(farm.project, code).submit()

@@ -1,4 +1,6 @@
-"""A build that is killed at several points goes on where it was: nothing that was compiled is compiled again."""
+"""A build that is killed at several points goes on where it was: nothing that was compiled is
+compiled again.
+"""
 
 import contextlib
 import json
@@ -26,7 +28,9 @@ WAIT_S = 900
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """The farm with a canary that has more to compile, and compiles through ccache as PyTorch does."""
+    """The farm with a canary that has more to compile, and compiles through ccache as PyTorch
+    does.
+    """
     return larger_canary(tmp_path / "code", FILES, ccache=True)
 
 
@@ -37,7 +41,9 @@ def build_container(client: Any, farm: Any, process: subprocess.Popen[str], seen
         assert process.poll() is None, process.communicate()
         runs = farm.project / "artifacts" / "runs"
         for run in runs.iterdir() if runs.is_dir() else ():
-            for container in client.containers.list(filters={"label": [f"farm.run={run.name}", "farm.kind=build"]}):
+            for container in client.containers.list(
+                filters={"label": [f"farm.run={run.name}", "farm.kind=build"]}
+            ):
                 if container.id not in seen:
                     seen.add(container.id)
                     return container
@@ -52,7 +58,9 @@ def built(container: Any) -> list[str]:
 
 @contextlib.contextmanager
 def built_to_the_end(container: Any) -> Iterator[list[str]]:
-    """The same of a container that goes away in this block, up to its last line; filled at the end of the block."""
+    """The same of a container that goes away in this block, up to its last line; filled at the end
+    of the block.
+    """
     found: list[str] = []
     pieces: list[bytes] = []
 
@@ -80,12 +88,22 @@ def wait_for(container: Any, steps: int) -> None:
 
 def test_killed_at_several_points(farm, client, code):
     made = type(farm)(farm.project, code)
-    arguments = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--no-smoke", "--json")
+    arguments = (
+        "submit",
+        "--variant",
+        "cpu-avx-py311",
+        "--package",
+        "canary",
+        "--no-publish",
+        "--no-smoke",
+        "--json",
+    )
     seen: set[str] = set()
     compiled: list[list[str]] = []
     progress = None
-    # (objects compiled in this attempt before the kill, what is killed): the machine of the build together with its
-    # controller; the build alone; the controller, which may tidy up; the controller alone.
+    # (objects compiled in this attempt before the kill, what is killed): the machine of the build
+    # together with its controller; the build alone; the controller, which may tidy up; the
+    # controller alone.
     points = ((0, "both"), (2, "both"), (3, "build"), (3, "asked"), (2, "controller"))
     for steps, what in points:
         process = made.start(*arguments)
@@ -113,9 +131,12 @@ def test_killed_at_several_points(farm, client, code):
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    # The controller that was killed alone finds its run again, and the container that went on without it.
+    # The controller that was killed alone finds its run again, and the container that went on
+    # without it.
     assert document["run"] == container.labels["farm.run"]
-    assert next(step["result"] for step in document["steps"] if step["step"] == "build").startswith("resumed")
+    assert next(step["result"] for step in document["steps"] if step["step"] == "build").startswith(
+        "resumed"
+    )
     (job,) = [job for job in made.json("status", document["run"])["jobs"] if job["kind"] == "build"]
     assert job["attempts"][-1]["handle"] == container.id
     assert client.containers.list(all=True, filters={"label": f"farm.run={document['run']}"}) == []
@@ -136,7 +157,9 @@ def test_killed_at_several_points(farm, client, code):
     assert second["run"] != document["run"]
     assert Path(second["wheel"]).read_bytes() == Path(document["wheel"]).read_bytes()
     log = (made.folder(second["run"]) / "build.log").read_text()
-    hits = re.search(r"^\s*Hits:\s+(\d+) /", log, re.MULTILINE)  # the end of the log: ccache --show-stats
+    hits = re.search(
+        r"^\s*Hits:\s+(\d+) /", log, re.MULTILINE
+    )  # the end of the log: ccache --show-stats
     assert hits is not None, log[-2000:]
     assert int(hits[1]) >= FILES
 

@@ -1,7 +1,8 @@
 """build-wheels.yml's build on a Mac, as far as a Linux machine can be taken for one.
 
-Real: the workflow's script, the farm, the host engine, the rendered build.sh, repair and verify. Stand-ins: `uname`,
-what Python says of its machine, Apple's compilers, and `python -m build`, which leaves a wheel without machine code.
+Real: the workflow's script, the farm, the host engine, the rendered build.sh, repair and verify.
+Stand-ins: `uname`, what Python says of its machine, Apple's compilers, and `python -m build`, which
+leaves a wheel without machine code.
 """
 
 import os
@@ -30,7 +31,8 @@ sys.exit(main())
 TOOLS = {
     "uname": 'case "$1" in -s) echo Darwin;; -m) echo arm64;; esac',
     "clang": "exec gcc",
-    "clang++": 'for word; do shift; case "$word" in -m*) ;; *) set -- "$@" "$word";; esac; done; exec g++ "$@"',
+    "clang++": 'for word; do shift; case "$word" in -m*) ;; *) set -- "$@" "$word";; esac; done; '
+    'exec g++ "$@"',
     "cmake": "exit 1",
     "ninja": "exit 1",
 }
@@ -84,7 +86,9 @@ def mac(tmp_path, own_machine_lock):
     """The folder for PATH of a runner that takes itself for a Mac."""
     if shutil.which("g++") is None or sys.version_info[:2] != (3, 11):
         pytest.skip("needs g++ and Python 3.11")
-    path = command(tmp_path / "bin", f'exec {shlex.quote(sys.executable)} -c {shlex.quote(MAC)} "$@"')
+    path = command(
+        tmp_path / "bin", f'exec {shlex.quote(sys.executable)} -c {shlex.quote(MAC)} "$@"'
+    )
     wheel = build_wheel(
         tmp_path,
         {"applet.py": b"x = 1\n"},

@@ -1,6 +1,8 @@
-"""The scripts of the workflows, job after job, on this machine: each in a checkout of its own, as on GitHub.
+"""The scripts of the workflows, job after job, on this machine: each in a checkout of its own, as
+on GitHub.
 
-What is GitHub's (actions, artifacts, environments, OIDC) is stood in for by copying files; it has not been run.
+What is GitHub's (actions, artifacts, environments, OIDC) is stood in for by copying files; it has
+not been run.
 """
 
 import json
@@ -23,13 +25,29 @@ Job = Callable[..., Path]
 
 @pytest.fixture
 def job(tmp_path: Path, client: docker.DockerClient) -> Iterator[Job]:
-    """Runs the scripts of a job in a fresh checkout, with `before` copied in; returns the checkout."""
+    """Runs the scripts of a job in a fresh checkout, with `before` copied in; returns the
+    checkout.
+    """
     checkouts: list[Path] = []
 
-    def run(workflow: str, name: str, before: dict[str, Path] | None = None, fails: bool = False, **env: str) -> Path:
+    def run(
+        workflow: str,
+        name: str,
+        before: dict[str, Path] | None = None,
+        fails: bool = False,
+        **env: str,
+    ) -> Path:
         made = checkout(tmp_path / f"{len(checkouts)}-{name}", tmp_path / "index", before)
         checkouts.append(made)
-        carry_out(workflow, name, made, path=Path(sys.executable).parent, fails=fails, environ=os.environ, **env)
+        carry_out(
+            workflow,
+            name,
+            made,
+            path=Path(sys.executable).parent,
+            fails=fails,
+            environ=os.environ,
+            **env,
+        )
         return made
 
     yield run
@@ -47,7 +65,10 @@ def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) ->
 
     built = job("build-wheels.yml", "build", **env) / "farm-out"
     (wheel,) = built.glob("*.whl")
-    assert wheel.name == "canary-0.1.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl" or "manylinux" in wheel.name
+    assert (
+        wheel.name == "canary-0.1.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl"
+        or "manylinux" in wheel.name
+    )
     job("build-wheels.yml", "verify", {"wheel": built}, **env)
     published = job("build-wheels.yml", "publish", {"wheel": built}, **env) / "published"
     document = json.loads((published / "published.json").read_text())
@@ -59,7 +80,10 @@ def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) ->
     tampered.mkdir()
     with zipfile.ZipFile(wheel) as good, zipfile.ZipFile(tampered / wheel.name, "w") as bad:
         for member in good.infolist():
-            bad.writestr(member, good.read(member) + (b"#" if member.filename.endswith("version.py") else b""))
+            bad.writestr(
+                member,
+                good.read(member) + (b"#" if member.filename.endswith("version.py") else b""),
+            )
     job("build-wheels.yml", "verify", {"wheel": tampered}, fails=True, **env)
 
 

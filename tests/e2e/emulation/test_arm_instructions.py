@@ -1,4 +1,6 @@
-"""AArch64 code of a real compiler: what verify says of it, and whether an emulated Arm CPU runs it."""
+"""AArch64 code of a real compiler: what verify says of it, and whether an emulated Arm CPU runs
+it.
+"""
 
 import shutil
 import subprocess
@@ -38,13 +40,20 @@ CASES = [
 def test_static_answer_and_emulation_agree(tmp_path, flags, extra, model, runs):
     compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
     if compiler is None or emulator is None:
-        need("a compiler or an emulator for AArch64", "Debian's gcc-aarch64-linux-gnu and qemu-user")
+        need(
+            "a compiler or an emulator for AArch64", "Debian's gcc-aarch64-linux-gnu and qemu-user"
+        )
     program = tmp_path / "program"
     (tmp_path / "program.c").write_text(SOURCE.format(extra=extra))
     words = [compiler, "-O3", flags, "-static", "-o", program, tmp_path / "program.c"]
     subprocess.run(words, check=True)
-    library = tmp_path / "library.so"  # the code above alone: the C library of a static program asks the CPU
-    subprocess.run([compiler, "-O3", flags, "-shared", "-nostdlib", "-o", library, tmp_path / "program.c"], check=True)
+    library = (
+        tmp_path / "library.so"
+    )  # the code above alone: the C library of a static program asks the CPU
+    subprocess.run(
+        [compiler, "-O3", flags, "-shared", "-nostdlib", "-o", library, tmp_path / "program.c"],
+        check=True,
+    )
     done = subprocess.run([emulator, "-cpu", model, program], check=False, capture_output=True)
     raw = library.read_bytes()
     beyond = scan_isa(raw, read_elf(raw), "armv8_2" if model == N1 else "armv9").beyond

@@ -1,4 +1,6 @@
-"""`farm verify --emulate`: what runs on loading, by the CPU itself where the static check cannot follow."""
+"""`farm verify --emulate`: what runs on loading, by the CPU itself where the static check cannot
+follow.
+"""
 
 import json
 import os
@@ -29,19 +31,29 @@ __attribute__((constructor)) static void start(void) { ((function)((long)kernel 
     ("level", "code", "undecided"),
     [("avx", 6, 1), ("avx2", 0, 0)],
 )
-def test_a_library_is_loaded_on_a_cpu_of_the_level(tmp_path, emulator, capsys, level, code, undecided):
+def test_a_library_is_loaded_on_a_cpu_of_the_level(
+    tmp_path, emulator, capsys, level, code, undecided
+):
     (tmp_path / "c.c").write_text(CODE)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", "c.so", "c.c"], cwd=tmp_path, check=True
+    )
     files = {"canary/__init__.py": b"", "canary/libplain.so": (tmp_path / "c.so").read_bytes()}
     wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_17_x86_64")
     (tmp_path / "policy.yaml").write_text(f'cpu: {level}\ndispatching: ["*"]\n')
     command = ["verify", str(wheel), "--policy", str(tmp_path / "policy.yaml"), "--json"]
     assert main(command) == 0
-    [before] = [check for check in json.loads(capsys.readouterr().out)["checks"] if check["id"] == "cpu"]
+    [before] = [
+        check for check in json.loads(capsys.readouterr().out)["checks"] if check["id"] == "cpu"
+    ]
     assert before["undecided"] == ["canary/libplain.so"] * undecided
     assert main([*command, "--emulate"]) == code
-    [after] = [check for check in json.loads(capsys.readouterr().out)["checks"] if check["id"] == "cpu"]
-    assert [finding["where"] for finding in after["findings"]] == (["canary/libplain.so"] if code else [])
+    [after] = [
+        check for check in json.loads(capsys.readouterr().out)["checks"] if check["id"] == "cpu"
+    ]
+    assert [finding["where"] for finding in after["findings"]] == (
+        ["canary/libplain.so"] if code else []
+    )
     assert after["emulated"].startswith(f"emulated: {0 if code else 1} of 1 libraries loaded on ")
 
 
@@ -55,7 +67,10 @@ LIBRARIES = {
         "b": "void kernel(void); void middle(void) { kernel(); }",
         "d": KERNEL,
     },
-    "pointer": {"a": f"void kernel(void); static void (*volatile p)(void) = kernel; {START} {{ p(); }}", "b": KERNEL},
+    "pointer": {
+        "a": f"void kernel(void); static void (*volatile p)(void) = kernel; {START} {{ p(); }}",
+        "b": KERNEL,
+    },
     "by name": {
         "a": f"#include <dlfcn.h>\n#include <stddef.h>\n{START} {{"
         ' void (*f)(void) = (void (*)(void))dlsym(dlopen("libb.so", RTLD_NOW), "kernel"); f(); }',
@@ -65,18 +80,35 @@ LIBRARIES = {
         "a": f"void run(void (*)(void)); {KERNEL} {START} {{ run(kernel); }}",
         "b": "void run(void (*f)(void)) { f(); }",
     },
-    "once": {"a": f"#include <pthread.h>\nstatic pthread_once_t o; {KERNEL} {START} {{ pthread_once(&o, kernel); }}"},
+    "once": {
+        "a": f"#include <pthread.h>\nstatic pthread_once_t o; {KERNEL} {START} {{ "
+        "pthread_once(&o, kernel); }"
+    },
 }
 
 
 @pytest.mark.parametrize("case", LIBRARIES)
-def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(tmp_path, emulator, monkeypatch, case):
-    """The main job's verify loads on the emulated CPU what the files leave open, and says so where it cannot."""
+def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(
+    tmp_path, emulator, monkeypatch, case
+):
+    """The main job's verify loads on the emulated CPU what the files leave open, and says so where
+    it cannot.
+    """
     files = {"canary/__init__.py": b""}
     for name in sorted(LIBRARIES[case], reverse=True):
         (tmp_path / f"{name}.c").write_text(LIBRARIES[case][name])
         others = [f"lib{other}.so" for other in LIBRARIES[case] if other > name]
-        command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-rpath,$ORIGIN", "-o", f"lib{name}.so", f"{name}.c", *others]
+        command = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-Wl,-rpath,$ORIGIN",
+            "-o",
+            f"lib{name}.so",
+            f"{name}.c",
+            *others,
+        ]
         subprocess.run(command, cwd=tmp_path, check=True)
         files[f"canary/lib{name}.so"] = (tmp_path / f"lib{name}.so").read_bytes()
     wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_36_x86_64")
@@ -87,7 +119,8 @@ def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(tmp_pat
         assert check_wheel(wheel, plan, tmp_path / "report.json").check("cpu").emulated == ""
         return
     with pytest.raises(
-        VerificationFailedError, match=r"liba\.so: loading it on SandyBridge ends the process by SIGILL"
+        VerificationFailedError,
+        match=r"liba\.so: loading it on SandyBridge ends the process by SIGILL",
     ):
         check_wheel(wheel, plan, tmp_path / "report.json")
     monkeypatch.setenv("PATH", "")

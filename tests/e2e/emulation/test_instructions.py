@@ -24,7 +24,9 @@ AVX, AVX2 = "c5fc58c0", "c5fdfec0"
         ("Haswell", AVX2, "passed"),
     ],
 )
-def test_an_emulated_cpu_has_its_instructions_and_no_newer_ones(tmp_path, emulator, model, code, outcome):
+def test_an_emulated_cpu_has_its_instructions_and_no_newer_ones(
+    tmp_path, emulator, model, code, outcome
+):
     python = fakemod.install(tmp_path / "env", RUNS_BYTES.format(code=code))
     report = run_probe(python, module="fakemod", expect=Expectation(), timeout_s=120, emulate=model)
     assert (report.outcome, report.emulated) == (outcome, model)
@@ -33,4 +35,6 @@ def test_an_emulated_cpu_has_its_instructions_and_no_newer_ones(tmp_path, emulat
         assert report.reason.endswith("the CPU lacks an instruction that the wheel uses")
         assert model in report.hint
     else:
-        assert {c.reason for c in report.checks if c.group == "cuda"} == {"only the CPU part was asked for"}
+        assert {c.reason for c in report.checks if c.group == "cuda"} == {
+            "only the CPU part was asked for"
+        }

@@ -1,7 +1,8 @@
-"""The probe against a real torch: on this CPU, on emulated old ones, and every check of a card run on the CPU.
+"""The probe against a real torch: on this CPU, on emulated old ones, and every check of a card run
+on the CPU.
 
-The checks of the GPU part take a device, so that here they can be tried with torch's CPU kernels: each must pass, and
-must fail once an operation that it is about gives a slightly wrong result.
+The checks of the GPU part take a device, so that here they can be tried with torch's CPU kernels:
+each must pass, and must fail once an operation that it is about gives a slightly wrong result.
 """
 
 import json
@@ -37,7 +38,9 @@ def python(tmp_path_factory) -> Path:
 
 def test_everything_of_the_cpu_part_passes_here(python):
     report = run_probe(python, module="torch", expect=Expectation(), timeout_s=600)
-    cpu = {check.name: (check.status, check.seen) for check in report.checks if check.group == "cpu"}
+    cpu = {
+        check.name: (check.status, check.seen) for check in report.checks if check.group == "cpu"
+    }
     assert report.outcome == "passed", report.reason
     assert {status for status, _ in cpu.values()} == {"passed"}
     assert set(cpu) >= {
@@ -50,7 +53,8 @@ def test_everything_of_the_cpu_part_passes_here(python):
 
 
 @pytest.mark.parametrize(
-    ("model", "capability"), [("Nehalem", "DEFAULT"), ("SandyBridge", "DEFAULT"), ("Haswell", "AVX2")]
+    ("model", "capability"),
+    [("Nehalem", "DEFAULT"), ("SandyBridge", "DEFAULT"), ("Haswell", "AVX2")],
 )
 def test_old_cpus(python, emulator, model, capability):
     report = run_probe(python, module="torch", expect=Expectation(), timeout_s=1800, emulate=model)
@@ -61,7 +65,11 @@ def test_old_cpus(python, emulator, model, capability):
 def test_the_engine_that_a_variant_promises_must_be_there(python, emulator):
     """fbgemm needs AVX2: a wheel that promises it does not keep that on Sandy Bridge."""
     report = run_probe(
-        python, module="torch", expect=Expectation(quantized="fbgemm"), timeout_s=1800, emulate="SandyBridge"
+        python,
+        module="torch",
+        expect=Expectation(quantized="fbgemm"),
+        timeout_s=1800,
+        emulate="SandyBridge",
     )
     (failed,) = [check for check in report.checks if check.status == "failed"]
     assert (failed.name, failed.expected) == ("quantized linear", "the engine fbgemm")
@@ -160,10 +168,18 @@ def test_the_check_of_more_than_2_31_elements_fits_on_a_card_of_kepler(python, t
     """It asks for 5 GiB: a K40 has 12, and to convert all elements to int64 takes 16."""
     (tmp_path / "probe.pyz").write_bytes(pack(PROBE))
     # VmHWM begins anew with each program; ru_maxrss would begin with what this process has.
-    script = "import re, sys, torch; sys.path.insert(0, sys.argv[1]); from farm_probe import operations; "
-    script += "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1]); "
+    script = (
+        "import re, sys, torch; sys.path.insert(0, sys.argv[1]); from farm_probe import "
+        "operations; "
+    )
+    script += (
+        "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+) kB', "
+        "open('/proc/self/status').read())[1]); "
+    )
     script += "before = peak(); operations.check_large(torch, 'cpu'); print(peak() - before)"
     command = [str(python), "-c", script, str(tmp_path / "probe.pyz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert 2 * 2**20 <= int(done.stdout) <= 5 * 2**20  # kiB: both tensors are 4 GiB, and there is no third
+    assert (
+        2 * 2**20 <= int(done.stdout) <= 5 * 2**20
+    )  # kiB: both tensors are 4 GiB, and there is no third

@@ -16,7 +16,14 @@ import atheris
 with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.base.errors import VerificationFailedError
     from farm.wheel.archive import Archive
-    from farm.wheel.elf import code_sections, function_symbols, read_elf, read_symbols, section_ranges, symbol_name
+    from farm.wheel.elf import (
+        code_sections,
+        function_symbols,
+        read_elf,
+        read_symbols,
+        section_ranges,
+        symbol_name,
+    )
     from farm.wheel.fatbin import find_fatbins, has_kernel, read_fatbins, unpack
     from farm.wheel.inspect import inspect
     from farm.wheel.isa import scan_dll, scan_isa, scan_starts
@@ -67,8 +74,13 @@ def whole(data: bytes) -> None:
 
 
 def parts(data: bytes) -> None:
-    """As `whole`, for a sound archive of hostile members: library, METADATA, WHEEL, RECORD between these marks."""
-    members = ["canary/a.so", *(f"canary-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD"))]
+    """As `whole`, for a sound archive of hostile members: library, METADATA, WHEEL, RECORD between
+    these marks.
+    """
+    members = [
+        "canary/a.so",
+        *(f"canary-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
+    ]
     with zipfile.ZipFile(FOLDER / NAME, "w") as archive:
         for name, content in zip(members, (data + 3 * MARK).split(MARK), strict=False):
             archive.writestr(name, content)
@@ -155,7 +167,20 @@ def peisa(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, cubin, isa, peisa)
+    for each in (
+        directory,
+        whole,
+        parts,
+        record,
+        metadata,
+        names,
+        elf,
+        pe,
+        fatbin,
+        cubin,
+        isa,
+        peisa,
+    )
 }
 
 

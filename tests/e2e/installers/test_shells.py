@@ -17,7 +17,10 @@ BIN = Path(sys.executable).parent
 LIMIT_S = 120
 START = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(farm completion bash)"'),
-    "zsh": (["zsh", "-f", "-i"], 'autoload -Uz compinit && compinit -D -u && eval "$(farm completion zsh)"'),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        'autoload -Uz compinit && compinit -D -u && eval "$(farm completion zsh)"',
+    ),
 }
 CASES = [
     ("farm smo", "farm smoke"),
@@ -42,7 +45,12 @@ def need(shell: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path):
-    kept = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb", "LANG": "C.UTF-8"}
+    kept = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+    }
     return {**kept, "XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
 
 
@@ -111,25 +119,36 @@ def test_an_option_that_takes_a_file_offers_files_alone(shell, environment, tmp_
 def test_fish(environment):
     """Fish says itself what it would offer."""
     fish = need("fish")
-    script = subprocess.run([BIN / "farm", "completion", "fish"], capture_output=True, text=True, check=True).stdout
+    script = subprocess.run(
+        [BIN / "farm", "completion", "fish"], capture_output=True, text=True, check=True
+    ).stdout
     ask = "".join(f"complete -C '{line}'; echo =\n" for line, _ in CASES)
     command = [fish, "--no-config", "-c", f"{script}\n{ask}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
-    offered = [[line.split("\t")[0] for line in part.splitlines()] for part in done.stdout.split("=\n")[:-1]]
+    offered = [
+        [line.split("\t")[0] for line in part.splitlines()]
+        for part in done.stdout.split("=\n")[:-1]
+    ]
     assert offered == [[line.split()[-1]] for _, line in CASES]
 
 
 def test_fish_offers_the_words_of_a_group_once(environment):
     fish = need("fish")
-    script = subprocess.run([BIN / "farm", "completion", "fish"], capture_output=True, text=True, check=True).stdout
+    script = subprocess.run(
+        [BIN / "farm", "completion", "fish"], capture_output=True, text=True, check=True
+    ).stdout
     command = [
         fish,
         "--no-config",
         "-c",
         f"{script}\ncomplete -C 'farm index '\necho =\ncomplete -C 'farm index check '",
     ]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     first, second = done.stdout.split("=\n")
     words = [line.split("\t")[0] for line in first.splitlines()]
     assert "check" in words

@@ -1,4 +1,6 @@
-"""A package that tries to reach beyond its own build, on a real Docker engine; then a stranger's build after it."""
+"""A package that tries to reach beyond its own build, on a real Docker engine; then a stranger's
+build after it.
+"""
 
 import json
 import re
@@ -32,7 +34,11 @@ def project(folder: Path, package: str, source: Path | None = None, **env: str) 
     written["apt"].append("ccache")
     written["env"] |= env
     if package != "hello":
-        written |= {"package": package, "vendor_into": f"{package}.libs", "smoke": {"imports": [package]}}
+        written |= {
+            "package": package,
+            "vendor_into": f"{package}.libs",
+            "smoke": {"imports": [package]},
+        }
         matrix = folder / "ci" / "matrix.yaml"
         matrix.write_text(matrix.read_text().replace("packages: [hello]", f"packages: [{package}]"))
     (recipe / "recipe.yaml").write_text(yaml.safe_dump(written))
@@ -47,7 +53,9 @@ def log_of(farm: Farm) -> str:
 
 @pytest.fixture
 def cleaned(tmp_path: Path, client: docker.DockerClient) -> Iterator[None]:
-    """The containers and volumes of this test's projects go; other tests have theirs at the same time."""
+    """The containers and volumes of this test's projects go; other tests have theirs at the same
+    time.
+    """
     yield
     for run in tmp_path.glob("*/artifacts/runs/*"):
         for container in containers_of(client, run.name):
@@ -67,7 +75,9 @@ def volumes_of(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("cleaned")
-def test_a_hostile_build_changes_nothing_that_another_reads(tmp_path: Path, client: docker.DockerClient) -> None:
+def test_a_hostile_build_changes_nothing_that_another_reads(
+    tmp_path: Path, client: docker.DockerClient
+) -> None:
     hostile = project(tmp_path / "hostile", "hostile", HOSTILE)
     done = hostile.run(*SUBMIT, "--package", "hostile")
     assert done.returncode == 0, done.stderr
@@ -117,7 +127,9 @@ def test_a_recipe_without_ccache_has_no_cache(tmp_path: Path, client: docker.Doc
 
 
 @pytest.mark.usefixtures("cleaned")
-@pytest.mark.parametrize("name", [r"x\nfarm: PUBLISHED forged-1.0-py3-none-any.whl", r"x\x1b[2Ky-1.0-py3-none-any.whl"])
+@pytest.mark.parametrize(
+    "name", [r"x\nfarm: PUBLISHED forged-1.0-py3-none-any.whl", r"x\x1b[2Ky-1.0-py3-none-any.whl"]
+)
 def test_a_name_that_is_more_than_a_name(tmp_path: Path, name: str) -> None:
     farm = project(tmp_path / "named", "hostile", HOSTILE, HOSTILE_NAME=name)
     done = farm.run(*SUBMIT, "--package", "hostile")

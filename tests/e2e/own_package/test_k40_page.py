@@ -1,4 +1,5 @@
-"""The five commands of docs/k40-in-ten-minutes.md, as an ordinary user types them in a home of his own.
+"""The five commands of docs/k40-in-ten-minutes.md, as an ordinary user types them in a home of his
+own.
 
 Canary takes PyTorch's place, as the page proposes, since PyTorch takes hours; there is no card.
 """
@@ -31,7 +32,9 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A user's home with a clone of the farm and uv in it; not of pytest, whose folders are closed to other users."""
+    """A user's home with a clone of the farm and uv in it; not of pytest, whose folders are closed
+    to other users.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can become an ordinary user")
     folder = Path(tempfile.mkdtemp(prefix="farm-k40-"))
@@ -39,7 +42,9 @@ def home() -> Iterator[Path]:
         subprocess.run(["git", "clone", "-q", str(ROOT), str(folder / "torch-farm")], check=True)
         (folder / "bin").mkdir()
         shutil.copy(Path(sys.executable).with_name("uv"), folder / "bin")
-        subprocess.run(["chown", "-R", f"{NOBODY}:{grp.getgrnam('docker').gr_gid}", str(folder)], check=True)
+        subprocess.run(
+            ["chown", "-R", f"{NOBODY}:{grp.getgrnam('docker').gr_gid}", str(folder)], check=True
+        )
         yield folder
     finally:
         shutil.rmtree(folder)
@@ -49,7 +54,11 @@ def test_the_page_by_the_letter(home, client):
     assert [command.split()[:2] for command in commands()] == [
         ["uv", "tool"], ["farm", "doctor"], ["farm", "plan"], ["farm", "submit"], ["farm", "smoke"],
     ]  # fmt: skip
-    environ = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_"))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("PIP_", "UV_", "SSL_"))
+    }
     environ |= {
         "HOME": str(home),
         "PATH": f"{home / 'bin'}:{home / '.local' / 'bin'}:/usr/local/bin:/usr/bin:/bin",
@@ -81,7 +90,9 @@ def test_the_page_by_the_letter(home, client):
     for command in (doctor, submit):
         done = typed(f"{command} --package canary")
         assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("pip install canary==0.1.0+cu118.sm35.avx --index-url file:///")
+    assert done.stdout.splitlines()[-1].startswith(
+        "pip install canary==0.1.0+cu118.sm35.avx --index-url file:///"
+    )
     assert len(done.stderr.splitlines()) <= 60
     done = typed(f"{smoke} --package canary")
     assert done.returncode == NO_DRIVER, done.stdout + done.stderr

@@ -1,8 +1,10 @@
-"""Packages that nobody here wrote, by data alone: the tutorial's every line, one with CUDA, one that needs torch.
+"""Packages that nobody here wrote, by data alone: the tutorial's every line, one with CUDA, one
+that needs torch.
 
-In an empty folder with the farm from a clone, by `uv tool install`. Measured on two cores that others used too
-(load 12), with toolchain images at hand: 2.6 minutes for the tutorial, 1.7 for CUDA, 6 for torch, of which 2.4 compile
-its one source. Two images are made the first time, 1.4 minutes each.
+In an empty folder with the farm from a clone, by `uv tool install`. Measured on two cores that
+others used too (load 12), with toolchain images at hand: 2.6 minutes for the tutorial, 1.7 for
+CUDA, 6 for torch, of which 2.4 compile its one source. Two images are made the first time, 1.4
+minutes each.
 """
 
 import base64
@@ -43,7 +45,13 @@ class Own:
             AssertionError: It fails.
         """
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command,
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -72,7 +80,9 @@ def lines(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient):
-    """The project in which every line of the tutorial was typed into one shell, which ends at the first that fails."""
+    """The project in which every line of the tutorial was typed into one shell, which ends at the
+    first that fails.
+    """
     empty = tmp_path_factory.mktemp("own")
     tools, home = empty.with_name("own-tools"), empty.with_name("own-home")
     subprocess.run(["git", "clone", "-q", str(ROOT), str(home / "torch-farm")], check=True)
@@ -105,10 +115,14 @@ def test_every_line_of_the_tutorial(own, tmp_path):
     pip = [line for line in printed.splitlines() if line.startswith("pip install Levenshtein==")]
     assert len(pip) == 2  # without the smoke test, and with it
     python = own.installed(pip[-1], tmp_path / "env")
-    shown = own.run(str(python), "-c", "import Levenshtein; print(Levenshtein.distance('kitten', 'sitting'))")
+    shown = own.run(
+        str(python), "-c", "import Levenshtein; print(Levenshtein.distance('kitten', 'sitting'))"
+    )
     assert shown == "3\n"
     plan = own.folder.parent / "plan.json"
-    plan.write_text(own.run("farm", "plan", "--variant", "cpu-avx-py311", "--package", "levenshtein", "--json"))
+    plan.write_text(
+        own.run("farm", "plan", "--variant", "cpu-avx-py311", "--package", "levenshtein", "--json")
+    )
     built = valid("build", own.run("farm", "build", str(plan), "--json"))
     assert [step["step"] for step in built["steps"]][-1] == "build"
     runs = valid("status", own.run("farm", "status", "--json"))
@@ -121,21 +135,38 @@ def test_every_line_of_the_tutorial(own, tmp_path):
 @pytest.mark.parametrize(
     ("change", "shown", "steps"),
     [
-        (("python3-dev", "python3-dve"), r"Unable to locate package python3-dve", ["fetch", "render", "image"]),
+        (
+            ("python3-dev", "python3-dve"),
+            r"Unable to locate package python3-dve",
+            ["fetch", "render", "image"],
+        ),
         (("sha256: 2202", "sha256: 3303"), "has sha256 22021caf", ["fetch"]),
     ],
     ids=["a package that Debian does not have", "a wrong hash"],
 )
 def test_a_mistake_in_a_recipe(own, change, shown, steps):
-    """Which only Debian's lists or the file itself can show: exit code 5, before anything else is made."""
+    """Which only Debian's lists or the file itself can show: exit code 5, before anything else is
+    made.
+    """
     name = f"mistaken-{steps[-1]}"
     right = (own.folder / "recipes" / "levenshtein" / "recipe.yaml").read_text()
     (own.folder / "recipes" / name).mkdir()
     (own.folder / "recipes" / name / "recipe.yaml").write_text(right.replace(*change))
     with (own.folder / "ci" / "matrix.yaml").open("a") as file:
         file.write(f"\n  {name}:\n    extends: mine\n    summary: wrong\n    packages: [{name}]\n")
-    command = ("farm", "submit", "--variant", "cpu-avx-py311", "--package", name, "--no-publish", "--json")
-    done = subprocess.run(command, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False)
+    command = (
+        "farm",
+        "submit",
+        "--variant",
+        "cpu-avx-py311",
+        "--package",
+        name,
+        "--no-publish",
+        "--json",
+    )
+    done = subprocess.run(
+        command, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 5, done.stderr
     assert re.search(shown, done.stderr), done.stderr
     newest = json.loads(own.run("farm", "status", "--json", "--limit", "1"))[0]["id"]
@@ -166,7 +197,9 @@ def test_cuda_built_by_setuptools(own, tmp_path):
 
 
 def test_an_extension_that_needs_torch(own, tmp_path):
-    """The farm's own torch takes hours: PyTorch's wheel for CPUs is given the farm's version, and adopted."""
+    """The farm's own torch takes hours: PyTorch's wheel for CPUs is given the farm's version, and
+    adopted.
+    """
     own.add(
         "torchsort",
         f"""
@@ -179,7 +212,9 @@ def test_an_extension_that_needs_torch(own, tmp_path):
 """,
     )
     submit = ("farm", "submit", "--variant", "cpu-avx2-py311", "--package", "torchsort")
-    refused = subprocess.run(submit, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        submit, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 2
     assert f"torchsort is built against torch=={TORCH}+cpu.avx2" in refused.stderr
     own.run("farm", "publish", str(torch_of_the_farm(tmp_path)), "--to", "cpu-avx2")
@@ -189,9 +224,26 @@ def test_an_extension_that_needs_torch(own, tmp_path):
 
 
 def torch_of_the_farm(folder: Path) -> Path:
-    """PyTorch's own wheel for CPUs as if the farm had built it: under the farm's version, not compressed, for speed."""
-    command = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--dest", str(folder / "theirs")]
-    done = subprocess.run([*command, f"torch=={TORCH}"], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    """PyTorch's own wheel for CPUs as if the farm had built it: under the farm's version, not
+    compressed, for speed.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "-q",
+        "download",
+        "--no-deps",
+        "--dest",
+        str(folder / "theirs"),
+    ]
+    done = subprocess.run(
+        [*command, f"torch=={TORCH}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
     assert done.returncode == 0, done.stderr
     (theirs,) = (folder / "theirs").iterdir()
     old, new = theirs.name.split("-")[1], f"{TORCH}+cpu.avx2"
@@ -202,11 +254,15 @@ def torch_of_the_farm(folder: Path) -> Path:
             name = member.filename.replace(f"torch-{old}.dist-info/", f"torch-{new}.dist-info/")
             content = source.read(member)
             if name.endswith(".dist-info/METADATA"):
-                content = content.replace(f"\nVersion: {old}\n".encode(), f"\nVersion: {new}\n".encode())
+                content = content.replace(
+                    f"\nVersion: {old}\n".encode(), f"\nVersion: {new}\n".encode()
+                )
             if name.endswith(".dist-info/RECORD"):
                 record = name
                 continue
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            )
             rows.append(f'"{name}",sha256={digest},{len(content)}')
             target.writestr(name, content)
         target.writestr(record, "\n".join([*rows, f"{record},,"]) + "\n")

@@ -24,14 +24,18 @@ def test_killed_after_each_request(ceph, made, tmp_path):
 
 def test_killed_while_parts_go_up(ceph, made, tmp_path):
     url = make_bucket(ceph.http, "killed-in-parts")
-    count = campaign.killed(url, tmp_path, made, only=lambda number: number in {5, 7, 8, 9, 40}, **PARTS)
+    count = campaign.killed(
+        url, tmp_path, made, only=lambda number: number in {5, 7, 8, 9, 40}, **PARTS
+    )
     print(count)
     assert count.clean, count
     assert count.outcomes == {"-9": 4, "0": 1}
 
 
 def test_many_publishers_of_one_project(ceph, made, tmp_path):
-    count = campaign.parallel(make_bucket(ceph.http, "parallel"), tmp_path, made, processes=8, wheels=4, kills=2)
+    count = campaign.parallel(
+        make_bucket(ceph.http, "parallel"), tmp_path, made, processes=8, wheels=4, kills=2
+    )
     print(count)
     assert count.clean, count
     assert count.outcomes["-9"] >= 8, "some had published all before that request"
@@ -39,7 +43,9 @@ def test_many_publishers_of_one_project(ceph, made, tmp_path):
 
 def test_many_publishers_over_https(ceph, tmp_path):
     with campaign.publishers() as made:  # which trust the test's authority
-        count = campaign.parallel(make_bucket(ceph.https, "parallel-tls"), tmp_path, made, processes=8, wheels=2)
+        count = campaign.parallel(
+            make_bucket(ceph.https, "parallel-tls"), tmp_path, made, processes=8, wheels=2
+        )
     print(count)
     assert count.clean, count
     assert count.outcomes == {"0": 8}

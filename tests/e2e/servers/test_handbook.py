@@ -1,4 +1,6 @@
-"""docs/index-handbook.md, command by command as it stands there, against Ceph's gateway, nginx and Amazon's client."""
+"""docs/index-handbook.md, command by command as it stands there, against Ceph's gateway, nginx and
+Amazon's client.
+"""
 
 import os
 import re
@@ -16,13 +18,16 @@ from tests.servers.process import ROOT, MissingError, environment, free_port, ru
 
 HANDBOOK = ROOT / "docs/index-handbook.md"
 NGINX = (
-    "pid {0}/pid;\nerror_log {0}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\n{1}include {0}/conf.d/*.conf;\n}}\n"
+    "pid {0}/pid;\nerror_log {0}/error.log;\nevents {{}}\nhttp {{\naccess_log "
+    "off;\n{1}include {0}/conf.d/*.conf;\n}}\n"
 )
 
 
 def commands():
     """Every command of the page and its exit code, in order."""
-    fenced = re.findall(r"^ *```console\n(.*?)^ *```$", HANDBOOK.read_text(), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(
+        r"^ *```console\n(.*?)^ *```$", HANDBOOK.read_text(), re.MULTILINE | re.DOTALL
+    )
     lines = [line.strip() for block in fenced for line in block.splitlines()]
     assert all(line.startswith("$ ") for line in lines), "one command a line, without output"
     for line in lines:
@@ -48,7 +53,9 @@ def program(path, text):
 
 @pytest.fixture
 def tools(ceph, tmp_path, require):
-    """A folder with the programs that the page names, each a real one with a configuration for this test."""
+    """A folder with the programs that the page names, each a real one with a configuration for this
+    test.
+    """
     made = tmp_path / "bin"
     try:
         aws = environment("awscli", "awscli") / "aws"
@@ -58,10 +65,15 @@ def tools(ceph, tmp_path, require):
     program(made / "aws", f"exec {aws}")
     settings = " ".join(f"'{name}={value}'" for name, value in ceph.environ.items())
     program(made / "radosgw-admin", f"exec env {settings} {ceph.programs}/radosgw-admin")
-    program(made / "nginx", f"exec {nginx} -c {tmp_path}/nginx/nginx.conf -e {tmp_path}/nginx/error.log")
+    program(
+        made / "nginx", f"exec {nginx} -c {tmp_path}/nginx/nginx.conf -e {tmp_path}/nginx/error.log"
+    )
     program(made / "farm", f"exec {sys.executable} -m farm.cli.main")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "user"], check=True)
-    program(made / "pip", f"exec {tmp_path}/user/bin/python -m pip --isolated --disable-pip-version-check")
+    program(
+        made / "pip",
+        f"exec {tmp_path}/user/bin/python -m pip --isolated --disable-pip-version-check",
+    )
     return made
 
 
@@ -70,7 +82,10 @@ def nginx(tools, tmp_path):
     """nginx as Debian starts it, with an empty folder of configurations."""
     folder = tmp_path / "nginx"
     (folder / "conf.d").mkdir(parents=True)
-    paths = [f"{name}_temp_path {folder}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")]
+    paths = [
+        f"{name}_temp_path {folder}/{name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    ]
     user = "user root;\n" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(user + NGINX.format(folder, "".join(paths)))
     with running([tools / "nginx", "-g", "daemon off;"], folder / "out") as process:
@@ -94,7 +109,10 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
         text = text.replace(old, words[old])
     configuration.write_text(text.replace(f"server_name 127.0.0.1:{port}", "server_name localhost"))
     home = tmp_path / "home"
-    for folder, version in (("old-wheels", "1.0+cu118.sm35.avx"), ("rebuilt", "2.0+cu118.sm35.avx.1")):
+    for folder, version in (
+        ("old-wheels", "1.0+cu118.sm35.avx"),
+        ("rebuilt", "2.0+cu118.sm35.avx.1"),
+    ):
         (home / folder).mkdir(parents=True)
         build_wheel(home / folder, f"canary-{version}-py3-none-any.whl")
     build_wheel(home / "old-wheels", "canary-2.0+cu118.sm35.avx-py3-none-any.whl")
@@ -105,14 +123,25 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
         "AWS_PAGER": "",
         "HOME": str(home),
     }
-    env |= {"FARM": str(tmp_path / "checkout"), "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    env |= {
+        "FARM": str(tmp_path / "checkout"),
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
     done = subprocess.run(
-        ["bash", "-c", "".join(script(words))], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        ["bash", "-c", "".join(script(words))],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     log = done.stdout + done.stderr
     print(log)
     assert done.returncode == 0, log
-    assert done.stdout.count("all as signed") == sum("index verify" in line and not code for line, code in commands())
+    assert done.stdout.count("all as signed") == sum(
+        "index verify" in line and not code for line, code in commands()
+    )
     assert re.findall(r"Successfully installed (\S+)", done.stdout) == [
         "canary-2.0+cu118.sm35.avx",
         "canary-2.0+cu118.sm35.avx.1",
@@ -121,5 +150,10 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
     client = boto3.client("s3", endpoint_url=ceph.http, region_name="us-east-1", **keys)
     objects = client.list_objects_v2(Bucket="wheels-backup", Prefix="whl/files/")["Contents"]
     left = sorted(each["Key"].rpartition("/")[2] for each in objects)
-    kept = [f"canary-{version}-py3-none-any.whl" for version in ("1.0+cu118.sm35.avx", "2.0+cu118.sm35.avx.1")]
-    assert left == [f"{wheel}{end}" for wheel in kept for end in ("", ".metadata")], "not the removed one"
+    kept = [
+        f"canary-{version}-py3-none-any.whl"
+        for version in ("1.0+cu118.sm35.avx", "2.0+cu118.sm35.avx.1")
+    ]
+    assert left == [f"{wheel}{end}" for wheel in kept for end in ("", ".metadata")], (
+        "not the removed one"
+    )

@@ -1,4 +1,6 @@
-"""The index on real S3 servers: Ceph's gateway over http and https, a strict emulator, and two that must be refused."""
+"""The index on real S3 servers: Ceph's gateway over http and https, a strict emulator, and two that
+must be refused.
+"""
 
 import json
 import re
@@ -24,7 +26,9 @@ TEXT = "text/plain"
 
 
 def put(store, wheel, **options):
-    return publish(store, wheel, group=GROUP, upload_time=datetime.now(UTC), provenance={}, **options)
+    return publish(
+        store, wheel, group=GROUP, upload_time=datetime.now(UTC), provenance={}, **options
+    )
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -37,7 +41,9 @@ def test_publishing_to_ceph(ceph, scheme, tmp_path, monkeypatch):
     assert check(store) == []
     again = open_store(url)
     requests = []
-    again.client.meta.events.register("before-send.s3", lambda request, **_: requests.append(request.method))
+    again.client.meta.events.register(
+        "before-send.s3", lambda request, **_: requests.append(request.method)
+    )
     assert put(again, campaign.make_wheel(tmp_path, 2)).changed
     assert len(requests) <= 12
     assert not put(again, wheel).changed
@@ -55,9 +61,14 @@ def test_ceph_takes_the_lifecycle_of_the_docs(ceph):
     store = open_store(make_bucket(ceph.http, "lifecycle"))
     text = (ROOT / "docs/index-stores.md").read_text()
     [rules] = re.findall(r'^```json\n(\{"Rules".*?)^```$', text, re.MULTILINE | re.DOTALL)
-    store.client.put_bucket_lifecycle_configuration(Bucket=store.bucket, LifecycleConfiguration=json.loads(rules))
+    store.client.put_bucket_lifecycle_configuration(
+        Bucket=store.bucket, LifecycleConfiguration=json.loads(rules)
+    )
     kept = store.client.get_bucket_lifecycle_configuration(Bucket=store.bucket)["Rules"]
-    assert {rule["ID"]: rule["Status"] for rule in kept} == {"unfinished uploads": "Enabled", "scratch": "Enabled"}
+    assert {rule["ID"]: rule["Status"] for rule in kept} == {
+        "unfinished uploads": "Enabled",
+        "scratch": "Enabled",
+    }
 
 
 def test_the_authority_is_not_trusted_by_itself(ceph, monkeypatch):
@@ -72,10 +83,15 @@ def test_wrong_credentials_and_buckets(ceph, monkeypatch):
     url = make_bucket(ceph.http, "credentials")
     with pytest.raises(UsageError, match="404 NoSuchBucket"):
         check_store(open_store(f"s3://absent?endpoint_url={ceph.http}"))
-    for name, value in {"AWS_SECRET_ACCESS_KEY": "wrong-secret", "AWS_ACCESS_KEY_ID": "nobody"}.items():
+    for name, value in {
+        "AWS_SECRET_ACCESS_KEY": "wrong-secret",
+        "AWS_ACCESS_KEY_ID": "nobody",
+    }.items():
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            with pytest.raises(UsageError, match=r"403 (SignatureDoesNotMatch|InvalidAccessKeyId)") as caught:
+            with pytest.raises(
+                UsageError, match=r"403 (SignatureDoesNotMatch|InvalidAccessKeyId)"
+            ) as caught:
                 check_store(open_store(url))
             assert value not in f"{caught.value}{caught.value.hint}"
 
@@ -101,14 +117,18 @@ def test_a_strict_emulator(credentials, tmp_path, require):
 
 
 @pytest.mark.parametrize("kind", ["rclone", "s3rver"])
-def test_stores_that_ignore_conditions_are_refused(kind, credentials, tmp_path, monkeypatch, require):
+def test_stores_that_ignore_conditions_are_refused(
+    kind, credentials, tmp_path, monkeypatch, require
+):
     keys = credentials
     if kind == "s3rver":
         keys = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
         for name, value in keys.items():
             monkeypatch.setenv(name, value)
     try:
-        server = others.s3rver(tmp_path) if kind == "s3rver" else others.rclone(tmp_path, *keys.values())
+        server = (
+            others.s3rver(tmp_path) if kind == "s3rver" else others.rclone(tmp_path, *keys.values())
+        )
         with server as endpoint:
             url = make_bucket(endpoint, "careless")
             with pytest.raises(PublishRefusedError) as caught:

@@ -29,7 +29,10 @@ from tests.servers.process import MissingError, environment
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
 JSON = "application/vnd.pypi.simple.v1+json"
-PIP = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+PIP = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, "
+    "text/html; q=0.01"
+)
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 PUBLIC = {
@@ -125,7 +128,9 @@ def served(request, tmp_path_factory, key, made, readable, require):
 
 
 def get(url, **headers):
-    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    request = urllib.request.Request(
+        url, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
     with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.headers, answer.read()
 
@@ -148,7 +153,9 @@ def get(url, **headers):
 )
 def test_a_client_gets_the_form_that_it_asks_for(served, accept, json_wanted):
     for page in ("canary/", ""):
-        headers, data = get(f"{served}/whl/sm35-avx/simple/{page}", **({"Accept": accept} if accept else {}))
+        headers, data = get(
+            f"{served}/whl/sm35-avx/simple/{page}", **({"Accept": accept} if accept else {})
+        )
         kind = headers.get_content_type()
         assert kind == (JSON if json_wanted else "text/html"), (page, accept)
         assert "Accept" in " ".join(headers.get_all("Vary") or [])
@@ -172,7 +179,9 @@ def test_roots_types_and_caching(served):
     assert "immutable" in headers["Cache-Control"]
     assert headers.get("Content-Encoding") is None
     assert data[:2] == b"PK"
-    headers, data = get(f"{served}/whl/variant/files/canary-1.0-py3-none-any-sm61_v3.whl", Accept_Encoding="gzip")
+    headers, data = get(
+        f"{served}/whl/variant/files/canary-1.0-py3-none-any-sm61_v3.whl", Accept_Encoding="gzip"
+    )
     assert "immutable" in headers["Cache-Control"]
     assert (headers.get("Content-Encoding"), data[:2]) == (None, b"PK")
     for absent in (
@@ -188,7 +197,9 @@ def test_who_reads_plain_pages_has_them_whole_and_once(served, made):
     assert (code, part) in {(200, whole), (206, whole[:100])}
     assert status(page, If_None_Match=headers["ETag"])[0] == 304
     for _ in range(2):  # out of a cache, the second time
-        code, _, part = status(f"{served}/whl/files/{SECOND.replace('+', '%2B')}", Range="bytes=10-19")
+        code, _, part = status(
+            f"{served}/whl/files/{SECOND.replace('+', '%2B')}", Range="bytes=10-19"
+        )
         assert (code, part) == (206, (made / SECOND).read_bytes()[10:20])
 
 
@@ -200,16 +211,21 @@ def test_a_packed_page_says_that_there_is_a_plain_one(served):
     assert status(f"{served}/whl/sm35-avx/v1-json/canary/")[2][:1] == b"{"
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])  # twine and uv; those who take the index for WebDAV
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT"]
+)  # twine and uv; those who take the index for WebDAV
 @pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "legacy/"])
 def test_an_upload_fails(served, place, method, request):
-    """Caddy and Apache answer a POST with the page: `twine upload` would say that the wheel was published.
+    """Caddy and Apache answer a POST with the page: `twine upload` would say that the wheel was
+    published.
 
-    No 5xx, as a bucket says: twine sends the wheel five times then. No 413, as nginx says of more than 1 MB: who raises
-    that limit is no further.
+    No 5xx, as a bucket says: twine sends the wheel five times then. No 413, as nginx says of more
+    than 1 MB: who raises that limit is no further.
     """
     kind = request.node.callspec.params["served"]
-    wheel = bytes(2**21) if kind in {"nginx", "ceph"} else None  # others close; urllib sees no answer then
+    wheel = (
+        bytes(2**21) if kind in {"nginx", "ceph"} else None
+    )  # others close; urllib sees no answer then
     assert status(f"{served}/{place}", method, wheel)[0] == 405
 
 
@@ -223,16 +239,37 @@ def test_a_stranger_with_one_public_key_verifies_it(served, key, tmp_path):
 def test_installers(served, client, tmp_path):
     target = tmp_path / "target"
     start = {
-        "pip": [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check"],
-        "uv": [Path(sys.executable).with_name("uv"), "pip", "install", "--no-cache", "--python", sys.executable],
+        "pip": [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+        ],
+        "uv": [
+            Path(sys.executable).with_name("uv"),
+            "pip",
+            "install",
+            "--no-cache",
+            "--python",
+            sys.executable,
+        ],
     }[client]
     for where in (
         ["--index-url", f"{served}/whl/sm35-avx/simple/"],
         ["--index-url", f"{served}/whl/sm35-avx/v1-json/"],
     ):
-        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PIP_CONFIG_FILE": "/dev/null",
+            "UV_NO_CONFIG": "1",
+        }
         command = [*map(str, start), "--target", str(target), *where, "canary"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         [info] = target.glob("*.dist-info")
         assert info.name == "canary-1.0+cu118.sm35.avx.dist-info", "the other is yanked"
@@ -256,13 +293,29 @@ def test_locks_have_hashes_and_are_installed(served, client, made, tmp_path, req
 def test_uv_finds_the_copy_for_the_gpu(served, tmp_path):
     if " avx2 " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU has no AVX2, so uv takes none of the wheels")
-    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--no-cache", "--python", sys.executable]
+    uv = [
+        Path(sys.executable).with_name("uv"),
+        "pip",
+        "install",
+        "--no-cache",
+        "--python",
+        sys.executable,
+    ]
     forced = {"SM_ARCH": "6.1", "CUDA_DRIVER_VERSION": "12.8"}
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "UV_NO_CONFIG": "1", "NO_PROXY": "*"}
     env |= {"UV_PREVIEW_FEATURES": "wheel-variants"}
     env |= {f"NV_VARIANT_PROVIDER_FORCE_{name}": value for name, value in forced.items()}
-    command = [*uv, "--target", tmp_path / "target", "--index-url", f"{served}/whl/variant/simple/", "canary"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    command = [
+        *uv,
+        "--target",
+        tmp_path / "target",
+        "--index-url",
+        f"{served}/whl/variant/simple/",
+        "canary",
+    ]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "target/canary-1.0.dist-info/variant.json").exists()
 
@@ -285,7 +338,11 @@ def test_pypi_simple_reads_both_forms(served, made, require):
     except MissingError as error:
         require("pypi-simple", error)
     done = subprocess.run(
-        [python, "-c", READ, f"{served}/whl/sm35-avx/simple/"], capture_output=True, text=True, check=False, timeout=120
+        [python, "-c", READ, f"{served}/whl/sm35-avx/simple/"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     digests = [hashlib.sha256((made / name).read_bytes()).hexdigest() for name in (FIRST, SECOND)]
@@ -297,7 +354,9 @@ def status(url, method="GET", body=None, **headers):
     """The status, headers and bytes as they are sent, of failures too."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(url, body, named, method=method), timeout=120)
+        answer = urllib.request.urlopen(
+            urllib.request.Request(url, body, named, method=method), timeout=120
+        )
     except urllib.error.HTTPError as error:
         answer = error
     with answer:

@@ -1,4 +1,6 @@
-"""The site in a real browser: every option by keyboard, lines as `farm` itself gives them and as pip takes them."""
+"""The site in a real browser: every option by keyboard, lines as `farm` itself gives them and as
+pip takes them.
+"""
 
 import http.server
 import json
@@ -47,7 +49,15 @@ def browsers_home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser(browsers_home):
     if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+        command = [
+            "apt-get",
+            "install",
+            "-qq",
+            "-y",
+            "--no-install-recommends",
+            "chromium",
+            "fonts-dejavu-core",
+        ]
         subprocess.run(["apt-get", "update", "-qq"], check=False, timeout=300)
         subprocess.run(command, check=False, timeout=900, stdout=subprocess.DEVNULL)
     found = shutil.which("chromium")
@@ -57,7 +67,9 @@ def browser(browsers_home):
         pytest.skip("chromium is missing: install the Debian package chromium")
     with sync_playwright() as playwright:
         environment = {**os.environ, "HOME": str(browsers_home)}
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"], env=environment)
+        opened = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox"], env=environment
+        )
         yield opened
         opened.close()
 
@@ -75,20 +87,33 @@ def publish_tiny(store, filename, group, folder):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A project whose index has a few wheels and a hostile report, and a web server before the index."""
+    """A project whose index has a few wheels and a hostile report, and a web server before the
+    index.
+    """
     project = tmp_path_factory.mktemp("site") / "project"
     for name in ("ci", "dockerfiles"):
         shutil.copytree(ROOT / name, project / name)
     index = project / "artifacts" / "index"
     with answered_by(partial(Quiet, directory=index)) as url:
         config = project / "ci" / "farm.yaml"
-        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"index_public_url": url}))
+        config.write_text(
+            yaml.safe_dump(yaml.safe_load(config.read_text()) | {"index_public_url": url})
+        )
         store = open_store(str(index))
         wheels = tmp_path_factory.mktemp("wheels")
         for filename, group in WHEELS:
             publish_tiny(store, filename, group, wheels)
-        report = {"outcome": "failed", "reason": EVIL, "facts": {"machine": EVIL, "python": EVIL}, "checks": []}
-        store.create(f"smoke/{WHEELS[2][0]}/0.json", json.dumps(report).encode(), content_type="application/json")
+        report = {
+            "outcome": "failed",
+            "reason": EVIL,
+            "facts": {"machine": EVIL, "python": EVIL},
+            "checks": [],
+        }
+        store.create(
+            f"smoke/{WHEELS[2][0]}/0.json",
+            json.dumps(report).encode(),
+            content_type="application/json",
+        )
         assert main(["--project", str(project), "site", "build"]) == 0
         yield project, url
 
@@ -100,8 +125,14 @@ def page(browser):
     made = context.new_page()
     problems = []
     made.on("pageerror", lambda error: problems.append(str(error)))
-    made.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    made.on("request", lambda request: problems.append(request.url) if "127.0.0.1" not in request.url else None)
+    made.on(
+        "console",
+        lambda message: problems.append(message.text) if message.type == "error" else None,
+    )
+    made.on(
+        "request",
+        lambda request: problems.append(request.url) if "127.0.0.1" not in request.url else None,
+    )
     yield made
     context.close()
     assert not [problem for problem in problems if not problem.startswith("file://")]
@@ -120,8 +151,24 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
     assert page.locator("details[open]").count() == 1
     page.locator("summary", has_text="2.6.0").click()
     line = page.locator("code", has_text="torch==2.6.0").inner_text()
-    command = [sys.executable, "-m", "pip", *shlex.split(line)[1:], "--dry-run", "--no-deps", "--quiet", "--isolated"]
-    command += ["--target", str(tmp_path / "t"), "--only-binary=:all:", "--no-cache-dir", "--report", "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        *shlex.split(line)[1:],
+        "--dry-run",
+        "--no-deps",
+        "--quiet",
+        "--isolated",
+    ]
+    command += [
+        "--target",
+        str(tmp_path / "t"),
+        "--only-binary=:all:",
+        "--no-cache-dir",
+        "--report",
+        "-",
+    ]
     command += ["--platform", "manylinux_2_36_x86_64", "--python-version", "311", "--abi", "cp311"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
@@ -132,10 +179,28 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("Tesla K40c", ["(sm_35)", "torch 2.6.0+cu118.sm35.avx in sm35-avx", "None has code for it", "conda-forge"]),
+        (
+            "Tesla K40c",
+            [
+                "(sm_35)",
+                "torch 2.6.0+cu118.sm35.avx in sm35-avx",
+                "None has code for it",
+                "conda-forge",
+            ],
+        ),
         ("k40", ["farm submit --variant sm35-avx-py311 --channel debian-2.6.0"]),
-        ("gtx1080ti", ["(sm_61)", "torch 2.14.1 with CUDA 12.6 runs on it", "No wheel here is in a group for it."]),
-        ("rtx3090", ["torch 2.9.1+cu128.sm86.avx2 in sm86-avx2", "torch 2.15.0 with CUDA 13.2 runs on it"]),
+        (
+            "gtx1080ti",
+            [
+                "(sm_61)",
+                "torch 2.14.1 with CUDA 12.6 runs on it",
+                "No wheel here is in a group for it.",
+            ],
+        ),
+        (
+            "rtx3090",
+            ["torch 2.9.1+cu128.sm86.avx2 in sm86-avx2", "torch 2.15.0 with CUDA 13.2 runs on it"],
+        ),
         ("GH200", ["linux-aarch64", "torch 2.15.0"]),
         ("Radeon RX 7900 XTX", ["is a card of AMD"]),
         ("Voodoo 2", ["no such card in the catalogue"]),
@@ -165,9 +230,14 @@ def test_a_paste_is_read_with_its_driver(page, served):
     page.fill("#have", NVIDIA_SMI.replace("NVIDIA A100-SXM...", "NVIDIA A100        "))
     assert "driver 470.256.02" in answer(page)
     assert "torch 2.7.1 with CUDA 11.8 runs on it" in answer(page)
-    page.fill("#have", "GPU 0: Tesla V100-PCIE-16GB (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 5090 (UUID: GPU-2)")
+    page.fill(
+        "#have",
+        "GPU 0: Tesla V100-PCIE-16GB (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 5090 (UUID: GPU-2)",
+    )
     assert "torch 2.10.0 with CUDA 12.8 runs on it" in answer(page)
-    page.fill("#have", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    page.fill(
+        "#have", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    )
     assert "No NVIDIA driver runs there" in answer(page)
     page.fill("#have", EVIL)
     assert answer(page) == "No card and no project is named there."
@@ -182,7 +252,9 @@ def test_the_keyboard_is_enough(page, served):
     reached = set()
     for _ in range(40):
         page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+        reached.add(
+            page.evaluate("document.activeElement.id || document.activeElement.textContent")
+        )
     assert {"have", "platform", "python", "torch", "torchvision"} <= reached
 
 

@@ -1,7 +1,9 @@
-"""A Slurm cluster of two nodes on one machine, from Debian's packages, with munge: on loopback, in one folder.
+"""A Slurm cluster of two nodes on one machine, from Debian's packages, with munge: on loopback, in
+one folder.
 
-The daemons are root's, as on a cluster; jobs and the farm's commands on the login node are an ordinary user's. The
-login node is this machine by OpenSSH: a server on loopback, whose forced command becomes that user.
+The daemons are root's, as on a cluster; jobs and the farm's commands on the login node are an
+ordinary user's. The login node is this machine by OpenSSH: a server on loopback, whose forced
+command becomes that user.
 """
 
 import contextlib
@@ -74,20 +76,31 @@ class Cluster:
 
     def command(self, *words: str) -> str:
         """One of Slurm's commands, as root."""
-        environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(FOLDER / "slurm.conf")}
-        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=600)
+        environ = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "SLURM_CONF": str(FOLDER / "slurm.conf"),
+        }
+        done = subprocess.run(
+            words, env=environ, capture_output=True, text=True, check=False, timeout=600
+        )
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
     def start_node(self, name: str) -> None:
         self.command("slurmd", "-N", name, "-f", str(FOLDER / "slurm.conf"))
-        wait(f"node {name}", lambda: "idle" in self.command("sinfo", "-h", "-n", name, "-o", "%T").split())
+        wait(
+            f"node {name}",
+            lambda: "idle" in self.command("sinfo", "-h", "-n", name, "-o", "%T").split(),
+        )
 
     def kill_node(self, name: str) -> None:
         """As if its power were cut: the daemon, and all that it started."""
         pid = int((FOLDER / f"{name}.pid").read_text())
         steps = [f"slurmstepd: [{job}." for job in self.jobs_on(name)]
-        for each in [*_below([found for found, command in _ours() if command.startswith(tuple(steps))]), pid]:
+        for each in [
+            *_below([found for found, command in _ours() if command.startswith(tuple(steps))]),
+            pid,
+        ]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
 
@@ -106,7 +119,9 @@ class Cluster:
 
 
 def _ours() -> list[tuple[int, str]]:
-    """The processes of this cluster with their commands: by the path of its configuration, which all of them have."""
+    """The processes of this cluster with their commands: by the path of its configuration, which
+    all of them have.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -143,8 +158,13 @@ def _stop() -> None:
 def cluster() -> Iterator[Cluster]:
     if os.geteuid() != 0:
         need("root", "slurmd runs jobs as other users")
-    if missing := [name for name in PROGRAMS if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")]:
-        need(", ".join(missing), "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap, openssh-server")
+    if missing := [
+        name for name in PROGRAMS if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    ]:
+        need(
+            ", ".join(missing),
+            "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap, openssh-server",
+        )
     _stop()
     for name in ("", "state", "log", "munge", "d1", "d2", "shared"):
         (FOLDER / name).mkdir(mode=0o755)
@@ -155,8 +175,16 @@ def cluster() -> Iterator[Cluster]:
     (FOLDER / "munge/key").chmod(0o400)
     made = Cluster()
     try:
-        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-        made.command("munged", *(f"--{option}={FOLDER}/munge/{name}" for option, name in files.items()))
+        files = {
+            "key-file": "key",
+            "socket": "socket",
+            "pid-file": "pid",
+            "log-file": "log",
+            "seed-file": "seed",
+        }
+        made.command(
+            "munged", *(f"--{option}={FOLDER}/munge/{name}" for option, name in files.items())
+        )
         made.command("slurmctld", "-f", str(FOLDER / "slurm.conf"))
         for name in ("d1", "d2"):
             made.start_node(name)
@@ -169,8 +197,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def tree(cluster: Cluster, client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The canary's toolchain in the shared folder, as the first `farm submit` puts it there; returns its name."""
+def tree(
+    cluster: Cluster, client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The canary's toolchain in the shared folder, as the first `farm submit` puts it there;
+    returns its name.
+    """
     folder = tmp_path_factory.mktemp("tree")
     project = make_project(folder / "project")
     pack_fast(project)

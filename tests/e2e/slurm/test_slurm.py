@@ -1,4 +1,6 @@
-"""What happens to builds on a Slurm cluster: nodes die, people cancel, limits are met, controllers are killed."""
+"""What happens to builds on a Slurm cluster: nodes die, people cancel, limits are met, controllers
+are killed.
+"""
 
 import json
 import os
@@ -42,7 +44,9 @@ def running(cluster: Cluster, tree: str, slurm_engine: SlurmEngine):
 
 
 def end(engine: SlurmEngine, handle: str) -> Observation:
-    return wait("the job's end", lambda: (seen := engine.observe(handle)).state in FINAL and seen, 300)
+    return wait(
+        "the job's end", lambda: (seen := engine.observe(handle)).state in FINAL and seen, 300
+    )
 
 
 def test_a_job_that_somebody_else_cancels_is_cancelled(cluster, running, slurm_engine):
@@ -52,8 +56,13 @@ def test_a_job_that_somebody_else_cancels_is_cancelled(cluster, running, slurm_e
 
 
 def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, tree, slurm_engine):
-    jobs = [make_job(tree, "echo $N", environment={"N": str(n)}, labels={"farm.attempt": f"{n}"}) for n in range(3)]
-    jobs.append(replace(jobs[0], labels={"farm.attempt": "3"}, timeout_s=1200))  # asks for another time
+    jobs = [
+        make_job(tree, "echo $N", environment={"N": str(n)}, labels={"farm.attempt": f"{n}"})
+        for n in range(3)
+    ]
+    jobs.append(
+        replace(jobs[0], labels={"farm.attempt": "3"}, timeout_s=1200)
+    )  # asks for another time
     with ThreadPoolExecutor(4) as threads:
         with slurm_engine._sending:
             submitted = [threads.submit(slurm_engine.submit, job) for job in jobs]
@@ -65,12 +74,19 @@ def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, 
         arrays = [each.partition("_")[0] for each in ids]
         assert arrays[0] == arrays[1] == arrays[2] != arrays[3], ids
         assert sorted(each.partition("_")[2] for each in ids[:3]) == ["0", "1", "2"]
-        assert slurm_engine.observe(handles[1]).why == f"in Slurm's queue, job {ids[1]}: PartitionDown"
+        assert (
+            slurm_engine.observe(handles[1]).why == f"in Slurm's queue, job {ids[1]}: PartitionDown"
+        )
         assert engine_at(slurm_engine.folder).submit(jobs[2]) == handles[2]
         slurm_engine.cancel(handles[1])
         assert [cluster.id_of(handle) for handle in handles] == [ids[0], "", *ids[2:]]
         cluster.partition("up")
-        assert [end(slurm_engine, handle).state for handle in handles] == ["done", "cancelled", "done", "done"]
+        assert [end(slurm_engine, handle).state for handle in handles] == [
+            "done",
+            "cancelled",
+            "done",
+            "done",
+        ]
         assert b"".join(slurm_engine.logs(handles[2])) == b"2\n"
     finally:
         cluster.partition("up")
@@ -84,7 +100,9 @@ def test_slurms_own_time_limit_is_a_time_limit(cluster, running):
     assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.TIME_LIMIT), seen
 
 
-def test_a_node_that_dies_loses_its_job_and_its_successor_takes_it_up(cluster, running, tree, slurm_engine):
+def test_a_node_that_dies_loses_its_job_and_its_successor_takes_it_up(
+    cluster, running, tree, slurm_engine
+):
     handle = running(engine_at(str(cluster.shared), constraint="k80"))
     cluster.kill_node("d2")
     try:
@@ -117,13 +135,27 @@ def test_a_job_does_not_make_the_login_node_read_another_file(cluster, tree, slu
 
 
 def _apptainers_node(root: Path) -> list[str]:
-    """A command that begins others on a node that has apptainer, of Debian sid, and neither Python nor bubblewrap."""
-    packages = ["--include=apptainer,base-files,coreutils,dash", "--variant=extract", "--format=dir"]
-    command = ["mmdebstrap", *packages, '--aptopt=Acquire::Check-Valid-Until "false"', "sid", str(root)]
+    """A command that begins others on a node that has apptainer, of Debian sid, and neither Python
+    nor bubblewrap.
+    """
+    packages = [
+        "--include=apptainer,base-files,coreutils,dash",
+        "--variant=extract",
+        "--format=dir",
+    ]
+    command = [
+        "mmdebstrap",
+        *packages,
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        "sid",
+        str(root),
+    ]
     subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
     for name in ("passwd", "group", "hosts", "localtime"):  # what apptainer takes from its node
         shutil.copy(Path("/etc", name), root / "etc")
-    devices = [word for name in ("dev", "proc", "sys") for word in ("--dev-bind", f"/{name}", f"/{name}")]
+    devices = [
+        word for name in ("dev", "proc", "sys") for word in ("--dev-bind", f"/{name}", f"/{name}")
+    ]
     user = ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     return ["bwrap", *user, "--bind", str(root), "/", *devices, "--bind", str(FOLDER), str(FOLDER)]
 
@@ -136,7 +168,9 @@ def test_a_node_without_user_namespaces_uses_another_way_or_names_the_setting(cl
     for name in ("farm", "run", "tmp"):
         (folder / name).mkdir(parents=True)
     (folder / "run/run.py").write_text("print('inside', flush=True)")
-    script = _script(str(root), [(str(folder / name), name) for name in ("farm", "run", "tmp")], card=False)
+    script = _script(
+        str(root), [(str(folder / name), name) for name in ("farm", "run", "tmp")], card=False
+    )
     (folder / "job.sh").write_text(script)
     enter = "import sys; sys.exit('enter: refused here')" if way == "bwrap" else ENTER.read_text()
     (folder / "enter.py").write_text(enter)
@@ -148,9 +182,13 @@ def test_a_node_without_user_namespaces_uses_another_way_or_names_the_setting(cl
         command += ["unshare", "--user", "--map-user=1000", "--keep-caps", "sh", "-c", limit, "sh"]
     if way == "apptainer":
         command += [*_apptainers_node(folder / "node"), "--chdir", str(folder)]
-    done = subprocess.run([*command, "sh", "job.sh"], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "sh", "job.sh"], cwd=folder, capture_output=True, text=True, check=False
+    )
     if way != "none":
-        assert (done.returncode, done.stdout) == (0, "inside\n"), done.stderr + (folder / "refused").read_text()
+        assert (done.returncode, done.stdout) == (0, "inside\n"), (
+            done.stderr + (folder / "refused").read_text()
+        )
         assert not (folder / "refused").exists()
     else:
         assert done.returncode == 125, done.stderr
@@ -165,8 +203,16 @@ def farm(cluster: Cluster, tree: str, tmp_path: Path) -> Farm:
     made = Farm(make_project(tmp_path / "project"))
     pack_fast(made.project)
     settings = made.project / "ci/farm.yaml"
-    slurm = {"folder": str(cluster.shared), "ssh": "login", "cpus": 1, "memory_gb": 2, "smoke": {"constraint": "k40"}}
-    settings.write_text(settings.read_text().replace("\nslurm: null", f"\nslurm: {json.dumps(slurm)}"))
+    slurm = {
+        "folder": str(cluster.shared),
+        "ssh": "login",
+        "cpus": 1,
+        "memory_gb": 2,
+        "smoke": {"constraint": "k40"},
+    }
+    settings.write_text(
+        settings.read_text().replace("\nslurm: null", f"\nslurm: {json.dumps(slurm)}")
+    )
     return made
 
 
@@ -186,6 +232,8 @@ def test_a_canary_from_submit_to_the_pip_line_though_its_controller_is_killed(cl
     assert "pip install" in document["pip"]
     after = cluster.command("squeue", "-h", "-t", "all", "-o", "%j %N").splitlines()
     smoke = [line for line in after if line.split()[0] not in jobs]
-    assert [line.split()[1] for line in smoke] == ["d1"]  # the node with the card that `smoke` asks for
+    assert [line.split()[1] for line in smoke] == [
+        "d1"
+    ]  # the node with the card that `smoke` asks for
     assert set((cluster.shared / "jobs").iterdir()) <= before
     assert not list((cluster.shared / "volumes").glob("farm-tree-*"))

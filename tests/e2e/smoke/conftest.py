@@ -20,7 +20,9 @@ VARIANT = "cpu-avx2-py311"
 
 @dataclass(frozen=True)
 class Answer:
-    """What `farm smoke` said: exit code, stderr, and the reports by where they ran (None: this machine)."""
+    """What `farm smoke` said: exit code, stderr, and the reports by where they ran (None: this
+    machine).
+    """
 
     code: int
     err: str
@@ -43,7 +45,9 @@ def make_wheel(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def smoke(tmp_path, monkeypatch):
-    """Gives a function: source of the stand-in's `__init__.py` -> what `farm smoke --wheel` says."""
+    """Gives a function: source of the stand-in's `__init__.py` -> what `farm smoke --wheel`
+    says.
+    """
     project = tmp_path / "project"
     for name in ("ci", "dockerfiles"):
         shutil.copytree(ROOT / name, project / name)
@@ -54,13 +58,27 @@ def smoke(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(source: str, *arguments: str, files: dict[str, str] | None = None) -> Answer:
-        wheel = make_wheel(tmp_path, {"torch/__init__.py": textwrap.dedent(source), **(files or {})})
-        command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "smoke", "--json"]
+        wheel = make_wheel(
+            tmp_path, {"torch/__init__.py": textwrap.dedent(source), **(files or {})}
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "farm.cli.main",
+            "--project",
+            str(project),
+            "smoke",
+            "--json",
+        ]
         command += ["--variant", VARIANT, "--wheel", str(wheel), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=project)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=600, check=False, cwd=project
+        )
         assert "Traceback" not in done.stderr, done.stderr
         document = json.loads(done.stdout) if done.stdout else {}
-        reports = {each["emulated"]: each for each in document.get("reports", [])}  # none in that of an error
+        reports = {
+            each["emulated"]: each for each in document.get("reports", [])
+        }  # none in that of an error
         beside = sorted(path.name for path in tmp_path.glob("*.json"))
         return Answer(done.returncode, done.stderr, reports, beside)
 

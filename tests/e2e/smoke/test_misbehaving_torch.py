@@ -1,4 +1,6 @@
-"""`farm smoke` with wheels of a torch that is broken in every way that one can be: it survives and names each."""
+"""`farm smoke` with wheels of a torch that is broken in every way that one can be: it survives and
+names each.
+"""
 
 import pytest
 
@@ -26,8 +28,20 @@ def half(body: str) -> str:
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        ("ImportError('libcudnn.so.8: cannot open shared object file: No such file or directory')", "cudnn-missing"),
-        ("OSError('[WinError 126] The specified module could not be found. Error loading fbgemm.dll')", "winerror-126"),
+        (
+            (
+                "ImportError('libcudnn.so.8: cannot open shared object file: No such file or "
+                "directory')"
+            ),
+            "cudnn-missing",
+        ),
+        (
+            (
+                "OSError('[WinError 126] The specified module could not be found. Error loading "
+                "fbgemm.dll')"
+            ),
+            "winerror-126",
+        ),
         ("SyntaxError('half a file')", None),
         ("SystemExit(0)", None),
         ("KeyboardInterrupt()", None),
@@ -45,7 +59,9 @@ def test_a_broken_torch(smoke, error, cause):
 
 def test_a_torch_that_hangs_at_the_end(smoke):
     for limit in (5, 50, 200):  # a busy machine may not come to the end in the first
-        answer = smoke("import atexit, time\natexit.register(time.sleep, 600)", "--time-limit", str(limit))
+        answer = smoke(
+            "import atexit, time\natexit.register(time.sleep, 600)", "--time-limit", str(limit)
+        )
         if "check" not in answer.here["reason"]:
             break
     assert answer.here["outcome"] == "failed"

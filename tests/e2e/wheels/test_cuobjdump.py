@@ -1,8 +1,9 @@
 """The fat binary reader against NVIDIA's own `cuobjdump`, on published wheels of different makers.
 
-Downloads (kept in FARM_CACHE, by default ~/.cache/farm-tests): the wheels, and `cuobjdump` out of Debian's CUDA 11.8,
-the last whose tools still list Kepler code. FARM_CUDA_WHEELS=all adds the large wheels.
-cuobjdump reads no PE file, so device code of Windows libraries is given to it container by container.
+Downloads (kept in FARM_CACHE, by default ~/.cache/farm-tests): the wheels, and `cuobjdump` out of
+Debian's CUDA 11.8, the last whose tools still list Kepler code. FARM_CUDA_WHEELS=all adds the large
+wheels. cuobjdump reads no PE file, so device code of Windows libraries is given to it container by
+container.
 """
 
 import os
@@ -25,8 +26,16 @@ from farm.wheel.fatbin import FATBIN_SECTION, Container, read_fatbins
 
 CACHE = Path(os.environ.get("FARM_CACHE", "~/.cache/farm-tests")).expanduser()
 PACKAGE = "nvidia-cuda-toolkit"
-SOURCES = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} bookworm main non-free\n"
-LINUX = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_24_x86_64")
+SOURCES = (
+    "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} bookworm main "
+    "non-free\n"
+)
+LINUX = (
+    "manylinux1_x86_64",
+    "manylinux2014_x86_64",
+    "manylinux_2_17_x86_64",
+    "manylinux_2_24_x86_64",
+)
 WINDOWS = ("win_amd64",)
 SMALL = [
     ("torchvision==0.13.1", LINUX),
@@ -62,9 +71,19 @@ def need(what: str, reason: str) -> None:
 
 def mirror() -> str:
     """The Debian mirror that this machine's apt uses."""
-    command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
+    command = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(CODENAME) $(REPO_URI)",
+        "Created-By: Packages",
+    ]
     listed = subprocess.run(command, check=False, capture_output=True, text=True).stdout
-    found = [uri for codename, uri in (line.split() for line in listed.splitlines()) if codename == "bookworm"]
+    found = [
+        uri
+        for codename, uri in (line.split() for line in listed.splitlines())
+        if codename == "bookworm"
+    ]
     if not found:
         need("cuobjdump", "this machine's apt knows no mirror of bookworm")
     return found[0]
@@ -72,7 +91,9 @@ def mirror() -> str:
 
 @pytest.fixture(scope="session")
 def cuobjdump() -> Path:
-    """The program, taken out of its package in a folder of our own: this machine's apt is left as it is."""
+    """The program, taken out of its package in a folder of our own: this machine's apt is left as
+    it is.
+    """
     program = CACHE / "cuda-11.8" / "cuobjdump"
     if program.exists():
         return program
@@ -84,12 +105,20 @@ def cuobjdump() -> Path:
         for part in ("lists/partial", "cache/archives/partial"):
             (folder / part).mkdir(parents=True)
         (folder / "sources.list").write_text(SOURCES.format(mirror=mirror()))
-        places = {"Dir::Etc::sourcelist": "sources.list", "Dir::State::lists": "lists", "Dir::Cache": "cache"}
+        places = {
+            "Dir::Etc::sourcelist": "sources.list",
+            "Dir::State::lists": "lists",
+            "Dir::Cache": "cache",
+        }
         options = [f"-o{key}={folder / value}" for key, value in places.items()]
         options += ["-oDir::Etc::sourceparts=-", "-oAPT::Sandbox::User=root"]
         for command in (["update"], ["download", f"{PACKAGE}:amd64"]):
             done = subprocess.run(
-                ["apt-get", "-q", *options, *command], check=False, cwd=folder, capture_output=True, text=True
+                ["apt-get", "-q", *options, *command],
+                check=False,
+                cwd=folder,
+                capture_output=True,
+                text=True,
             )
             if done.returncode:
                 need("cuobjdump", f"apt-get {command[0]}: {done.stderr[-300:]}")
@@ -104,7 +133,15 @@ def fetch(requirement: str, platforms: tuple[str, ...]) -> Path:
     folder = CACHE / "cuda-wheels" / requirement.replace("==", "-") / platforms[0]
     if not list(folder.glob("*.whl")):
         options = [f"--platform={platform}" for platform in platforms]
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--only-binary=:all:",
+        ]
         command += ["--python-version=3.10", *options, "-d", str(folder), requirement]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
@@ -119,14 +156,18 @@ def pe_sections(data: Buffer) -> Iterator[tuple[bytes, int, int]]:
     assert data[at : at + 4] == b"PE\0\0"
     count, optional = struct.unpack_from("<H12xH", data, at + 6)
     for index in range(count):
-        name, virtual, _, size, offset = struct.unpack_from("<8sIIII", data, at + 24 + optional + 40 * index)
+        name, virtual, _, size, offset = struct.unpack_from(
+            "<8sIIII", data, at + 24 + optional + 40 * index
+        )
         yield name.rstrip(b"\0"), offset, offset + min(size, virtual)
 
 
 def device_code(data: Buffer) -> list[tuple[int, list[Container]]]:
     """Where each section with device code begins, and its containers."""
     if data[:4] == ELF_MAGIC:
-        ranges = section_ranges(data, (part for part in read_elf(data).sections if part.name == FATBIN_SECTION))
+        ranges = section_ranges(
+            data, (part for part in read_elf(data).sections if part.name == FATBIN_SECTION)
+        )
         places = [(start, end) for _, start, end in ranges]
     else:
         places = [(start, end) for name, start, end in pe_sections(data) if name == b".nv_fatb"]
@@ -137,7 +178,9 @@ def listed(cuobjdump: Path, file: Path) -> Counter[tuple[str, str]]:
     """Multiset of (kind, architecture) that cuobjdump sees."""
     found: Counter[tuple[str, str]] = Counter()
     for option in ("--list-elf", "--list-ptx"):
-        done = subprocess.run([cuobjdump, option, file], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [cuobjdump, option, file], check=False, capture_output=True, text=True
+        )
         # It complains where there is none of the one kind asked for.
         assert done.returncode == 0 or "does not contain" in done.stderr + done.stdout, done.stderr
         found.update((match[1], match[2]) for match in LISTED.finditer(done.stdout))
@@ -152,7 +195,9 @@ def seen(containers: list[Container]) -> Counter[tuple[str, str]]:
     )
 
 
-@pytest.mark.parametrize(("requirement", "platforms"), CASES, ids=[f"{name}-{tags[0]}" for name, tags in CASES])
+@pytest.mark.parametrize(
+    ("requirement", "platforms"), CASES, ids=[f"{name}-{tags[0]}" for name, tags in CASES]
+)
 def test_agrees_with_cuobjdump(requirement, platforms, cuobjdump, tmp_path):
     wheel = fetch(requirement, platforms)
     entries = 0
@@ -174,16 +219,24 @@ def test_agrees_with_cuobjdump(requirement, platforms, cuobjdump, tmp_path):
                     start = time.perf_counter()
                     expected = listed(cuobjdump, library)
                     theirs += time.perf_counter() - start
-                    assert seen([each for _, containers in sections for each in containers]) == expected, name
+                    assert (
+                        seen([each for _, containers in sections for each in containers])
+                        == expected
+                    ), name
                     entries += expected.total()
                     continue
                 for section, containers in sections:
                     for container in containers:
                         at = section + container.offset
                         fatbin = tmp_path / "one.fatbin"
-                        fatbin.write_bytes(data[at : at + 16 + int.from_bytes(data[at + 8 : at + 16], "little")])
+                        fatbin.write_bytes(
+                            data[at : at + 16 + int.from_bytes(data[at + 8 : at + 16], "little")]
+                        )
                         expected = listed(cuobjdump, fatbin)
                         assert seen([container]) == expected, (name, container.offset)
                         entries += expected.total()
     assert entries, "the wheel holds no device code: nothing was compared"
-    print(f"{wheel.name}: {entries} entries agree; {ours * 1000:.0f} ms, cuobjdump {theirs * 1000:.0f} ms (ELF only)")
+    print(
+        f"{wheel.name}: {entries} entries agree; {ours * 1000:.0f} ms, cuobjdump "
+        f"{theirs * 1000:.0f} ms (ELF only)"
+    )

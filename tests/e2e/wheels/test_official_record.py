@@ -1,4 +1,6 @@
-"""The official wheels of PyTorch 1.12.1 have a wrong hash of METADATA in RECORD: found, explained, mended."""
+"""The official wheels of PyTorch 1.12.1 have a wrong hash of METADATA in RECORD: found, explained,
+mended.
+"""
 
 import os
 import subprocess
@@ -12,15 +14,35 @@ from farm.wheel.verify import verify
 
 METADATA = "torch-1.12.1.dist-info/METADATA"
 POLICY = Policy(
-    name="torch", version="1.12.1", python="cp310", platform="windows_x86_64", cpu="sse41", dispatching=("*",)
+    name="torch",
+    version="1.12.1",
+    python="cp310",
+    platform="windows_x86_64",
+    cpu="sse41",
+    dispatching=("*",),
 )
 
 
 @pytest.fixture
 def official(tmp_path):
     folder = tmp_path / "official"
-    options = ["--no-deps", "--only-binary=:all:", "--platform=win_amd64", "--python-version=3.10", "-q"]
-    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), "torch==1.12.1"]
+    options = [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--platform=win_amd64",
+        "--python-version=3.10",
+        "-q",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        *options,
+        "-d",
+        str(folder),
+        "torch==1.12.1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         reason = f"the wheel of torch 1.12.1 is not to be had: {done.stderr[-300:]}"

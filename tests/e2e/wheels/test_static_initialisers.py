@@ -33,14 +33,26 @@ def compiled(tmp_path: Path):
 
     def compile_(code: str, *flags: str) -> bytes:
         (tmp_path / "a.cpp").write_text(code)
-        command = [compiler, "-O3", "-ffast-math", "-shared", "-fPIC", *flags, "a.cpp", "-o", "a.so"]
+        command = [
+            compiler,
+            "-O3",
+            "-ffast-math",
+            "-shared",
+            "-fPIC",
+            *flags,
+            "a.cpp",
+            "-o",
+            "a.so",
+        ]
         subprocess.run(command, cwd=tmp_path, check=True)
         return (tmp_path / "a.so").read_bytes()
 
     return compile_
 
 
-@pytest.mark.parametrize("flags", [[], ["-fno-plt"], ["-Wl,-z,pack-relative-relocs"], ["-s"]], ids=str)
+@pytest.mark.parametrize(
+    "flags", [[], ["-fno-plt"], ["-Wl,-z,pack-relative-relocs"], ["-s"]], ids=str
+)
 def test_an_avx2_constructor(compiled, flags: list[str]) -> None:
     raw = compiled(KERNEL + GLOBAL, "-mavx2", "-mfma", *flags)
     found = scan_starts(raw, read_elf(raw), "avx")
@@ -68,9 +80,11 @@ CALLED = {
     "exported": "extern function t[]; function t[] = {plain, fast};"
     "__attribute__((constructor)) static void c() { for (int i = 0; i < many; i++) t[i](out); }",
     "records": 'static const record t[] = {{"a", plain}, {"b", fast}};'
-    "__attribute__((constructor)) static void c() { for (int i = 0; i < many; i++) t[i].run(out); }",
+    "__attribute__((constructor)) static void c() { for (int i = 0; i < many; i++) t[i].run(out); "
+    "}",
     "helper": "static const function t[] = {plain, fast};"
-    "__attribute__((noinline)) static void all(const function *a, int n) { for (int i = 0; i < n; i++) a[i](out); }"
+    "__attribute__((noinline)) static void all(const function *a, int n) { for (int i = 0; i < n; "
+    "i++) a[i](out); }"
     "__attribute__((constructor)) static void c() { all(t, many); }",
 }
 CHOSEN = (
@@ -80,11 +94,17 @@ CHOSEN = (
 )
 
 
-@pytest.mark.parametrize("flags", [[], ["-Wl,-z,pack-relative-relocs"], ["-s", "-fno-plt"]], ids=str)
+@pytest.mark.parametrize(
+    "flags", [[], ["-Wl,-z,pack-relative-relocs"], ["-s", "-fno-plt"]], ids=str
+)
 @pytest.mark.parametrize("how", CALLED)
-def test_an_initialiser_that_calls_avx2_code_through_pointers(compiled, how: str, flags: list[str]) -> None:
+def test_an_initialiser_that_calls_avx2_code_through_pointers(
+    compiled, how: str, flags: list[str]
+) -> None:
     raw = compiled(POINTERS + CALLED[how], *flags)
-    assert {find.feature for find in scan_starts(raw, read_elf(raw), "avx").result.beyond} == {"AVX2"}
+    assert {find.feature for find in scan_starts(raw, read_elf(raw), "avx").result.beyond} == {
+        "AVX2"
+    }
 
 
 def test_an_initialiser_that_only_chooses(compiled) -> None:

@@ -1,4 +1,5 @@
-"""Unix programs for Windows ones under Wine: `git.exe` and `curl.exe` that are this machine's git and curl.
+"""Unix programs for Windows ones under Wine: `git.exe` and `curl.exe` that are this machine's git
+and curl.
 
 What is real: the programs. What is not: that they are Windows' builds of them.
 """
@@ -17,9 +18,11 @@ from tests.e2e.wine.windows_python import GCC, PARTS, TIMEOUT_S, windows_path
 
 
 class Relay:
-    """Runs what relay.c asks for. `exe` is the program to copy under each name; `commands` are those so far.
+    """Runs what relay.c asks for. `exe` is the program to copy under each name; `commands` are
+    those so far.
 
-    `environment` is added to the programs' own. What was started ends with `kill`, as on a machine that loses power.
+    `environment` is added to the programs' own. What was started ends with `kill`, as on a machine
+    that loses power.
     """
 
     def __init__(self, place: Path, c: Path) -> None:
@@ -57,7 +60,11 @@ class Relay:
         self.commands.append(command)
         made = {kind: request.with_suffix(f".{kind}") for kind in ("out", "err", "in")}
         made["in"].write_bytes(body)
-        with made["in"].open("rb") as source, made["out"].open("wb") as out, made["err"].open("wb") as err:
+        with (
+            made["in"].open("rb") as source,
+            made["out"].open("wb") as out,
+            made["err"].open("wb") as err,
+        ):
             self.running[request.stem] = subprocess.Popen(
                 command,
                 cwd=self._unix(folder),
@@ -110,7 +117,8 @@ def relay(place: Path, c: Path) -> Iterator[Relay]:
 def kill_all(mark: Mapping[str, str], seconds: float = TIMEOUT_S) -> None:
     """Kills every process whose environment has these variables: a build and all that it started.
 
-    What is started while the processes are looked through can be missed, so they are until none is left.
+    What is started while the processes are looked through can be missed, so they are until none is
+    left.
     """
     wanted = {f"{name}={value}".encode() for name, value in mark.items()}
     end = time.monotonic() + seconds
@@ -120,7 +128,9 @@ def kill_all(mark: Mapping[str, str], seconds: float = TIMEOUT_S) -> None:
 
 
 def _killed(wanted: set[bytes]) -> bool:
-    """Whether one was there; one that is just replaced by another program has no environment yet, and counts as one."""
+    """Whether one was there; one that is just replaced by another program has no environment yet,
+    and counts as one.
+    """
     found = False
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -136,14 +146,17 @@ def _killed(wanted: set[bytes]) -> bool:
 
 
 def _begins(process: Path) -> bool:
-    """Whether it has no arguments either, but memory, which a kernel's thread or a dead process has not."""
+    """Whether it has no arguments either, but memory, which a kernel's thread or a dead process has
+    not.
+    """
     return not (process / "cmdline").read_bytes() and b"VmRSS" in (process / "status").read_bytes()
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float = TIMEOUT_S) -> None:
     """Waits for a process that was killed, not for the end of its pipe.
 
-    A process that dies while it hands the pipe to Wine's server leaves it there, until the server ends.
+    A process that dies while it hands the pipe to Wine's server leaves it there, until the server
+    ends.
     """
     process.wait(seconds)
     if process.stdout:

@@ -1,9 +1,10 @@
-"""build.cmd under Wine's cmd with stand-in tools: every path, every failure, and what a compiler would have seen.
+"""build.cmd under Wine's cmd with stand-in tools: every path, every failure, and what a compiler
+would have seen.
 
-What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checklist of docs/windows.md.
+What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checklist of
+docs/windows.md.
 """
 
-# ruff: noqa: E501 - command lines stay on one line
 import json
 import os
 import re
@@ -65,10 +66,20 @@ exit /b {code}
 
 @pytest.fixture(scope="module")
 def tools(wine, tmp_path_factory):
-    """A folder with the stand-in and the file holder, compiled; other tests find none of the stand-ins."""
+    """A folder with the stand-in and the file holder, compiled; other tests find none of the
+    stand-ins.
+    """
     folder = tmp_path_factory.mktemp("tools")
     for name in ("standin", "lock"):
-        command = [GCC, "-municode", "-O1", "-static", "-o", folder / f"{name}.exe", SOURCES / f"{name}.c"]
+        command = [
+            GCC,
+            "-municode",
+            "-O1",
+            "-static",
+            "-o",
+            folder / f"{name}.exe",
+            SOURCES / f"{name}.c",
+        ]
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
     yield folder
     clear(Path(wine["WINEPREFIX"]) / "drive_c")
@@ -76,7 +87,15 @@ def tools(wine, tmp_path_factory):
 
 def clear(c):
     """Removes what a `Machine` has on its disk."""
-    for name in ("farm", "vc", "tools", "BuildTools", VS, str(Path(KIT).parent), str(Path(USER).parent)):
+    for name in (
+        "farm",
+        "vc",
+        "tools",
+        "BuildTools",
+        VS,
+        str(Path(KIT).parent),
+        str(Path(USER).parent),
+    ):
         shutil.rmtree(c / name, ignore_errors=True)
 
 
@@ -131,11 +150,18 @@ class Machine:
         self.tool(f"{INSTALLED}/VC/Tools/MSVC/{toolset}.30133/bin/Hostx64/x64/cl.exe")
         build = self.c / INSTALLED / "VC/Auxiliary/Build"
         build.mkdir(parents=True, exist_ok=True)
-        (build / "vcvarsall.bat").write_text(VCVARS.format(toolset=toolset, code=code).replace("\n", "\r\n"))
+        (build / "vcvarsall.bat").write_text(
+            VCVARS.format(toolset=toolset, code=code).replace("\n", "\r\n")
+        )
 
     def change(self, tool, part, *actions):
-        """Other actions for the rule of this tool and part of a command line, or a new rule before all others."""
-        self.rules = [(tool, part, *actions), *(rule for rule in self.rules if rule[:2] != (tool, part))]
+        """Other actions for the rule of this tool and part of a command line, or a new rule before
+        all others.
+        """
+        self.rules = [
+            (tool, part, *actions),
+            *(rule for rule in self.rules if rule[:2] != (tool, part)),
+        ]
 
     def start(self, script="build.cmd", folder=None, **environment):
         self.rules_file.write_text("".join("\t".join(rule) + "\n" for rule in self.rules))
@@ -163,7 +189,9 @@ class Machine:
         if not self.record.exists():
             return []
         found = [json.loads(line) for line in self.record.read_text().splitlines()]
-        return [call for call in found if name is None or call["path"].lower().endswith("\\" + name)]
+        return [
+            call for call in found if name is None or call["path"].lower().endswith("\\" + name)
+        ]
 
     def steps(self):
         """The calls of the steps: not what each end of a build does."""
@@ -173,7 +201,9 @@ class Machine:
 
 @pytest.fixture(scope="session")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+    return resolve(
+        ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
+    )
 
 
 @pytest.fixture
@@ -188,7 +218,9 @@ def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
         seen = {key.upper(): value for key, value in machine.calls(compiler)[-1]["env"].items()}
         promised = {key.upper(): value for key, value in machine.plan.env.items()}
         assert {key: seen.get(key) for key in promised} == promised
-        left = {key for key in STALE if key in seen and key not in promised and seen[key] == STALE[key]}
+        left = {
+            key for key in STALE if key in seen and key not in promised and seen[key] == STALE[key]
+        }
         assert left <= {"ERRORLEVEL"}
         assert (seen["MAX_JOBS"], seen["TEMP"], seen["TMP"]) == ("7", r"C:\farm\t", r"C:\farm\t")
         assert seen["CMAKE_BUILD_PARALLEL_LEVEL"] == "7"
@@ -197,10 +229,16 @@ def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
         path = seen["PATH"].split(";")
         assert path[:2] == [r"C:\farm\venv\Scripts", cuda + r"\bin"]
         assert r"C:\vc\bin" in path
-        assert not [entry for entry in path if "other toolkit" in entry or "a & b" in entry or "sccache" in entry]
+        assert not [
+            entry
+            for entry in path
+            if "other toolkit" in entry or "a & b" in entry or "sccache" in entry
+        ]
         assert (
             machine.calls(compiler)[-1]["path"].lower()
-            == {"cl.exe": r"c:\vc\bin\cl.exe", "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower()}[compiler]
+            == {"cl.exe": r"c:\vc\bin\cl.exe", "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower()}[
+                compiler
+            ]
         )
 
 
@@ -214,7 +252,8 @@ def test_the_wheel_its_libraries_and_the_log_are_where_the_last_line_says(machin
     last = out.strip().splitlines()[-1]
     digest = machine.plan.digest[:12]
     assert (
-        rf'C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "C:\farm\out\{digest}\wheel\torch-1.whl"' in last
+        rf'C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "C:\farm\out\{digest}\wheel\torch-1.whl"'
+        in last
     )
     assert last[0].isdigit(), "every line begins with its time"
     assert last in machine.log.read_text()
@@ -246,7 +285,10 @@ def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine
         commands = [call["command"] for call in machine.calls()]
         first = (" clone ", "-m venv", "--require-hashes")
         assert not [command for command in commands if any(part in command for part in first)]
-        assert tuple(part for part in cleaning if any(part in command for command in commands)) == again
+        assert (
+            tuple(part for part in cleaning if any(part in command for command in commands))
+            == again
+        )
 
 
 @pytest.mark.parametrize(
@@ -275,7 +317,9 @@ def test_a_second_run_goes_on_in_its_tree_and_another_compiler_cleans_it(machine
         ("git.exe", "rev-parse HEAD", ("exit=128",), 9, "source", "can this machine reach https://github.com/pytorch/pytorch.git?"),
     ],
 )  # fmt: skip
-def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, actions, code, step, message):
+def test_it_stops_at_the_first_failure_with_the_reason(
+    machine, tool, part, actions, code, step, message
+):
     out = rf"C:\farm\out\{machine.plan.digest[:12]}"
     machine.change(tool, part, *(action.replace("{out}", out) for action in actions))
     seen, out = machine.run()
@@ -289,7 +333,9 @@ def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, acti
     assert f"step {step} FAILED" in machine.log.read_text()
 
 
-@pytest.mark.parametrize("part", ["src reset --quiet --hard", "src clean -ffdxq", "submodule --quiet foreach"])
+@pytest.mark.parametrize(
+    "part", ["src reset --quiet --hard", "src clean -ffdxq", "submodule --quiet foreach"]
+)
 def test_a_used_tree_that_cannot_be_cleaned_is_cloned_again(machine, part):
     """A git that was killed leaves index.lock, which stops every later one."""
     assert machine.run()[0] == 0
@@ -305,7 +351,8 @@ def test_a_used_tree_that_cannot_be_cleaned_is_cloned_again(machine, part):
 def test_a_used_tree_of_another_commit_is_cloned_again(machine):
     assert machine.run()[0] == 0
     (machine.c / "farm/src/old.txt").touch()
-    # The stand-in's git says the same commit always: that of the old tree until it was cloned, then the plan's.
+    # The stand-in's git says the same commit always: that of the old tree until it was cloned, then
+    # the plan's.
     machine.change("git.exe", "rev-parse HEAD", "print=" + "0" * 40)
     code, out = machine.run()
     assert (code, "is another commit than the catalogue says" in out) == (5, True), out
@@ -314,7 +361,10 @@ def test_a_used_tree_of_another_commit_is_cloned_again(machine):
 
 
 def test_a_machine_without_the_tools_is_told_what_to_install(machine):
-    for missing, hint in (("vc/bin/cl.exe", "put no cl.exe on PATH"), ("tools/git.exe", "winget install --id Git.Git")):
+    for missing, hint in (
+        ("vc/bin/cl.exe", "put no cl.exe on PATH"),
+        ("tools/git.exe", "winget install --id Git.Git"),
+    ):
         (machine.c / missing).unlink()
         code, out = machine.run()
         assert code == 3, out
@@ -325,17 +375,27 @@ def test_a_machine_without_the_tools_is_told_what_to_install(machine):
     assert (code, "repair the installation of Visual Studio" in out) == (3, True)
     (machine.c / VS / "Installer" / "vswhere.exe").unlink()
     code, out = machine.run()
-    assert (code, "vs_BuildTools.exe --passive --wait --norestart --add Microsoft" in out) == (3, True)
+    assert (code, "vs_BuildTools.exe --passive --wait --norestart --add Microsoft" in out) == (
+        3,
+        True,
+    )
     (machine.c / "tools/py.exe").unlink()
     code, out = machine.run()
-    assert (code, "Python 3.11 is missing: https://www.python.org/ftp/python/3.11.9/" in out) == (3, True)
+    assert (code, "Python 3.11 is missing: https://www.python.org/ftp/python/3.11.9/" in out) == (
+        3,
+        True,
+    )
 
 
 def test_a_kit_or_disk_that_cannot_be_used_stops_it_at_once(machine):
     (machine.c / "farm").mkdir()
     (machine.c / "farm/out").touch()
     code, out = machine.run()
-    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (9, True, True), out
+    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (
+        9,
+        True,
+        True,
+    ), out
     (machine.c / "farm/out").unlink()
     (machine.kit / "plan.json").unlink()
     code, out = machine.run()
@@ -344,21 +404,29 @@ def test_a_kit_or_disk_that_cannot_be_used_stops_it_at_once(machine):
 
 
 def test_a_folder_of_another_user_is_refused_before_a_program_of_it_runs(machine):
-    """Wine's own powershell does nothing: the stand-in answers as Windows' would for such a folder."""
+    """Wine's own powershell does nothing: the stand-in answers as Windows' would for such a
+    folder.
+    """
     (machine.c / "farm").mkdir()
     machine.tool("tools/powershell.exe")
     machine.change("powershell.exe", "Get-Acl", "exit=77")
     code, out = machine.run()
     assert (code, r"C:\farm belongs to another user of this machine" in out) == (9, True), out
-    assert [call["path"].rpartition("\\")[2].lower() for call in machine.calls()] == ["powershell.exe"]
+    assert [call["path"].rpartition("\\")[2].lower() for call in machine.calls()] == [
+        "powershell.exe"
+    ]
 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_farm_configure_stops_when_cmake_has_configured(machine, code):
-    machine.rules.append(("python.exe", "--cmake-only", r"write=C:\farm\src\build\build.ninja", f"exit={code}"))
+    machine.rules.append(
+        ("python.exe", "--cmake-only", r"write=C:\farm\src\build\build.ninja", f"exit={code}")
+    )
     seen, out = machine.run(FARM_CONFIGURE="1")
     assert (seen, "step build FAILED" in out) == (5 * code, bool(code)), out
-    assert (r"configured, and not built (FARM_CONFIGURE): C:\farm\src\build\build.ninja" in out) == (not code)
+    assert (
+        r"configured, and not built (FARM_CONFIGURE): C:\farm\src\build\build.ninja" in out
+    ) == (not code)
     commands = [call["command"] for call in machine.calls("python.exe")]
     assert [command for command in commands if "setup.py build --cmake-only" in command]
     assert not [command for command in commands if "-m build" in command]
@@ -370,18 +438,27 @@ def test_a_visual_studio_that_is_not_whole_is_refused(machine):
         machine.visual_studio()
         build.write_text(build.read_text().replace('set "VCToolsVersion=', other))
         code, out = machine.run()
-        assert (code, "set up another toolset than 14.29" in out.strip().splitlines()[-1]) == (3, True), out
+        assert (code, "set up another toolset than 14.29" in out.strip().splitlines()[-1]) == (
+            3,
+            True,
+        ), out
     command = r'setup.exe" modify --passive --norestart --installPath "C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools" --add '
     for gone in (build, machine.c / INSTALLED / "VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe"):
         machine.visual_studio()
         gone.unlink()
         code, out = machine.run()
-        assert (code, "step visual studio FAILED (exit code 3)" in out, command in out) == (3, True, True), out
+        assert (code, "step visual studio FAILED (exit code 3)" in out, command in out) == (
+            3,
+            True,
+            True,
+        ), out
     assert not machine.calls("cl.exe")
 
 
 def test_a_left_over_toolset_does_not_hide_a_whole_one(machine):
-    """The last Visual Studio that vswhere names has a folder of the toolset, and no compiler in it."""
+    """The last Visual Studio that vswhere names has a folder of the toolset, and no compiler in
+    it.
+    """
     rest = machine.c / VS / "2022/Community"
     (rest / "VC/Tools/MSVC/14.29.30133").mkdir(parents=True)
     machine.change(
@@ -397,7 +474,10 @@ def test_a_left_over_toolset_does_not_hide_a_whole_one(machine):
 def test_a_python_that_makes_no_environments_is_named(machine):
     machine.change("python.exe", "sys.exit(sys.version_info", "exit=2")
     code, out = machine.run()
-    assert (code, r"C:\tools\pythonhome\python.exe makes no virtual environments" in out) == (3, True), out
+    assert (code, r"C:\tools\pythonhome\python.exe makes no virtual environments" in out) == (
+        3,
+        True,
+    ), out
 
 
 def test_a_compiler_without_memory_is_named(machine, windows_python):
@@ -405,14 +485,18 @@ def test_a_compiler_without_memory_is_named(machine, windows_python):
     message = "x.cpp: fatal error C1060: Kein Heapspeicher mehr im Compiler"
     machine.change("python.exe", "-m build", f"print={message}", "exit=1")
     code, out = machine.run()
-    assert (code, "too little memory (C1060): set FARM_JOBS to less than 7" in out) == (5, True), out
+    assert (code, "too little memory (C1060): set FARM_JOBS to less than 7" in out) == (5, True), (
+        out
+    )
 
 
 @contextmanager
 def held(machine, path):
     """A program that has a file open."""
     command = ["wine", machine.folder / "lock.exe", path]
-    with subprocess.Popen(command, env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen(
+        command, env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
         try:
             assert holder.stdout.readline().strip() == b"held"
             yield holder
@@ -435,7 +519,9 @@ def without_checks(machine):
     script = machine.kit / "build.cmd"
     line = '"%FARM_PYTHON%" check_machine.py'
     assert line in script.read_text()
-    script.write_text(script.read_text().replace(line, r"C:\tools\pythonhome\python.exe check_machine.py"))
+    script.write_text(
+        script.read_text().replace(line, r"C:\tools\pythonhome\python.exe check_machine.py")
+    )
 
 
 def test_a_second_build_leaves_the_first_alone(machine, windows_python):
@@ -448,7 +534,11 @@ def test_a_second_build_leaves_the_first_alone(machine, windows_python):
         wait("the build runs", hangs.exists)
         log = machine.log.read_bytes()
         code, out = machine.run()
-        assert (code, "another build runs on this machine" in out, first.poll()) == (9, True, None), out
+        assert (code, "another build runs on this machine" in out, first.poll()) == (
+            9,
+            True,
+            None,
+        ), out
         assert machine.log.read_bytes() == log
         assert (machine.c / "farm/job/build.cmd").exists()
         assert machine.calls() == [], "not even the server of its compiler cache is stopped"
@@ -481,7 +571,11 @@ def test_a_kit_in_a_long_path_is_refused(machine):
     kit = machine.c / "tools" / ("long" * 25) / ("name" * 20)
     shutil.copytree(machine.kit, kit)
     code, out = machine.run(folder=kit)
-    assert (code, "step folders FAILED" in out, "copy the folder to a shorter one" in out) == (9, True, True), out
+    assert (code, "step folders FAILED" in out, "copy the folder to a shorter one" in out) == (
+        9,
+        True,
+        True,
+    ), out
 
 
 def test_the_stub_of_microsofts_store_is_no_python(machine):
@@ -497,7 +591,9 @@ def test_the_stub_of_microsofts_store_is_no_python(machine):
 
 def test_a_python_given_by_name_is_found_after_path_is_made_anew(machine):
     (machine.c / "tools/py.exe").unlink()
-    machine.change("python.exe", "sys.exit(sys.version_info", r"print=C:\tools\pythonhome\python.exe")
+    machine.change(
+        "python.exe", "sys.exit(sys.version_info", r"print=C:\tools\pythonhome\python.exe"
+    )
     code, out = machine.run(FARM_PYTHON="python", WINEPATH=r"C:\tools;C:\tools\pythonhome")
     assert code == 0, out
 
@@ -507,7 +603,9 @@ def stops(machine):
 
 
 def test_no_build_leaves_the_server_of_its_compiler_cache(machine):
-    """It holds the folder of the build, and ends neither by itself nor with a build that fails or is killed."""
+    """It holds the folder of the build, and ends neither by itself nor with a build that fails or
+    is killed.
+    """
     assert machine.run()[0] == 0
     assert len(stops(machine)) == 1
     forget(machine)
@@ -530,7 +628,10 @@ def test_a_path_that_cmd_does_not_take_is_named(machine):
     """PATH above 8,191 characters: cmd finds no program any more."""
     folders = (rf"C:\Program Files\application {number}\bin" for number in range(300))
     code, out = machine.run(WINEPATH=";".join([r"C:\tools", *folders]))
-    assert (code, "next: cmd finds no programs: PATH is longer than 8191 characters" in out) == (3, True), out
+    assert (code, "next: cmd finds no programs: PATH is longer than 8191 characters" in out) == (
+        3,
+        True,
+    ), out
     assert not (machine.c / "farm").exists()
 
 
@@ -570,11 +671,20 @@ def lingering(machine):
     hangs.unlink(missing_ok=True)
 
 
-def test_a_program_that_outlives_the_build_does_not_keep_the_log(machine, lingering, windows_python):
-    """cmd opens a log for itself alone; where it cannot, it starts no program and keeps the exit code of the last one."""
+def test_a_program_that_outlives_the_build_does_not_keep_the_log(
+    machine, lingering, windows_python
+):
+    """cmd opens a log for itself alone; where it cannot, it starts no program and keeps the exit
+    code of the last one.
+    """
     with_real_logged(machine, windows_python)
     machine.change(
-        "python.exe", "-m build", "print=before", "leave=mspdbsrv.exe", "print=after", *machine.rules[-2][2:]
+        "python.exe",
+        "-m build",
+        "print=before",
+        "leave=mspdbsrv.exe",
+        "print=after",
+        *machine.rules[-2][2:],
     )
     code, out = machine.run()
     assert (code, lingering.exists()) == (0, True), out
@@ -616,25 +726,41 @@ def test_the_number_of_jobs_may_be_given(machine):
 
 
 def test_companions_build_against_the_torch_of_the_variant(tools, wine, tmp_path):
-    plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1"))
+    plan = resolve(
+        ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1")
+    )
     machine = Machine(tools, wine, plan, tmp_path)
     code, out = machine.run()
     assert (code, "put the wheel into the folder needs" in out) == (5, True), out
-    code, out = machine.run(FARM_INDEX_URL="https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d")
+    code, out = machine.run(
+        FARM_INDEX_URL="https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d"
+    )
     assert code == 0, out
-    [pip] = [call for call in machine.calls("python.exe") if "--target C:\\farm\\needs" in call["command"]]
+    [pip] = [
+        call
+        for call in machine.calls("python.exe")
+        if "--target C:\\farm\\needs" in call["command"]
+    ]
     assert pip["env"]["PIP_INDEX_URL"] == "https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d"
     assert pip["command"].rstrip().endswith(plan.needs[0])
     assert machine.calls("cl.exe")[-1]["env"]["PYTHONPATH"] == r"C:\farm\needs"
     machine.change("python.exe", "--target C:\\farm\\needs", "exit=1")
     code, out = machine.run(FARM_INDEX_URL="https://wheels.example.org/")
-    assert (code, "step needs FAILED (exit code 1)" in out, plan.needs[0] in out) == (5, True, True), out
+    assert (code, "step needs FAILED (exit code 1)" in out, plan.needs[0] in out) == (
+        5,
+        True,
+        True,
+    ), out
     machine.rules.pop(0)
     (machine.kit / "needs").mkdir()
     (machine.kit / "needs" / "torch-1.whl").touch()
     code, out = machine.run()
     assert code == 0, out
-    [pip] = [call for call in machine.calls("python.exe") if "--target C:\\farm\\needs" in call["command"]]
+    [pip] = [
+        call
+        for call in machine.calls("python.exe")
+        if "--target C:\\farm\\needs" in call["command"]
+    ]
     assert (pip["env"]["PIP_NO_INDEX"], pip["env"]["PIP_FIND_LINKS"]) == ("1", r"C:\farm\job\needs")
 
 
@@ -663,20 +789,38 @@ def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
     # What cannot be cleaned is not kept.
     machine.rules.append(("powershell.exe", "", "exit=1"))
     code, out = machine.run("report.cmd")
-    assert (code, "no report was kept" in out, (machine.kit / "farm-report.txt").exists()) == (5, True, False), out
+    assert (code, "no report was kept" in out, (machine.kit / "farm-report.txt").exists()) == (
+        5,
+        True,
+        False,
+    ), out
 
 
 def test_the_report_is_one_zip_without_secrets(machine, windows_python):
     """By a real Python. The build's tools print what they should not."""
-    machine.change("git.exe", " clone ", "print=fatal: https://me:pass-word@git.example.org/", "exit=128")
+    machine.change(
+        "git.exe", " clone ", "print=fatal: https://me:pass-word@git.example.org/", "exit=128"
+    )
     machine.change("git.exe", "--version", "print=git version 2.45.2 hunter2-hunter2")
-    environment = {"FARM_PYTHON": f'"{windows_path(windows_python.exe)}"', "MY_OWN_VARIABLE": "hunter2-hunter2"}
+    environment = {
+        "FARM_PYTHON": f'"{windows_path(windows_python.exe)}"',
+        "MY_OWN_VARIABLE": "hunter2-hunter2",
+    }
     ensurepip = windows_python.folder / "Lib/ensurepip"
-    ensurepip.mkdir(exist_ok=True)  # build.cmd asks for it; the environments are made by the stand-in
-    for rule in ("install_toolkit.py", "fetch_tools.py", "-m venv", "--require-hashes"):  # prepare.cmd by the stand-in
+    ensurepip.mkdir(
+        exist_ok=True
+    )  # build.cmd asks for it; the environments are made by the stand-in
+    for rule in (
+        "install_toolkit.py",
+        "fetch_tools.py",
+        "-m venv",
+        "--require-hashes",
+    ):  # prepare.cmd by the stand-in
         assert [each for each in machine.rules if each[1] == rule]
     prepare = machine.kit / "prepare.cmd"
-    prepare.write_text(prepare.read_text().replace("%FARM_PYTHON%", r"C:\tools\pythonhome\python.exe"))
+    prepare.write_text(
+        prepare.read_text().replace("%FARM_PYTHON%", r"C:\tools\pythonhome\python.exe")
+    )
     without_checks(machine)
     code, out = machine.run("report.cmd", **environment)
     assert code == 9, out
@@ -702,7 +846,9 @@ def test_a_report_that_cannot_be_written_says_so(machine):
 
 @pytest.fixture
 def image(machine, tmp_path):
-    """The folder of the image; what Windows or Docker would answer stands in it, where cmd looks first."""
+    """The folder of the image; what Windows or Docker would answer stands in it, where cmd looks
+    first.
+    """
     folder = machine.kit.parent / "image"
     shutil.copytree(tmp_path / "rendered" / "image", folder)
     for name in ("docker", "reg"):
@@ -727,25 +873,40 @@ def image(machine, tmp_path):
         ("20348", "ltsc2019", None, "build 20348 of Windows does not run ltsc2019 under process isolation; it runs: ltsc2022"),
     ],
 )  # fmt: skip
-def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build, wanted, base, message):
-    machine.change("reg.exe", "CurrentBuildNumber", f"print=    CurrentBuildNumber    REG_SZ    {build}")
+def test_the_base_image_is_chosen_by_the_build_of_the_host(
+    machine, image, build, wanted, base, message
+):
+    machine.change(
+        "reg.exe", "CurrentBuildNumber", f"print=    CurrentBuildNumber    REG_SZ    {build}"
+    )
     code, out = machine.run("image.cmd", image, **({"FARM_TAG": wanted} if wanted else {}))
     builds = [call for call in machine.calls("docker.exe") if " build " in call["command"]]
     if message:
         assert (code, message in out, builds) == (4, True, []), out
         return
     assert code == 0, out
-    assert f"--build-arg BASE=mcr.microsoft.com/dotnet/framework/runtime:{base} " in builds[0]["command"]
+    assert (
+        f"--build-arg BASE=mcr.microsoft.com/dotnet/framework/runtime:{base} "
+        in builds[0]["command"]
+    )
     assert "--isolation=process --memory 16g" in builds[0]["command"]
     assert builds[0]["env"]["DOCKER_BUILDKIT"] == "0"
 
 
 def test_a_base_by_digest_is_used_and_one_by_tag_is_said_to_float(machine, image):
     machine.rules.append(
-        ("docker.exe", "image inspect", "print=image.cmd: used mcr.example/runtime@sha256:" + "0" * 64)
+        (
+            "docker.exe",
+            "image inspect",
+            "print=image.cmd: used mcr.example/runtime@sha256:" + "0" * 64,
+        )
     )
     code, out = machine.run("image.cmd", image)
-    assert (code, "the base is not pinned" in out, "image.cmd: used mcr.example" in out) == (0, True, True), out
+    assert (code, "the base is not pinned" in out, "image.cmd: used mcr.example" in out) == (
+        0,
+        True,
+        True,
+    ), out
     pinned = "mcr.example/runtime@sha256:" + "0" * 64
     code, out = machine.run("image.cmd", image, FARM_BASE=pinned)
     assert (code, "not pinned" in out) == (0, False), out
@@ -761,7 +922,9 @@ def test_an_engine_for_linux_containers_is_refused(machine, image):
 
 def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_log(machine, image):
     machine.change("docker.exe", "cp .", r"run=cmd /c copy jobs.txt C:\tools\jobs.txt")
-    code, out = machine.run("container.cmd", FARM_MEMORY_GB="4", FARM_ARCHIVES="https://mirror.example.org/a?b&c")
+    code, out = machine.run(
+        "container.cmd", FARM_MEMORY_GB="4", FARM_ARCHIVES="https://mirror.example.org/a?b&c"
+    )
     assert code == 0, out
     commands = [call["command"] for call in machine.calls("docker.exe")]
     [create] = [call for call in machine.calls("docker.exe") if " create " in call["command"]]
@@ -808,8 +971,16 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
 
 @pytest.mark.parametrize(
     ("part", "code", "runs"),
-    # 1, not 4 and 9: Wine's cmd forgets the code of a script that was called, and keeps that it failed.
-    [("info", 1, 1), (" build ", 1, 2), (" create ", 9, 5), ("cp .", 9, 6), ("cp farm-", 9, 8), ("rm farm-", 9, 9)],
+    # 1, not 4 and 9: Wine's cmd forgets the code of a script that was called, and keeps that it
+    # failed.
+    [
+        ("info", 1, 1),
+        (" build ", 1, 2),
+        (" create ", 9, 5),
+        ("cp .", 9, 6),
+        ("cp farm-", 9, 8),
+        ("rm farm-", 9, 9),
+    ],
 )
 def test_a_container_build_stops_where_the_engine_fails(machine, image, part, code, runs):
     machine.change("docker.exe", part, "exit=125")
@@ -843,7 +1014,9 @@ def test_an_image_that_cannot_compile_is_none(machine, proof, tool, part):
     machine.change(tool, part, "exit=2")
     code, out = machine.run("prove.cmd", proof)
     assert (code, "the toolchain works" in out) == (9, False), out
-    assert machine.calls()[-1]["path"].lower().endswith("\\" + tool), "nothing runs after the failure"
+    assert machine.calls()[-1]["path"].lower().endswith("\\" + tool), (
+        "nothing runs after the failure"
+    )
 
 
 def test_an_image_without_a_tool_names_it(machine, proof):
@@ -863,7 +1036,10 @@ def scripts(machine, image):
         for line in (folder / "visual_studio.cmd").read_text().splitlines()
         if "FARM_SHA256=" in line
     )
-    machine.rules += [("curl.exe", "", r"self=C:\farm\t\download.exe"), ("certutil.exe", "", f"print={good}")]
+    machine.rules += [
+        ("curl.exe", "", r"self=C:\farm\t\download.exe"),
+        ("certutil.exe", "", f"print={good}"),
+    ]
     return folder
 
 
@@ -882,7 +1058,12 @@ def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, co
     compiler = r"write=C:\BuildTools\VC\Tools\MSVC\14.29.30133\bin\Hostx64\x64\cl.exe"
     effect = [compiler] if toolset else [r"mkdir=C:\BuildTools\VC\Tools\MSVC\14.29.30133"]
     machine.rules.append(
-        ("download.exe", "--add Microsoft.VisualStudio.Workload.VCTools", *effect, f"exit={installer}")
+        (
+            "download.exe",
+            "--add Microsoft.VisualStudio.Workload.VCTools",
+            *effect,
+            f"exit={installer}",
+        )
     )
     seen, out = machine.run("visual_studio.cmd", scripts)
     assert (seen, message in out) == (code, True), out
@@ -912,7 +1093,10 @@ def test_the_packages_of_visual_studio_are_pinned_by_a_file(machine, scripts):
     code, out = machine.run("visual_studio.cmd", scripts)
     assert (code, "of today" in out) == (0, False), out
     for option in ("--channelUri", "--installChannelUri"):
-        assert rf"{option} C:\farm\scripts\VisualStudio.chman" in machine.calls("download.exe")[0]["command"]
+        assert (
+            rf"{option} C:\farm\scripts\VisualStudio.chman"
+            in machine.calls("download.exe")[0]["command"]
+        )
 
 
 def test_logs_of_a_failed_installer_are_collected_by_microsofts_program(machine, scripts):
@@ -932,7 +1116,9 @@ def test_logs_of_a_failed_installer_are_collected_by_microsofts_program(machine,
 
 
 def test_a_download_is_taken_from_an_archive_of_ones_own(machine, scripts):
-    """By folder and by URL; one that is not what is pinned is named, and the pinned address is asked."""
+    """By folder and by URL; one that is not what is pinned is named, and the pinned address is
+    asked.
+    """
     own = machine.c / USER / "my archives"
     own.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
@@ -941,10 +1127,14 @@ def test_a_download_is_taken_from_an_archive_of_ones_own(machine, scripts):
     folder = "C:\\" + str(own.relative_to(machine.c)).replace("/", "\\")
     code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES=folder)
     assert (code, machine.calls("curl.exe")) == (0, []), out
-    code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES="https://me:secret@mirror.example/a")
+    code, out = machine.run(
+        "visual_studio.cmd", scripts, FARM_ARCHIVES="https://me:secret@mirror.example/a"
+    )
     assert (code, "secret" in out) == (0, False), out
     [curl] = machine.calls("curl.exe")
-    assert curl["command"].rstrip().endswith('"https://me:secret@mirror.example/a/vs_BuildTools.exe"')
+    assert (
+        curl["command"].rstrip().endswith('"https://me:secret@mirror.example/a/vs_BuildTools.exe"')
+    )
     assert "-fsSL --retry 5" in curl["command"]
     machine.change("certutil.exe", "", "print=" + "0" * 64)
     code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES=folder)
@@ -954,17 +1144,27 @@ def test_a_download_is_taken_from_an_archive_of_ones_own(machine, scripts):
 
 @pytest.mark.parametrize("how", ["FARM_PYTHON", "quoted", "PATH"])
 def test_a_python_below_a_user_with_an_umlaut(machine, how):
-    """Python of one user alone, as python.org installs it by default, in a profile with blanks and any letter."""
+    """Python of one user alone, as python.org installs it by default, in a profile with blanks and
+    any letter.
+    """
     home = machine.c / USER / "Programs/Python311"
     home.mkdir(parents=True, exist_ok=True)
     shutil.copy(machine.folder / "standin.exe", home / "python.exe")
     place = "C:\\" + str(home.relative_to(machine.c)).replace("/", "\\")
     (machine.c / "tools/py.exe").unlink()
-    given = {"FARM_PYTHON": f"{place}\\python.exe", "quoted": f'"{place}\\python.exe"', "PATH": None}[how]
+    given = {
+        "FARM_PYTHON": f"{place}\\python.exe",
+        "quoted": f'"{place}\\python.exe"',
+        "PATH": None,
+    }[how]
     environment = {"FARM_PYTHON": given} if given else {"WINEPATH": rf"C:\tools;{place}"}
     code, out = machine.run(**environment)
     assert code == 0, out
-    assert [call for call in machine.calls("python.exe") if call["path"].lower() == f"{place}\\python.exe".lower()]
+    assert [
+        call
+        for call in machine.calls("python.exe")
+        if call["path"].lower() == f"{place}\\python.exe".lower()
+    ]
 
 
 def test_a_script_without_its_folder_says_what_to_copy(machine, tmp_path):

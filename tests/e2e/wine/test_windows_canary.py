@@ -1,6 +1,8 @@
-"""The canary for Windows, compiled: build-wheels.yml as it stands there, its Windows runner a Python under Wine.
+"""The canary for Windows, compiled: build-wheels.yml as it stands there, its Windows runner a
+Python under Wine.
 
-What is real and what is not says windows_toolchain.py. MSVC, NVIDIA's nvcc.exe and Windows itself are not.
+What is real and what is not says windows_toolchain.py. MSVC, NVIDIA's nvcc.exe and Windows itself
+are not.
 """
 
 import json
@@ -64,7 +66,9 @@ def environment(toolchain, windows_python, require, tmp_path_factory):
 @pytest.fixture(scope="module")
 def runner(environment, windows_python, tmp_path_factory):
     """The folder for PATH of a Windows runner: its `farm` runs in Windows' Python."""
-    own = {name: value for name, value in environment.items() if windows_python.wine.get(name) != value}
+    own = {
+        name: value for name, value in environment.items() if windows_python.wine.get(name) != value
+    }
     words = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
     # From a pipe: Wine gives Python no valid handle for /dev/null.
     line = f': | {words} wine {shlex.quote(str(windows_python.exe))} -m farm.cli.main "$@"'
@@ -73,7 +77,9 @@ def runner(environment, windows_python, tmp_path_factory):
 
 @dataclass(frozen=True)
 class Released:
-    """What the jobs of build-wheels.yml left, each in a checkout of its own; `smoke` is what the last one printed."""
+    """What the jobs of build-wheels.yml left, each in a checkout of its own; `smoke` is what the
+    last one printed.
+    """
 
     built: Path
     published: Path
@@ -83,7 +89,9 @@ class Released:
 
 @pytest.fixture(scope="module")
 def released(runner, plan, windows_python, tmp_path_factory):
-    """build-wheels.yml, job after job: build and smoke on the Windows runner, the others on this machine."""
+    """build-wheels.yml, job after job: build and smoke on the Windows runner, the others on this
+    machine.
+    """
     folder, index = tmp_path_factory.mktemp("workflow"), tmp_path_factory.mktemp("index") / "index"
     env = {"CHANNEL": plan.channel, "PACKAGE": "canary", "VARIANT": plan.variant, "CHUNK": "0"}
 
@@ -93,7 +101,9 @@ def released(runner, plan, windows_python, tmp_path_factory):
 
     here = Path(sys.executable).parent
     planned, _ = job("plan", {}, here, os.environ)
-    (entry,) = (each for each in outputs(planned)["build"]["include"] if each["platform"] == "windows")
+    (entry,) = (
+        each for each in outputs(planned)["build"]["include"] if each["platform"] == "windows"
+    )
     assert "windows" in entry["runs_on"]
     env = of_entry(entry)
     built, _ = job("build", {}, runner, windows_python.wine)
@@ -136,7 +146,9 @@ def test_the_wheel_holds_the_compilers_own_words(released):
     start = cuda.index(b"\x7fELF")
     assert int.from_bytes(cuda[start + 18 : start + 20], "little") == 190  # EM_CUDA
     assert {b".text.canary_multiply_float", b".text.canary_multiply_double"} == {
-        name for name in (b".text.canary_multiply_float", b".text.canary_multiply_double") if name in cuda
+        name
+        for name in (b".text.canary_multiply_float", b".text.canary_multiply_double")
+        if name in cuda
     }
 
 
@@ -150,21 +162,35 @@ def typed(page):
 
 @pytest.fixture(params=["cmd", "PowerShell"])
 def prompt(request, toolchain, environment):
-    """Types a line in Windows' cmd; or starts what PowerShell, which is not here, would start. Wine has no py.exe."""
+    """Types a line in Windows' cmd; or starts what PowerShell, which is not here, would start. Wine
+    has no py.exe.
+    """
     walk, python = toolchain.c / "walk", windows_path(toolchain.python.exe)
     toolchain.launcher("walk/farm", f"{python} -m farm.cli.main")
     toolchain.launcher("walk/py", rf"{python} C:\walk\py.py")
-    (walk / "py.py").write_text("import subprocess, sys\nsys.exit(subprocess.call([sys.executable, *sys.argv[2:]]))\n")
+    (walk / "py.py").write_text(
+        "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, *sys.argv[2:]]))\n"
+    )
     given = environment | {"WINEPATH": f"C:\\walk;{windows_path(toolchain.python.folder)}"}
     del given["FARM_PYTHON"]
 
     def enter(line, folder):
         (folder / "line.cmd").write_text(f"@{line}\n")
         command = ["cmd", "/d", "/c", "line.cmd"] if request.param == "cmd" else started(line)
-        start = partial(subprocess.run, ["wine", *command], check=False, cwd=folder, env=given, timeout=TIMEOUT_S)
-        start = partial(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        start = partial(
+            subprocess.run,
+            ["wine", *command],
+            check=False,
+            cwd=folder,
+            env=given,
+            timeout=TIMEOUT_S,
+        )
+        start = partial(
+            start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         if b"wine: Unhandled page fault" in (done := start()).stdout:
-            # CMake's own program overwrote its memory under Wine 8, once in some hundred runs: typed again.
+            # CMake's own program overwrote its memory under Wine 8, once in some hundred runs:
+            # typed again.
             print(done.stdout.decode("cp1252"))
             done = start()
         assert done.returncode == 0, f"{line}\n{done.stdout.decode('cp1252')}"
@@ -189,8 +215,14 @@ def drive(toolchain, tmp_path):
 
 
 def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, plan, tmp_path):
-    """docs/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes no junction."""
-    page, digest, farm = (ROOT / "docs/windows.md").read_text(), plan.digest[:12], toolchain.c / "farm"
+    """docs/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes no
+    junction.
+    """
+    page, digest, farm = (
+        (ROOT / "docs/windows.md").read_text(),
+        plan.digest[:12],
+        toolchain.c / "farm",
+    )
     user = toolchain.c / "users/Jürgen & Söhne (100% !x!)"
     job = user / "a folder of any name" / "job"
     user.mkdir(parents=True)
@@ -206,16 +238,28 @@ def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, pla
         if "….whl" in line:
             [wheel] = (farm / "out" / digest / "wheel").iterdir()
             entered = entered.replace("canary-….whl", wheel.name)
-        transcript.append("" if "mklink" in line else prompt(entered, job if "report" in line else user))
+        transcript.append(
+            "" if "mklink" in line else prompt(entered, job if "report" in line else user)
+        )
         assert line != r".\report.cmd" or "; next: farm repair" in transcript[-1], transcript[-1]
     shutil.rmtree(user)
     _, _, _, render, _, built, repaired, checks, smoke, _, page_of_report = transcript
     assert r"kit\job\report.cmd" in render
-    first = re.search(r"The first line is\s+`(.*?)`", page)[1].replace("torch 2.0.1+", "canary 0.1.0+")
-    shown = [line.strip() for line in built.splitlines() if "farm: " in line or line.startswith("report: ")]
+    first = re.search(r"The first line is\s+`(.*?)`", page)[1].replace(
+        "torch 2.0.1+", "canary 0.1.0+"
+    )
+    shown = [
+        line.strip()
+        for line in built.splitlines()
+        if "farm: " in line or line.startswith("report: ")
+    ]
     assert fnmatchcase(shown[0], first.replace("…", "*"))
-    steps = re.findall(r"`([a-z ]+)`", re.search(r"one line\s+for each step: (.*?) \(", page, re.DOTALL)[1])
-    assert [match[1] for line in shown if (match := re.search(r"farm: step ([a-z ]+)$", line))] == steps
+    steps = re.findall(
+        r"`([a-z ]+)`", re.search(r"one line\s+for each step: (.*?) \(", page, re.DOTALL)[1]
+    )
+    assert [
+        match[1] for line in shown if (match := re.search(r"farm: step ([a-z ]+)$", line))
+    ] == steps
     assert shown[-1].startswith("report: ")
     # The page's line of repair is the one that build.cmd prints.
     [repair] = (line for line in lines if line.startswith("farm repair"))
@@ -232,9 +276,15 @@ def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, pla
 
 @pytest.mark.parametrize("cuda", WORKFLOW["jobs"]["canary"]["strategy"]["matrix"]["cuda"])
 def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp_path, cuda):
-    """windows.yml, every script of the job. cmd and Python are Wine's; the paths of Git for Windows stand in."""
+    """windows.yml, every script of the job. cmd and Python are Wine's; the paths of Git for Windows
+    stand in.
+    """
     options = {"cuda": Choice(cuda, "--cuda")}
-    toolchain.toolkit(resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options)))
+    toolchain.toolkit(
+        resolve(
+            ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options)
+        )
+    )
     shutil.rmtree(toolchain.c / "farm/out", ignore_errors=True)
     python, starts = toolchain.python.exe, '#!/bin/sh\n: | wine "$0.exe" "$@"\n'
     programs = {
@@ -249,10 +299,14 @@ def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp
         (runner / name).chmod(0o755)
     made = checkout(tmp_path / "checkout", tmp_path / "index")
     environ = environment | {"WINEPATH": windows_path(python.parent)}
-    output = carry_out("windows.yml", "canary", made, path=runner, environ=environ, CUDA=cuda, **WORKFLOW["env"])
+    output = carry_out(
+        "windows.yml", "canary", made, path=runner, environ=environ, CUDA=cuda, **WORKFLOW["env"]
+    )
     assert "cudart64_110.dll" in output
     assert re.search(r"fresh\\+Lib\\+site-packages\\+canary", output)
     read = ["-m", "farm.cli.main", "report", "read", made / "kit/job/farm-report.zip"]
-    page = subprocess.run([sys.executable, *read], capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+    page = subprocess.run(
+        [sys.executable, *read], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
+    ).stdout
     assert f"canary 0.1.0+cu{cuda.replace('.', '')}.sm35.avx for sm35-avx-py311" in page
     assert "failures in the log: 0" in page

@@ -1,8 +1,10 @@
-"""CUDA 13 out of NVIDIA's wheels on Windows: NVIDIA's own nvcc.exe makes the canary's kernels, called by build.cmd.
+"""CUDA 13 out of NVIDIA's wheels on Windows: NVIDIA's own nvcc.exe makes the canary's kernels,
+called by build.cmd.
 
-Real: pip of Windows' CPython, which fetches the wheels; nvcc.exe, cicc.exe, ptxas.exe and fatbinary.exe 13.0. Not real:
-MSVC (windows_toolchain.py). Headers of MSVC are not read by nvcc here, so code of the host goes past it. The build ends
-where cudart.lib is linked: from CUDA 13 on it holds code that needs Microsoft's C runtime (__security_cookie).
+Real: pip of Windows' CPython, which fetches the wheels; nvcc.exe, cicc.exe, ptxas.exe and
+fatbinary.exe 13.0. Not real: MSVC (windows_toolchain.py). Headers of MSVC are not read by nvcc
+here, so code of the host goes past it. The build ends where cudart.lib is linked: from CUDA 13 on
+it holds code that needs Microsoft's C runtime (__security_cookie).
 """
 
 import subprocess
@@ -26,7 +28,9 @@ int main(void) { int major = 0, minor = 0; nvvmVersion(&major, &minor); printf("
 
 @pytest.fixture(scope="module")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm120-avx2-py311"), "canary", "windows", "cuda13-wheels"))
+    return resolve(
+        ROOT, Selectors(Variant.parse("sm120-avx2-py311"), "canary", "windows", "cuda13-wheels")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,5 +69,7 @@ def test_a_library_that_the_wheels_lack_links_and_loads(built, wine, plan, tmp_p
     exe = home / "bin/x86_64/a.exe"
     command = [GCC, "-o", exe, tmp_path / "a.c", home / "lib/x64/nvvm.lib"]
     subprocess.run(command, check=True, timeout=TIMEOUT_S)
-    done = subprocess.run(["wine", exe], env=wine, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        ["wine", exe], env=wine, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     assert done.stdout == "nvvm 2", done

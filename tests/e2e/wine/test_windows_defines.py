@@ -1,7 +1,9 @@
-"""What reaches CMake on Windows: PyTorch's own build scripts under Windows' Python, in the environment of build.cmd.
+"""What reaches CMake on Windows: PyTorch's own build scripts under Windows' Python, in the
+environment of build.cmd.
 
-The scripts are those of Debian's source trees of 1.13.1 and 2.6.0. The environment is made by Wine's cmd from the lines
-of the rendered build.cmd. Windows gives Python every name in upper case; CMake tells upper from lower case.
+The scripts are those of Debian's source trees of 1.13.1 and 2.6.0. The environment is made by
+Wine's cmd from the lines of the rendered build.cmd. Windows gives Python every name in upper case;
+CMake tells upper from lower case.
 """
 
 import functools
@@ -70,7 +72,9 @@ def trees(sources, tmp_path_factory):  # noqa: F811
     for version, (name, _) in TREES.items():
         folder = tmp_path_factory.mktemp("tree")
         with tarfile.open(sources / name) as archive:
-            wanted = re.compile(r"[^/]+/(tools/.*\.py|version\.txt|(.*/)?CMakeLists\.txt|cmake/.*|.*\.cmake)")
+            wanted = re.compile(
+                r"[^/]+/(tools/.*\.py|version\.txt|(.*/)?CMakeLists\.txt|cmake/.*|.*\.cmake)"
+            )
             for member in archive:
                 if member.isfile() and wanted.fullmatch(member.name):
                     place = folder / member.name
@@ -84,7 +88,9 @@ def trees(sources, tmp_path_factory):  # noqa: F811
 def cmake_text(tree):
     """All that CMake reads of a tree."""
     patterns = ("CMakeLists.txt", "*.cmake", "*.cmake.in")
-    return "\n".join(path.read_text(errors="replace") for pattern in patterns for path in tree.rglob(pattern))
+    return "\n".join(
+        path.read_text(errors="replace") for pattern in patterns for path in tree.rglob(pattern)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +104,11 @@ def cmakes_names(require, tmp_path_factory):
     with zipfile.ZipFile(wheel) as archive:
         names = re.findall(r"/Help/variable/(\w+)\.rst", "\n".join(archive.namelist()))
     assert "CMAKE_PROJECT_INCLUDE" in names
-    return re.compile("|".join(name.replace("LANG", "(C|CXX|CUDA)").replace("PROJECT-NAME", r"\w+") for name in names))
+    return re.compile(
+        "|".join(
+            name.replace("LANG", "(C|CXX|CUDA)").replace("PROJECT-NAME", r"\w+") for name in names
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +123,19 @@ def defines(trees, windows_python, require, tmp_path_factory):
     lines = ["@echo off"]
     for key in BUILDS:
         script = render(ROOT, plan_of(key)).job["build.cmd"].replace("\r\n", "\n")
-        text = script[script.index("rem --- what the compilers see") : script.index('set "FARM_STEP=jobs"')]
-        seen = [line for line in text.splitlines() if line.startswith('set "') and not line.startswith('set "PATH=')]
+        text = script[
+            script.index("rem --- what the compilers see") : script.index('set "FARM_STEP=jobs"')
+        ]
+        seen = [
+            line
+            for line in text.splitlines()
+            if line.startswith('set "') and not line.startswith('set "PATH=')
+        ]
         lines += ["setlocal", *seen, f"set > {'-'.join(key)}.txt", "endlocal"]
     cases = " ".join(f"{'-'.join(key)}.txt" for key in BUILDS)
     python, program, *folders = (
-        f'"{windows_path(path)}"' for path in (windows_python.exe, PARTS / "defines.py", *trees.values())
+        f'"{windows_path(path)}"'
+        for path in (windows_python.exe, PARTS / "defines.py", *trees.values())
     )
     lines.append(f"{python} {program} {cases} -- {' '.join(folders)}")
     (folder / "ask.cmd").write_bytes("\r\n".join(lines).encode() + b"\r\n")
@@ -145,7 +162,11 @@ def test_cmake_gets_every_switch_of_the_plan_and_no_other(key, defines, trees):
         given = dict(word[2:].split("=", 1) for word in arguments if word.startswith("-D"))
         seen = {name: value for name, value in given.items() if name in meant or name not in OWN}
         # 1.13.1's CMake takes the architectures out of the environment by itself.
-        lost = {name for name in meant if name not in given and f"$ENV{{{name}}}" not in cmake_text(trees[version])}
+        lost = {
+            name
+            for name in meant
+            if name not in given and f"$ENV{{{name}}}" not in cmake_text(trees[version])
+        }
         assert not lost
         assert seen == {name: value for name, value in meant.items() if name in given} | {
             "BUILD_TEST": OFF[meant["BUILD_TEST"]]
@@ -165,7 +186,9 @@ def test_every_switch_is_known_to_the_tree_or_to_cmake(version, trees, cmakes_na
 
 
 def test_tiers_above_the_level_are_left_out(trees):
-    """tiers.cmake sets the very variables by which each tree chooses its tiers, to what the tree reads as no."""
+    """tiers.cmake sets the very variables by which each tree chooses its tiers, to what the tree
+    reads as no.
+    """
     for channel, cpu in BUILDS:
         plan = plan_of((channel, cpu))
         text = render(ROOT, plan).job["tiers.cmake"]
@@ -175,8 +198,8 @@ def test_tiers_above_the_level_are_left_out(trees):
         library = re.search(r"set\((OpenMP_libomp_LIBRARY) (\S+) CACHE", text)
         assert library[2].endswith("libiomp5md.lib" if plan.options["blas"] == "mkl" else "vcomp")
         for version, tree in trees.items():
-            assert f"find_library({library[1]}" in (tree / "cmake/Modules/FindOpenMP.cmake").read_text().replace(
-                "\n", ""
-            )
+            assert f"find_library({library[1]}" in (
+                tree / "cmake/Modules/FindOpenMP.cmake"
+            ).read_text().replace("\n", "")
             codegen = (tree / "cmake/Codegen.cmake").read_text()
             assert {tier for tier in off if f"CXX_{tier}_FOUND" in codegen} == off, (cpu, version)

@@ -11,8 +11,9 @@ from farm.engines.base import FINAL, Cause, Job, Observation
 from tests.e2e.conftest import wait
 from tests.e2e.wine.windows_host import SECRET, WindowsHost, windows_path
 
-# Each generation starts the next one as a daemon would: in a group of its own, away from the console, and, if it may,
-# from the job object. Then it writes its pid and waits; the first one as long as it is told.
+# Each generation starts the next one as a daemon would: in a group of its own, away from the
+# console, and, if it may, from the job object. Then it writes its pid and waits; the first one as
+# long as it is told.
 GENERATIONS = r"""
 import os, pathlib, subprocess, sys, time
 left, notes = int(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -52,7 +53,17 @@ def host(open_host):
 
 def submit(host, script, *, command=None, labels=None, timeout_s=120, inputs=None):
     command = command or host.command(script)
-    job = Job("test", "", command, inputs or {}, "/farm/out", {}, host.capacity(), timeout_s, labels=labels or {})
+    job = Job(
+        "test",
+        "",
+        command,
+        inputs or {},
+        "/farm/out",
+        {},
+        host.capacity(),
+        timeout_s,
+        labels=labels or {},
+    )
     return host.submit(job)
 
 
@@ -67,7 +78,9 @@ def generations(host, tmp_path, *more):
     notes.mkdir()
     source.write_text(GENERATIONS)
     words = (host.python.exe, source, "2", notes, *more)
-    handle = submit(host, "", command=tuple(windows_path(w) if isinstance(w, Path) else w for w in words))
+    handle = submit(
+        host, "", command=tuple(windows_path(w) if isinstance(w, Path) else w for w in words)
+    )
     wait("the processes", lambda: len(list(notes.iterdir())) == 3)
     return handle, [int(note.name) for note in notes.iterdir()]
 
@@ -93,7 +106,10 @@ def test_what_a_job_leaves_behind_dies_with_it(host, tmp_path):
 def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(host, tmp_path):
     handle, pids = generations(host, tmp_path, "wait")
     host.kill(supervisor(host, handle))
-    wait("the loss", lambda: host.observe(handle) == Observation("lost", why="its supervisor was killed"))
+    wait(
+        "the loss",
+        lambda: host.observe(handle) == Observation("lost", why="its supervisor was killed"),
+    )
     assert all(map(host.alive, pids))
     host.release(handle)
     assert not any(map(host.alive, pids))
@@ -133,13 +149,17 @@ def test_a_machine_runs_one_job_at_a_time(host):
     first = submit(host, "time.sleep(300)", labels={"farm.run": "1"})
     with pytest.raises(NoRunnerError, match="this machine already runs test"):
         submit(host, "", labels={"farm.run": "2"})
-    again = submit(host, "say('again')", labels={"farm.run": "1"})  # the same run's next attempt replaces it
+    again = submit(
+        host, "say('again')", labels={"farm.run": "1"}
+    )  # the same run's next attempt replaces it
     assert host.observe(first).state == "lost"
     assert end(host, again) == (Observation("done", exit_code=0), "again\n")
 
 
 def test_of_two_controllers_at_the_same_moment_one_gets_the_machine(open_host, tmp_path):
-    many = tmp_path / "many"  # they are copied between the look at the machine and the note that it is taken
+    many = (
+        tmp_path / "many"
+    )  # they are copied between the look at the machine and the note that it is taken
     many.mkdir()
     for number in range(300):
         (many / str(number)).touch()
@@ -162,15 +182,39 @@ def test_a_job_sees_what_windows_needs_and_nothing_else(host):
     seen, log = end(host, submit(host, "say(repr(dict(os.environ)))"))
     assert seen == Observation("done", exit_code=0)
     environment = eval(log, {"__builtins__": {}})
-    made = {"FARM_JOB", "FARM_ROOT", "HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP"}
-    system = {"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATH", "PATHEXT", "PROGRAMFILES", "PROGRAMDATA"}
-    left = {name for name in environment if not name.startswith(("WINE", "PROCESSOR_", "PROGRAM", "COMMONPROGRAM"))}
+    made = {
+        "FARM_JOB",
+        "FARM_ROOT",
+        "HOME",
+        "USERPROFILE",
+        "APPDATA",
+        "LOCALAPPDATA",
+        "TEMP",
+        "TMP",
+    }
+    system = {
+        "SYSTEMROOT",
+        "SYSTEMDRIVE",
+        "WINDIR",
+        "COMSPEC",
+        "PATH",
+        "PATHEXT",
+        "PROGRAMFILES",
+        "PROGRAMDATA",
+    }
+    left = {
+        name
+        for name in environment
+        if not name.startswith(("WINE", "PROCESSOR_", "PROGRAM", "COMMONPROGRAM"))
+    }
     assert made | system <= environment.keys()
     assert left - made - system <= {"OS", "NUMBER_OF_PROCESSORS", "TZ"}
     assert not set(SECRET.values()) & set(environment.values())
     folder = windows_path(host.root / "farm")
     assert all(environment[name].startswith(folder) for name in made - {"FARM_JOB"})
-    assert rf"{environment['SYSTEMROOT']}\system32".lower() in environment["PATH"].lower().split(";")
+    assert rf"{environment['SYSTEMROOT']}\system32".lower() in environment["PATH"].lower().split(
+        ";"
+    )
 
 
 def test_a_job_gets_the_cpus_it_was_given(host):
@@ -207,7 +251,9 @@ def test_a_batch_file_is_a_job_and_read_only_output_is_cleared(host, tmp_path):
     for _ in range(2):  # the second one finds the folder empty
         command = ("cmd", "/d", "/c", "/farm/job/build.cmd")
         limits = host.capacity()
-        handle = host.submit(Job("test", "", command, {"/farm/job": batch}, "/farm/out", {}, limits, 60))
+        handle = host.submit(
+            Job("test", "", command, {"/farm/job": batch}, "/farm/out", {}, limits, 60)
+        )
         assert end(host, handle) == (Observation("done", exit_code=5), "")
         [made] = host.collect(handle, tmp_path / "got", 100)
         assert made.read_bytes() == b"made\r\n"
@@ -216,6 +262,14 @@ def test_a_batch_file_is_a_job_and_read_only_output_is_cleared(host, tmp_path):
 
 
 def test_there_is_no_chroot(windows_python, tmp_path):
-    code = "from pathlib import Path; from farm.engines.host import HostEngine; HostEngine(Path('x'), tree=True)"
-    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path)
-    assert "NoRunnerError: the toolchain of an offline bundle can only be entered on Linux" in done.stderr
+    code = (
+        "from pathlib import Path; from farm.engines.host import HostEngine; "
+        "HostEngine(Path('x'), tree=True)"
+    )
+    done = windows_python.run(
+        "-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path
+    )
+    assert (
+        "NoRunnerError: the toolchain of an offline bundle can only be entered on Linux"
+        in done.stderr
+    )

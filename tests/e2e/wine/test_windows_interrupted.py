@@ -1,10 +1,9 @@
 """build.cmd killed, cut off, without room or network: a true message, and the next run goes on.
 
-docs/windows.md has the table. Compilers, Python packages and Visual Studio are stand-ins. Real are git and curl (this
-machine's, by relay.py), the installer of NVIDIA's archives in Windows' Python, and the full or read-only disk.
+docs/windows.md has the table. Compilers, Python packages and Visual Studio are stand-ins. Real are
+git and curl (this machine's, by relay.py), the installer of NVIDIA's archives in Windows' Python,
+and the full or read-only disk.
 """
-
-# ruff: noqa: E501 - command lines stay on one line
 
 import hashlib
 import json
@@ -56,12 +55,16 @@ def killed_when(machine, happened, relayed=None, **environment):
 
 
 def test_killed_at_any_step_the_next_run_goes_on(machine):
-    """Each run is killed one step later than the one before it; the last is not, and leaves what a first one leaves."""
+    """Each run is killed one step later than the one before it; the last is not, and leaves what a
+    first one leaves.
+    """
     hangs = machine.c / "tools/hangs"
     out = rf"C:\farm\out\{machine.plan.digest[:12]}"
     for tool, part, *done in STEPS:
         rules = list(machine.rules)
-        machine.rules.insert(0, (tool, part, *(action.replace("{out}", out) for action in done), f"hang={HANG}"))
+        machine.rules.insert(
+            0, (tool, part, *(action.replace("{out}", out) for action in done), f"hang={HANG}")
+        )
         hangs.unlink(missing_ok=True)
         killed_when(machine, hangs.exists)
         assert part in machine.calls()[-1]["command"]
@@ -71,7 +74,11 @@ def test_killed_at_any_step_the_next_run_goes_on(machine):
     assert [path.name for path in (machine.out / "wheel").iterdir()] == ["torch-1.whl"]
     assert len(list((machine.out / "lib").iterdir())) == 4
     left = [path.name for path in (machine.c / "farm").iterdir() if path.name.startswith(".cuda")]
-    assert (left, (machine.c / "farm/t/tmp1").exists(), (machine.c / "farm/src/build").exists()) == ([], False, True)
+    assert (
+        left,
+        (machine.c / "farm/t/tmp1").exists(),
+        (machine.c / "farm/src/build").exists(),
+    ) == ([], False, True)
 
 
 def git(folder, *words):
@@ -106,14 +113,20 @@ def upstream(tmp_path):
 def cloning(tools, wine, plan, upstream, tmp_path):  # noqa: F811
     """A machine that clones the repository with a real git, which obeys `hook` after a checkout."""
     source = plan.source.model_copy(
-        update={"url": f"file://{upstream}", "tag": "v1", "commit": git(upstream, "rev-parse", "HEAD")}
+        update={
+            "url": f"file://{upstream}",
+            "tag": "v1",
+            "commit": git(upstream, "rev-parse", "HEAD"),
+        }
     )
     machine = Machine(tools, wine, plan.model_copy(update={"source": source}), tmp_path)
     machine.rules = [rule for rule in machine.rules if rule[0] != "git.exe"]
     home = tmp_path / "home"
     hook = home / "hooks/post-checkout"
     hook.parent.mkdir(parents=True)
-    (home / ".gitconfig").write_text(f'[protocol "file"]\nallow = always\n[core]\nhooksPath = {hook.parent}\n')
+    (home / ".gitconfig").write_text(
+        f'[protocol "file"]\nallow = always\n[core]\nhooksPath = {hook.parent}\n'
+    )
     place = tmp_path / "relay"
     place.mkdir()
     with relay(place, machine.c) as relayed:
@@ -136,7 +149,11 @@ def test_real_git_killed_or_with_a_dead_submodule(cloning, upstream):
     # The submodule's server is away: HEAD is right, and the folder of the submodule empty.
     upstream.with_name("part").rename(away)
     code, out = machine.run()
-    assert (code, "step source FAILED" in out, "can this machine reach file://" in out) == (9, True, True), out
+    assert (code, "step source FAILED" in out, "can this machine reach file://" in out) == (
+        9,
+        True,
+        True,
+    ), out
     away.rename(upstream.with_name("part"))
     # Killed between the checkout and the submodules.
     reached = hook.with_name("reached")
@@ -165,30 +182,48 @@ def test_real_git_killed_or_with_a_dead_submodule(cloning, upstream):
 
 @pytest.fixture
 def fetching(machine, windows_python, served, tmp_path):  # noqa: F811
-    """prepare.cmd with an archive of NVIDIA's kind and one tool on a server; curl and Python are real."""
+    """prepare.cmd with an archive of NVIDIA's kind and one tool on a server; curl and Python are
+    real.
+    """
     kit = machine.kit
     toolkit = zipped(
         "cuda_nvcc-windows-x86_64-11.4.1-archive",
-        {"bin/nvcc.exe": (machine.folder / "standin.exe").read_bytes(), "bin/x": os.urandom(300_000)},
+        {
+            "bin/nvcc.exe": (machine.folder / "standin.exe").read_bytes(),
+            "bin/x": os.urandom(300_000),
+        },
     )
     tool = zipped("top", {"sccache.exe": b"sccache"})
     served.files = {"/nvcc.zip": toolkit, "/sccache.zip": tool}
-    row = {"component": "cuda_nvcc", "version": "11.4.1", "url": f"{served.url}/nvcc.zip", "size": len(toolkit)}
+    row = {
+        "component": "cuda_nvcc",
+        "version": "11.4.1",
+        "url": f"{served.url}/nvcc.zip",
+        "size": len(toolkit),
+    }
     row |= {"sha256": hashlib.sha256(toolkit).hexdigest(), "kind": "zip", "place": "toolkit"}
-    (kit / "toolkit.json").write_text(json.dumps({"schema": 1, "layout": "windows", "archives": [row]}))
+    (kit / "toolkit.json").write_text(
+        json.dumps({"schema": 1, "layout": "windows", "archives": [row]})
+    )
     row = {"name": "sccache", "version": "1", "url": "http://127.0.0.1:9/sccache.zip", "max_mb": 1}
     row |= {"sha256": hashlib.sha256(tool).hexdigest(), "members": {"*sccache.exe": "sccache/"}}
     (kit / "tools.json").write_text(json.dumps([row]))
     for name in ("t", "venv"):
         (machine.c / "farm" / name).mkdir(parents=True)
-    [receipt] = [line for line in (kit / "prepare.cmd").read_text().split() if line.endswith(".ok")][:1]
+    [receipt] = [
+        line for line in (kit / "prepare.cmd").read_text().split() if line.endswith(".ok")
+    ][:1]
     (machine.c / receipt.removeprefix("C:\\").replace("\\", "/")).touch()
     place = tmp_path / "relay"
     place.mkdir()
     curl = machine.c / "windows/system32/curl.exe"
     with relay(place, machine.c) as relayed:
         shutil.copy(relayed.exe, curl)
-        yield relayed, {"FARM_PYTHON": windows_path(windows_python.exe), "FARM_LOG": r"C:\farm\t\log"}, tool
+        yield (
+            relayed,
+            {"FARM_PYTHON": windows_path(windows_python.exe), "FARM_LOG": r"C:\farm\t\log"},
+            tool,
+        )
     curl.unlink()
 
 
@@ -236,14 +271,18 @@ def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa:
 
 @pytest.fixture
 def disk(wine, require):
-    """C:\\farm as a disk of its own of 4 MB, made after the machine; a callable mounts it anew with other options."""
+    """C:\\farm as a disk of its own of 4 MB, made after the machine; a callable mounts it anew with
+    other options.
+    """
     if os.geteuid() != 0:
         require("a small disk", "run as root: mount is needed")
     farm = Path(wine["WINEPREFIX"]) / "drive_c/farm"
     farm.mkdir()
 
     def mount(*options):
-        done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            ["mount", *options], capture_output=True, text=True, check=False, timeout=60
+        )
         if done.returncode:
             require("a small disk", f"mount: {done.stderr.strip()}")
 
@@ -262,11 +301,19 @@ def test_a_full_or_read_only_disk(machine, disk):
     filler = machine.c / "farm/filler"
     disk("ro")
     code, out = machine.run()
-    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (9, True, True), out
+    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (
+        9,
+        True,
+        True,
+    ), out
     disk("rw")
     fill(filler, 8192)
     code, out = machine.run()
-    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (9, True, True), out
+    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (
+        9,
+        True,
+        True,
+    ), out
     filler.unlink()
     code, out = machine.run()
     assert code == 0, out
@@ -275,12 +322,17 @@ def test_a_full_or_read_only_disk(machine, disk):
 def test_a_disk_that_fills_while_libraries_are_copied(machine, disk):
     cuda = machine.plan.env["CUDA_HOME"].replace("/", "\\")
     machine.change(
-        "python.exe", "install_toolkit.py", rf"self={cuda}\bin\nvcc.exe", rf"self={cuda}\bin\cudart64_110.dll"
+        "python.exe",
+        "install_toolkit.py",
+        rf"self={cuda}\bin\nvcc.exe",
+        rf"self={cuda}\bin\cudart64_110.dll",
     )
     built = next(rule for rule in machine.rules if rule[1] == "-m build")[2:]
     machine.change("python.exe", "-m build", *built, r"fill=C:\farm\filler")
     code, out = machine.run()
-    assert (code, "step libraries FAILED" in out, "next: is C: full?" in out) == (9, True, True), out
+    assert (code, "step libraries FAILED" in out, "next: is C: full?" in out) == (9, True, True), (
+        out
+    )
     assert "full, or not readable" in out  # Wine asks dir by a file on that disk
     assert "done:" not in out
     (machine.c / "farm/filler").unlink()
@@ -312,15 +364,21 @@ def roomy(machine, disk, windows_python):
     text = script.read_text()
     assert '"%FARM_PYTHON%" -c "import shutil' in text
     real = windows_path(windows_python.exe)
-    script.write_text(text.replace('"%FARM_PYTHON%" -c "import shutil', f'{real} -c "import shutil'))
+    script.write_text(
+        text.replace('"%FARM_PYTHON%" -c "import shutil', f'{real} -c "import shutil')
+    )
     return machine.c / "farm/filler"
 
 
 def test_a_disk_that_fills_at_any_step(machine, roomy):
-    """Whatever the program that met it says or leaves, the reason is named; each run gets one step further."""
+    """Whatever the program that met it says or leaves, the reason is named; each run gets one step
+    further.
+    """
     for tool, part, ends, step in FILLED:
         rules = list(machine.rules)
-        machine.rules.insert(0, (tool, part, r"fill=C:\farm\filler", "print=something", f"exit={ends}"))
+        machine.rules.insert(
+            0, (tool, part, r"fill=C:\farm\filler", "print=something", f"exit={ends}")
+        )
         code, out = machine.run()
         assert part in machine.steps()[-1]["command"], out
         assert (code, f"step {step} FAILED" in out, FULL in out) == (9, True, True), out
@@ -358,14 +416,17 @@ def test_a_disk_that_is_full_for_the_toolkit_or_an_archive(machine, roomy, fetch
     assert code == 0, out
 
 
-def test_paths_that_compilers_cannot_open_are_named_before_the_build(cloning, upstream, windows_python):
+def test_paths_that_compilers_cannot_open_are_named_before_the_build(
+    cloning, upstream, windows_python
+):
     """Real git makes them; the longest that is possible is built."""
     machine, _, _ = cloning
     script = machine.kit / "build.cmd"
     real = windows_path(windows_python.exe)
     script.write_text(
         script.read_text().replace(
-            '"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" long_paths.py', f'"%FARM_PYTHON%" logged.py {real} long_paths.py'
+            '"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" long_paths.py',
+            f'"%FARM_PYTHON%" logged.py {real} long_paths.py',
         )
     )
     now = machine.plan.source.commit
@@ -383,7 +444,10 @@ def test_paths_that_compilers_cannot_open_are_named_before_the_build(cloning, up
         assert code == code_wanted, out
     assert "step source FAILED" in out
     assert "cl.exe, nvcc and CMake cannot open" in out
-    assert rf"260 characters, 259 are possible: C:\farm\src\{folder}\x{name}" in machine.log.read_text()
+    assert (
+        rf"260 characters, 259 are possible: C:\farm\src\{folder}\x{name}"
+        in machine.log.read_text()
+    )
     assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
 
 
@@ -403,7 +467,8 @@ def test_real_git_on_a_full_disk(cloning, disk):
 
 
 def test_the_place_of_python_is_written_as_utf8(machine):
-    """It may hold any letter; cmd reads the file as UTF-8, which Python does not write to a file unless asked.
+    """It may hold any letter; cmd reads the file as UTF-8, which Python does not write to a file
+    unless asked.
 
     That cmd finds such a Python is not tried: Wine's cmd without a console has no code page.
     """

@@ -1,4 +1,6 @@
-"""The farm on Python for Windows (windows_python.py says what is real there), beside the same farm on this machine."""
+"""The farm on Python for Windows (windows_python.py says what is real there), beside the same farm
+on this machine.
+"""
 
 import hashlib
 import json
@@ -43,7 +45,9 @@ class WindowsFarm:
         return done.stdout
 
     def script(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return self.python.run(*arguments, cwd=self.project, env={"PYTHONPATH": windows_path(ROOT)}, timeout=600)
+        return self.python.run(
+            *arguments, cwd=self.project, env={"PYTHONPATH": windows_path(ROOT)}, timeout=600
+        )
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,9 @@ def linux(tmp_path_factory):
 
 
 def test_it_is_pythons_own_windows_build(windows_python):
-    done = windows_python.run("-c", "import sys, os; print(sys.version); print(os.sep, os.name); print(sys.executable)")
+    done = windows_python.run(
+        "-c", "import sys, os; print(sys.version); print(os.sep, os.name); print(sys.executable)"
+    )
     assert done.returncode == 0, done.stderr
     version, kind, exe = done.stdout.splitlines()
     assert version.startswith("3.11.9 (tags/v3.11.9:de54cf5, ")
@@ -69,11 +75,17 @@ def test_it_is_pythons_own_windows_build(windows_python):
 
 
 def tree(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("selectors", [KEPLER, CANARY], ids=["kepler", "canary"])
-def test_a_plan_and_what_is_rendered_from_it_are_the_same_bytes(windows, linux, selectors, tmp_path):
+def test_a_plan_and_what_is_rendered_from_it_are_the_same_bytes(
+    windows, linux, selectors, tmp_path
+):
     assert json.loads(windows.run("plan", *selectors, "--json")) == linux.json("plan", *selectors)
     windows.run("render", *selectors, "-o", tmp_path / "windows")
     linux.json("render", *selectors, "-o", str(tmp_path / "linux"))
@@ -113,14 +125,27 @@ def test_a_windows_wheel_is_explained_and_repaired(windows, linux, tmp_path):
     [why] = json.loads(windows.run("inspect", wheel, "--explain", "WinError 126", "--json"))
     assert [each.partition(",")[0] for each in why["culprits"]] == ["libiomp5md.dll"]
     windows.run("repair", wheel, "--lib-dir", libs, "--into", "torch/lib", "-o", tmp_path / "there")
-    linux.json("repair", str(wheel), "--lib-dir", str(libs), "--into", "torch/lib", "-o", str(tmp_path / "here"))
+    linux.json(
+        "repair",
+        str(wheel),
+        "--lib-dir",
+        str(libs),
+        "--into",
+        "torch/lib",
+        "-o",
+        str(tmp_path / "here"),
+    )
     there, here = (zipfile.ZipFile(tmp_path / name / wheel.name) for name in ("there", "here"))
     with there, here:
         assert there.namelist() == here.namelist()
-        assert [there.read(name) for name in there.namelist()] == [here.read(name) for name in here.namelist()]
+        assert [there.read(name) for name in there.namelist()] == [
+            here.read(name) for name in here.namelist()
+        ]
         there.extractall(tmp_path / "installed")
     dll = windows_path(tmp_path / "installed" / "torch" / "lib" / "torch_cpu.dll")
-    done = windows.python.run("-c", "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).cpu())", dll)
+    done = windows.python.run(
+        "-c", "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).cpu())", dll
+    )
     assert done.stdout.split() == ["42"], done.stderr
 
 
@@ -132,7 +157,9 @@ def wheel_for(folder, version, tag):
     rows = f"{info}/RECORD,,\n"
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(renamed, "w") as new:
         for name in old.namelist():
-            text = old.read(name).replace(b"Name: torch\nVersion: 1.0", f"Name: canary\nVersion: {version}".encode())
+            text = old.read(name).replace(
+                b"Name: torch\nVersion: 1.0", f"Name: canary\nVersion: {version}".encode()
+            )
             text = text.replace(b"cp311-cp311-win_amd64", tag.encode())
             if not name.endswith("RECORD"):
                 new.writestr(name := name.replace("torch-1.0.dist-info", info), text)
@@ -144,12 +171,16 @@ def wheel_for(folder, version, tag):
 
 
 def test_it_publishes_into_a_folder(windows, linux, tmp_path):
-    """Once by the command, which proves the store first; then two at once, whose pages are the same pages."""
+    """Once by the command, which proves the store first; then two at once, whose pages are the same
+    pages.
+    """
     version = linux.json("plan", *CPU)["version"]
     wheel = wheel_for(tmp_path, version, "cp311-cp311-manylinux_2_17_x86_64")
     index = tmp_path / "index"
     for changed in (True, False):
-        document = json.loads(windows.run("publish", wheel, *CPU, "--index", windows_path(index), "--json"))
+        document = json.loads(
+            windows.run("publish", wheel, *CPU, "--index", windows_path(index), "--json")
+        )
         assert document["changed"] is changed
     wheels = [wheel_for(tmp_path, f"1.0.{n}+cu118.sm35.avx", "py3-none-any") for n in range(8)]
     script = [PARTS / "publishers.py", index]
@@ -175,7 +206,9 @@ def test_it_publishes_into_a_folder(windows, linux, tmp_path):
 
 
 def test_what_windows_alone_refuses(windows, tmp_path):
-    done = windows.python.run(PARTS / "held.py", cwd=tmp_path, env={"PYTHONPATH": windows_path(ROOT)})
+    done = windows.python.run(
+        PARTS / "held.py", cwd=tmp_path, env={"PYTHONPATH": windows_path(ROOT)}
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "refused while it is read",
@@ -193,12 +226,20 @@ def test_what_windows_alone_refuses(windows, tmp_path):
 def torch_that(folder, source):
     """A wheel of a torch that does as `source` says; pip takes a RECORD without hashes."""
     version = "2.0.1+cu114.sm35.avx"
-    wheel, info = folder / f"torch-{version}-cp311-cp311-win_amd64.whl", f"torch-{version}.dist-info"
+    wheel, info = (
+        folder / f"torch-{version}-cp311-cp311-win_amd64.whl",
+        f"torch-{version}.dist-info",
+    )
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("torch/__init__.py", source)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+        )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-win_amd64\n")
-        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*archive.namelist(), f"{info}/RECORD"]))
+        archive.writestr(
+            f"{info}/RECORD",
+            "".join(f"{name},,\n" for name in [*archive.namelist(), f"{info}/RECORD"]),
+        )
     return wheel
 
 
@@ -224,33 +265,62 @@ def test_a_torch_that_hangs_is_ended(windows, tmp_path):
     windows.run("smoke", "--wheel", wheel, *KEPLER, "--time-limit", "8", code=8)
     assert report_beside(wheel)["reason"] == "did not finish in 8 s in the check 'import'"
     [env] = (windows.project / "artifacts" / "smoke").glob("*/env")
-    ask = "import glob, os, shutil, sys; shutil.rmtree(sys.argv[1]); print(glob.glob(os.environ['TEMP'] + '/farm-*'))"
+    ask = (
+        "import glob, os, shutil, sys; shutil.rmtree(sys.argv[1]); "
+        "print(glob.glob(os.environ['TEMP'] + '/farm-*'))"
+    )
     done = windows.python.run("-c", ask, env)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_a_virus_scanner_has_each_new_file_open_for_a_while(windows, tmp_path):
-    """The installers of toolkit and tools try again, and do not fall over what they cannot remove."""
+    """The installers of toolkit and tools try again, and do not fall over what they cannot
+    remove.
+    """
     toolkit = zipped("cuda_nvcc-windows-x86_64-11.4.1-archive", {"bin/nvcc.exe": b"nvcc"})
     tool = zipped("top", {"sccache.exe": b"sccache"})
-    row = {"component": "cuda_nvcc", "version": "11.4.1", "size": len(toolkit), "kind": "zip", "place": "toolkit"}
-    tools = {"name": "sccache", "version": "1", "max_mb": 1, "members": {"*sccache.exe": "sccache/"}}
+    row = {
+        "component": "cuda_nvcc",
+        "version": "11.4.1",
+        "size": len(toolkit),
+        "kind": "zip",
+        "place": "toolkit",
+    }
+    tools = {
+        "name": "sccache",
+        "version": "1",
+        "max_mb": 1,
+        "members": {"*sccache.exe": "sccache/"},
+    }
     for name, content, entry in (("nvcc", toolkit, row), ("sccache", tool, tools)):
         (tmp_path / f"{name}.zip").write_bytes(content)
-        entry |= {"url": f"http://127.0.0.1:9/{name}.zip", "sha256": hashlib.sha256(content).hexdigest()}
-    (tmp_path / "toolkit.json").write_text(json.dumps({"schema": 1, "layout": "windows", "archives": [row]}))
+        entry |= {
+            "url": f"http://127.0.0.1:9/{name}.zip",
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    (tmp_path / "toolkit.json").write_text(
+        json.dumps({"schema": 1, "layout": "windows", "archives": [row]})
+    )
     (tmp_path / "tools.json").write_text(json.dumps([tools]))
     (tmp_path / "cuda").mkdir()
     scripts, environment = ROOT / "dockerfiles/scripts", {"FARM_ARCHIVES": windows_path(tmp_path)}
 
     def scanned(script, *arguments):
-        done = windows.python.run(PARTS / "scanner.py", scripts / script, *arguments, cwd=tmp_path, env=environment)
+        done = windows.python.run(
+            PARTS / "scanner.py", scripts / script, *arguments, cwd=tmp_path, env=environment
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return set(done.stdout.splitlines()[-1].split()[1:])
 
     seen = scanned("install_toolkit.py", "toolkit.json", "--prefix", "cuda", "--cache", "cache")
     digest = row["sha256"]
-    assert {"incoming", "nvcc.exe", ".redist.json.new", f"{digest}.zip", f"{digest}.zip.own"} <= seen
+    assert {
+        "incoming",
+        "nvcc.exe",
+        ".redist.json.new",
+        f"{digest}.zip",
+        f"{digest}.zip.own",
+    } <= seen
     assert (tmp_path / "cuda/bin/nvcc.exe").read_bytes() == b"nvcc"
     assert not list((tmp_path / "cache").iterdir())
     assert "archive" in scanned("fetch_tools.py", "tools.json", "tools")

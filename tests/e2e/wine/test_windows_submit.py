@@ -1,4 +1,6 @@
-"""`farm submit --platform windows --on host` in Windows' Python under Wine: build.cmd as a job, its tools stand-ins."""
+"""`farm submit --platform windows --on host` in Windows' Python under Wine: build.cmd as a job, its
+tools stand-ins.
+"""
 
 import json
 import re
@@ -15,7 +17,10 @@ from tests.e2e.workflow import carry_out, command
 from tests.unit.wheel.conftest import build_pe, build_wheel, fat_container, fat_entry
 
 TIMEOUT_S = 600
-WAIT = b"@echo off\r\n:again\r\nif exist C:\\tools\\go exit /b 0\r\nping -n 2 127.0.0.1 >nul\r\ngoto again\r\n"
+WAIT = (
+    b"@echo off\r\n:again\r\nif exist C:\\tools\\go exit /b 0\r\nping -n 2 127.0.0.1 "
+    b">nul\r\ngoto again\r\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,9 @@ def machine(tools, wine, plan, tmp_path):  # noqa: F811
     """A Windows machine whose stand-in for `python -m build` leaves a wheel with code for sm_35."""
     machine = Machine(tools, wine, plan, tmp_path)
     machine.record, machine.rules_file = machine.c / "tools/record", machine.c / "tools/rules"
-    cuda = build_pe(needed=["KERNEL32.dll", "cudart64_110.dll"], fatbin=fat_container(fat_entry("sass", 35)))
+    cuda = build_pe(
+        needed=["KERNEL32.dll", "cudart64_110.dll"], fatbin=fat_container(fat_entry("sass", 35))
+    )
     files = {"torch/__init__.py": b"", "torch/lib/torch_cuda.dll": cuda}
     head = f"Metadata-Version: 2.1\nName: torch\nVersion: {plan.version}\nRequires-Python: >=3.11\n"
     requires = "".join(f"Requires-Dist: {each}\n" for each in plan.requires)
@@ -39,7 +46,11 @@ def machine(tools, wine, plan, tmp_path):  # noqa: F811
     (machine.c / "tools/wait.cmd").write_bytes(WAIT)
     folder = plan.env["CUDA_HOME"].replace("/", "\\")
     machine.rules.append(
-        ("python.exe", "install_toolkit.py", rf"run=copy /y C:\tools\cudart64_110.dll {folder}\bin\ >nul")
+        (
+            "python.exe",
+            "install_toolkit.py",
+            rf"run=copy /y C:\tools\cudart64_110.dll {folder}\bin\ >nul",
+        )
     )
     # By a batch file with quotes: a plus sign between two names tells copy to join them.
     out = rf"C:\farm\out\{plan.digest[:12]}\wheel"
@@ -54,7 +65,13 @@ def farm(machine, windows_python, packages, tmp_path):
     """The farm's command on that machine, in a project of its own."""
     project = make_project(tmp_path / "project")
     paths = ";".join(map(windows_path, (ROOT, packages)))
-    environment = {"PYTHONPATH": paths, "WINEPATH": r"C:\tools", "CI": "true", "PYTHONUTF8": "1", **SECRET}
+    environment = {
+        "PYTHONPATH": paths,
+        "WINEPATH": r"C:\tools",
+        "CI": "true",
+        "PYTHONUTF8": "1",
+        **SECRET,
+    }
     (tmp_path / "plan.json").write_text(machine.plan.to_json())
 
     class Farm:
@@ -75,7 +92,11 @@ def farm(machine, windows_python, packages, tmp_path):
             """Not to the end of its pipes: under Wine, what it leaves running holds them."""
             with self.start(*arguments) as process:
                 code = process.wait(TIMEOUT_S)
-                out = "".join(iter(process.stdout.readline, "}\n")) + "}" if not code else process.stderr.read()
+                out = (
+                    "".join(iter(process.stdout.readline, "}\n")) + "}"
+                    if not code
+                    else process.stderr.read()
+                )
             return subprocess.CompletedProcess(arguments, code, out, "")
 
         def json(self, *arguments):
@@ -84,8 +105,17 @@ def farm(machine, windows_python, packages, tmp_path):
             return json.loads(done.stdout)
 
         def submit(self, *more):
-            chosen = ("--variant", "sm35-avx-py311", "--platform", "windows", "--channel", "kepler-2.0.1")
-            return (self.leave if "--detach" in more else self)("submit", *chosen, "--on", "host", "--json", *more)
+            chosen = (
+                "--variant",
+                "sm35-avx-py311",
+                "--platform",
+                "windows",
+                "--channel",
+                "kepler-2.0.1",
+            )
+            return (self.leave if "--detach" in more else self)(
+                "submit", *chosen, "--on", "host", "--json", *more
+            )
 
         def build(self):
             return self.start("build", tmp_path / "plan.json", "--on", "host", "--json")
@@ -126,15 +156,32 @@ def test_a_wheel_is_built_repaired_verified_and_published(farm, machine):
     assert [step for step in ("step tools", "step source", "step build", "step libraries") if step in log] == [
         "step tools", "step source", "step build", "step libraries",
     ]  # fmt: skip
-    assert "vcvarsall was asked for x64 -vcvars_ver=14.29" in log, "what build.cmd writes into its log alone"
+    assert "vcvarsall was asked for x64 -vcvars_ver=14.29" in log, (
+        "what build.cmd writes into its log alone"
+    )
 
 
 @pytest.mark.parametrize(
     ("tool", "part", "code", "message"),
     [
-        ("vswhere.exe", "installationPath", 4, r"build\.cmd ended with 3(.|\n)*Visual Studio is missing"),
-        ("git.exe", " clone ", 9, r"build\.cmd ended with 9(.|\n)*can this machine reach https://github\.com/pytorch"),
-        ("python.exe", "-m build", 5, r"the build failed with exit code 5(.|\n)*the first line with FAILED: or error"),
+        (
+            "vswhere.exe",
+            "installationPath",
+            4,
+            r"build\.cmd ended with 3(.|\n)*Visual Studio is missing",
+        ),
+        (
+            "git.exe",
+            " clone ",
+            9,
+            r"build\.cmd ended with 9(.|\n)*can this machine reach https://github\.com/pytorch",
+        ),
+        (
+            "python.exe",
+            "-m build",
+            5,
+            r"the build failed with exit code 5(.|\n)*the first line with FAILED: or error",
+        ),
     ],
 )
 def test_a_failure_says_whose_it_is(farm, machine, tool, part, code, message):
@@ -153,7 +200,9 @@ def test_a_killed_controller_is_taken_up_by_the_workflow_of_a_plan(farm, machine
         first.kill()
     (machine.c / "tools/go").touch()
     document = farm.workflow()
-    assert [step["result"][:7] for step in document["steps"] if step["step"] == "build"] == ["resumed"]
+    assert [step["result"][:7] for step in document["steps"] if step["step"] == "build"] == [
+        "resumed"
+    ]
     left = farm.folder / "farm-out"
     assert [path.parent.name for path in left.rglob("*.whl")] == ["wheel"]
     assert "cudart64_110.dll" in {path.name for path in (left / "lib").iterdir()}  # for repair

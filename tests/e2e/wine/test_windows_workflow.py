@@ -1,4 +1,6 @@
-"""The scripts of windows.yml by bash, as on the hosted runner: its cmd is Wine's, and compilers are the stand-ins."""
+"""The scripts of windows.yml by bash, as on the hosted runner: its cmd is Wine's, and compilers are
+the stand-ins.
+"""
 
 import os
 import subprocess
@@ -27,10 +29,19 @@ def script(job, name):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_configure_job_leaves_a_report_that_can_be_read(machine, windows_python, tmp_path, fails):  # noqa: F811
-    (windows_python.folder / "Lib/ensurepip").mkdir(exist_ok=True)  # the environments are made by the stand-in
+def test_the_configure_job_leaves_a_report_that_can_be_read(
+    machine,  # noqa: F811
+    windows_python,
+    tmp_path,
+    fails,
+):
+    (windows_python.folder / "Lib/ensurepip").mkdir(
+        exist_ok=True
+    )  # the environments are made by the stand-in
     ninja = r"write=C:\farm\src\build\build.ninja"
-    machine.rules.append(("python.exe", "--cmake-only", ninja, "print=CMake Error: x", f"exit={int(fails)}"))
+    machine.rules.append(
+        ("python.exe", "--cmake-only", ninja, "print=CMake Error: x", f"exit={int(fails)}")
+    )
     machine.rules_file.write_text("".join("\t".join(rule) + "\n" for rule in machine.rules))
     programs, work = tmp_path / "bin", machine.c / "tools/work"
     for folder in (programs, work):
@@ -49,7 +60,13 @@ def test_the_configure_job_leaves_a_report_that_can_be_read(machine, windows_pyt
     def ran(name):
         line = ["bash", "-e", "-o", "pipefail", "-c", script("configure", name)]
         return subprocess.run(
-            line, cwd=work, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            line,
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
 
     done = ran("Configure, up to build.ninja")

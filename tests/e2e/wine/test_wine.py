@@ -1,4 +1,6 @@
-"""Windows without Windows: real DLLs from MinGW-w64 in torch-like wheels, and from torch itself, loaded by Wine."""
+"""Windows without Windows: real DLLs from MinGW-w64 in torch-like wheels, and from torch itself,
+loaded by Wine.
+"""
 
 import base64
 import hashlib
@@ -22,7 +24,8 @@ GCC = "x86_64-w64-mingw32-gcc"
 TIMEOUT_S = 300
 INFO = "torch-1.0.dist-info"
 NOT_FOUND = 126  # ERROR_MOD_NOT_FOUND
-# As torch/__init__.py: LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, no PATH.
+# As torch/__init__.py: LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, no
+# PATH.
 LOADER = r"""
 #include <windows.h>
 #include <stdio.h>
@@ -40,13 +43,21 @@ int main(int argc, char **argv) {
 
 @pytest.fixture(scope="module")
 def load(wine, tmp_path_factory):
-    """Loads DLLs one after another in one process; gives GetLastError of each, 0 for one that loaded."""
+    """Loads DLLs one after another in one process; gives GetLastError of each, 0 for one that
+    loaded.
+    """
     folder = tmp_path_factory.mktemp("loader")
     compile_c(folder, "loader.exe", LOADER, "-static")
 
     def run(*paths):
-        command = ["wine", str(folder / "loader.exe"), *(f"Z:{path}".replace("/", "\\") for path in paths)]
-        result = subprocess.run(command, env=wine, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        command = [
+            "wine",
+            str(folder / "loader.exe"),
+            *(f"Z:{path}".replace("/", "\\") for path in paths),
+        ]
+        result = subprocess.run(
+            command, env=wine, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
         return [int(line) for line in result.stdout.split()]
 
     return run
@@ -59,7 +70,13 @@ def test_nothing_is_written_into_the_users_home(wine, tmp_path):
         for command in (["wine", "cmd", "/c", "exit"], ["wineserver", "-w"]):
             null = subprocess.DEVNULL
             subprocess.run(
-                command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_S, check=True
+                command,
+                env=environment,
+                stdin=null,
+                stdout=null,
+                stderr=null,
+                timeout=TIMEOUT_S,
+                check=True,
             )
     assert [path.name for path in tmp_path.iterdir()] == ["prefix"]
 
@@ -67,14 +84,18 @@ def test_nothing_is_written_into_the_users_home(wine, tmp_path):
 def compile_c(folder, name, source, *options):
     path = folder / f"{name}.c"
     path.write_text(source)
-    subprocess.run([GCC, "-O1", "-o", str(folder / name), str(path), *options], check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [GCC, "-O1", "-o", str(folder / name), str(path), *options], check=True, timeout=TIMEOUT_S
+    )
     return folder / name
 
 
 def farm(*arguments):
     command = [sys.executable, "-m", "farm.cli.main", *map(str, arguments)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    result = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     assert "Traceback" not in result.stderr, result.stderr
     return result
 
@@ -84,7 +105,8 @@ def pack(path, files):
     files = {
         **files,
         f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n",
-        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: cp311-cp311-win_amd64\n",
+        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: "
+        b"cp311-cp311-win_amd64\n",
     }
     rows = [f"{INFO}/RECORD,,"]
     for name, content in files.items():
@@ -104,7 +126,9 @@ def install(wheel, folder):
 
 @pytest.fixture(scope="module")
 def built(wine, tmp_path_factory):
-    """A torch-like wheel that lacks two DLLs, one behind the other, and the folder that has them."""
+    """A torch-like wheel that lacks two DLLs, one behind the other, and the folder that has
+    them.
+    """
     folder = tmp_path_factory.mktemp("built")
 
     def dll(name, function, *needs):
@@ -124,7 +148,9 @@ def built(wine, tmp_path_factory):
     shutil.move(deep, libs / "DeepMath.DLL")
     shutil.move(omp, libs)
     files = {f"torch/lib/{path.name}": path.read_bytes() for path in (first, c10, cpu)}
-    wheel = pack(folder / "torch-1.0-cp311-cp311-win_amd64.whl", {"torch/__init__.py": b"", **files})
+    wheel = pack(
+        folder / "torch-1.0-cp311-cp311-win_amd64.whl", {"torch/__init__.py": b"", **files}
+    )
     return wheel, libs
 
 
@@ -144,12 +170,19 @@ def test_error_126_before_repair_and_none_after(built, load, tmp_path):
 
     for given in (wheel, before.parent):
         found = why_126(given)
-        assert "torch/lib/aoti_custom_ops.dll is the first that fails (it is innocent" in found["cause"]
+        assert (
+            "torch/lib/aoti_custom_ops.dll is the first that fails (it is innocent"
+            in found["cause"]
+        )
         chain = "torch/lib/aoti_custom_ops.dll -> torch/lib/torch_cpu.dll -> libiomp5md.dll"
-        assert found["culprits"] == [f"libiomp5md.dll, needed by torch/lib/torch_cpu.dll (chain: {chain})"]
+        assert found["culprits"] == [
+            f"libiomp5md.dll, needed by torch/lib/torch_cpu.dll (chain: {chain})"
+        ]
         assert "intel-openmp" in found["cure"]
 
-    repaired = farm("repair", wheel, "--lib-dir", libs, "--into", "torch/lib", "-o", tmp_path / "out", "--json")
+    repaired = farm(
+        "repair", wheel, "--lib-dir", libs, "--into", "torch/lib", "-o", tmp_path / "out", "--json"
+    )
     assert repaired.returncode == 0, repaired.stderr
     result = json.loads(repaired.stdout)
     added = ["torch/lib/DeepMath.DLL", "torch/lib/libiomp5md.dll"]
@@ -160,9 +193,19 @@ def test_error_126_before_repair_and_none_after(built, load, tmp_path):
 
 
 def download(folder, requirement, require):
-    options = ["--no-deps", "--only-binary=:all:", "--platform", "win_amd64", "--python-version", "3.11", "-q"]
+    options = [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--platform",
+        "win_amd64",
+        "--python-version",
+        "3.11",
+        "-q",
+    ]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False
+    )
     if done.returncode:
         require(f"the wheel of {requirement}", done.stderr.strip()[-200:])
     return next(folder.glob("*.whl"))
@@ -171,7 +214,10 @@ def download(folder, requirement, require):
 def without(wheel, folder, member):
     """The wheel without one member (its row in RECORD stays, as careless tools leave it)."""
     path = folder / wheel.name
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
+    with (
+        zipfile.ZipFile(wheel) as source,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target,
+    ):
         for entry in source.infolist():
             if entry.filename != member:
                 with source.open(entry) as stream, target.open(entry.filename, "w") as out:
@@ -188,7 +234,9 @@ def openmp(require, tmp_path_factory):
     official = download(folder / "torch", "torch==2.0.1", require)
     broken = without(official, folder / "broken", "torch/lib/libiomp5md.dll")
     with zipfile.ZipFile(download(folder / "intel", "intel-openmp==2023.1.0", require)) as archive:
-        [member] = [name for name in archive.namelist() if name.endswith("Library/bin/libiomp5md.dll")]
+        [member] = [
+            name for name in archive.namelist() if name.endswith("Library/bin/libiomp5md.dll")
+        ]
         (folder / "libs" / "libiomp5md.dll").write_bytes(archive.read(member))
     return official, broken, folder / "libs"
 
@@ -227,12 +275,16 @@ def test_the_official_wheel_gets_its_openmp_back(load, openmp, mended, installed
 
 
 def lib_of(wheel, installed, folder):
-    """torch/lib of the repaired wheel, installed in `folder`: what it shares with the broken one as hard links."""
+    """torch/lib of the repaired wheel, installed in `folder`: what it shares with the broken one as
+    hard links.
+    """
     shutil.copytree(installed.parent, folder, copy_function=os.link, dirs_exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             path = folder / entry.filename
-            if not entry.is_dir() and (not path.exists() or entry.filename.startswith("torch-2.0.1.dist-info/")):
+            if not entry.is_dir() and (
+                not path.exists() or entry.filename.startswith("torch-2.0.1.dist-info/")
+            ):
                 path.unlink(missing_ok=True)
                 archive.extract(entry, folder)
     return folder / "torch" / "lib"
@@ -241,13 +293,24 @@ def lib_of(wheel, installed, folder):
 @pytest.fixture(scope="module")
 def needs(require, tmp_path_factory):
     """What torch imports beside itself."""
-    return site(tmp_path_factory.mktemp("needs"), require, "--require-hashes", "-r", str(PARTS / "torch.txt"))
+    return site(
+        tmp_path_factory.mktemp("needs"),
+        require,
+        "--require-hashes",
+        "-r",
+        str(PARTS / "torch.txt"),
+    )
 
 
 def probe(windows_python, folder, needs, report):
     """The smoke probe on Windows' Python: its checks by name, and the exit code."""
     path = ";".join(map(windows_path, (folder, needs)))
-    options = ["--module=torch", "--cpu-only", "--expect-quantized=fbgemm", f"--json={windows_path(report)}"]
+    options = [
+        "--module=torch",
+        "--cpu-only",
+        "--expect-quantized=fbgemm",
+        f"--json={windows_path(report)}",
+    ]
     program = report.with_name("probe.pyz")
     program.write_bytes(packer.pack(PROBE))
     done = windows_python.run(program, *options, env={"PYTHONPATH": path}, timeout=2 * TIMEOUT_S)
@@ -257,38 +320,58 @@ def probe(windows_python, folder, needs, report):
 
 
 def test_pythons_own_message_and_the_file_behind_it(windows_python, installed, needs, tmp_path):
-    """`import torch` in Python for Windows: WinError 126 names a file that is there and whole; the farm says so."""
+    """`import torch` in Python for Windows: WinError 126 names a file that is there and whole; the
+    farm says so.
+    """
     code, document = probe(windows_python, installed.parent, needs, tmp_path / "report.json")
     assert code == 1
     [check] = document["checks"]
     match = re.fullmatch(
-        r'OSError: \[WinError 126\] .* Error loading "(.*)" or one of its dependencies\.', check["seen"]
+        r'OSError: \[WinError 126\] .* Error loading "(.*)" or one of its dependencies\.',
+        check["seen"],
     )
     assert match, check["seen"]
     named = installed.parent / match[1].removeprefix("Z:").replace("\\", "/")
     assert named.is_file()
     found = why_126(installed)
     assert [each.partition(",")[0] for each in found["culprits"]] == ["libiomp5md.dll"]
-    assert f"{named.relative_to(installed.parent).as_posix()} is the first that fails (it is innocent" in found["cause"]
-    report = SmokeReport(module="torch", emulated=None, outcome="failed", checks=(Check.model_validate(check),))
+    assert (
+        f"{named.relative_to(installed.parent).as_posix()} is the first that fails (it is innocent"
+        in found["cause"]
+    )
+    report = SmokeReport(
+        module="torch", emulated=None, outcome="failed", checks=(Check.model_validate(check),)
+    )
     [cause] = find_causes(report, hung=False)
     assert cause.id == "winerror-126"
     assert "--explain" in cause.fix
 
 
-def test_the_repaired_torch_works_in_windows_python(windows_python, mended, installed, needs, tmp_path):
-    """The probe's whole CPU part, on the official binaries and the DLL that `farm repair` put back."""
+def test_the_repaired_torch_works_in_windows_python(
+    windows_python, mended, installed, needs, tmp_path
+):
+    """The probe's whole CPU part, on the official binaries and the DLL that `farm repair` put
+    back.
+    """
     lib_of(mended[1][0], installed, tmp_path / "site")
     code, document = probe(windows_python, tmp_path / "site", needs, tmp_path / "report.json")
     states = {check["name"]: check["status"] for check in document["checks"]}
-    seen = {check["name"]: check["seen"] for check in document["checks"] if check["status"] != "not_run"}
+    seen = {
+        check["name"]: check["seen"] for check in document["checks"] if check["status"] != "not_run"
+    }
     assert code == 0, seen
     assert document["facts"]["system"].startswith("Windows-")
     assert seen["version"] == "2.0.1+cpu"
     compiled = "torch.compile on cpu"
-    assert {check["name"] for check in document["checks"] if check["group"] == "cpu"} - {compiled} <= {
-        name for name, state in states.items() if state == "passed"
+    assert {check["name"] for check in document["checks"] if check["group"] == "cpu"} - {
+        compiled
+    } <= {name for name, state in states.items() if state == "passed"}
+    reasons = {
+        check["name"]: check["reason"]
+        for check in document["checks"]
+        if check["status"] == "not_run"
     }
-    reasons = {check["name"]: check["reason"] for check in document["checks"] if check["status"] == "not_run"}
-    assert reasons.pop(compiled).startswith("cl.exe is not on PATH: start this from the x64 Native Tools")
+    assert reasons.pop(compiled).startswith(
+        "cl.exe is not on PATH: start this from the x64 Native Tools"
+    )
     assert set(reasons.values()) == {"built without CUDA", "only the CPU part was asked for"}

@@ -1,7 +1,8 @@
-"""The host engine on Windows, as a test on Linux sees it: the engine runs in a Python for Windows under Wine.
+"""The host engine on Windows, as a test on Linux sees it: the engine runs in a Python for Windows
+under Wine.
 
-Every call goes to a controller there (windows_parts/controller.py), which can be killed and started anew. Jobs are
-Python scripts: Windows has no sh.
+Every call goes to a controller there (windows_parts/controller.py), which can be killed and started
+anew. Jobs are Python scripts: Windows has no sh.
 """
 
 import base64
@@ -35,7 +36,9 @@ def unix_path(text: str) -> Path:
 
 
 class WindowsHost:
-    """See `farm.engines.base.Engine`; `python` is the Python for Windows, `root` the engine's folder."""
+    """See `farm.engines.base.Engine`; `python` is the Python for Windows, `root` the engine's
+    folder.
+    """
 
     name = "host"
     poll_s = 0.2
@@ -72,7 +75,9 @@ class WindowsHost:
         return Capacity(**self._ask("capacity"))
 
     def submit(self, job: Job) -> str:
-        fields = asdict(job) | {"inputs": {target: windows_path(path) for target, path in job.inputs.items()}}
+        fields = asdict(job) | {
+            "inputs": {target: windows_path(path) for target, path in job.inputs.items()}
+        }
         return self._ask("submit", fields)
 
     def find(self, labels: Mapping[str, str]) -> str | None:
@@ -94,7 +99,9 @@ class WindowsHost:
         self._ask("cancel", handle)
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
-        return [unix_path(text) for text in self._ask("collect", handle, windows_path(dest), max_bytes)]
+        return [
+            unix_path(text) for text in self._ask("collect", handle, windows_path(dest), max_bytes)
+        ]
 
     def release(self, handle: str) -> None:
         self._ask("release", handle)
@@ -110,6 +117,8 @@ class WindowsHost:
         self._ask("kill", pid)
 
     def die(self) -> None:
-        """Kills the controller. Under Wine a job keeps its pipes open: nobody reads them to the end."""
+        """Kills the controller. Under Wine a job keeps its pipes open: nobody reads them to the
+        end.
+        """
         with self.process:
             self.process.kill()

@@ -1,4 +1,6 @@
-"""Every build of the eight branches has a plan and renders; what its place of building must have is in them."""
+"""Every build of the eight branches has a plan and renders; what its place of building must have is
+in them.
+"""
 
 import json
 import subprocess
@@ -25,7 +27,9 @@ BASES = {"py311": "debian-bookworm", "py312": "ubuntu-noble", "py313": "debian-t
 
 def plan_of(root, build) -> Plan:
     options = {"cuda": (build.cuda, "--cuda")} if build.cuda else {}
-    return resolve(root, Selectors(build.variant, build.package, build.platform, build.channel, options))
+    return resolve(
+        root, Selectors(build.variant, build.package, build.platform, build.channel, options)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,9 @@ def test_all_699_have_a_plan_that_renders(root, every):
         program = 'run_build.py" --wheel' if build.platform == "linux" else "-m build --wheel"
         assert program in rendered.job["build.sh"]
         assert json.loads(rendered.job["plan.json"])["digest"] == plan.digest
-    assert len({(plan.channel, plan.package, plan.version, plan.variant) for _, plan in every}) == 699
+    assert (
+        len({(plan.channel, plan.package, plan.version, plan.variant) for _, plan in every}) == 699
+    )
 
 
 def test_base_and_compiler_fit_python_cuda_and_cpu(every):
@@ -74,10 +80,16 @@ def test_machines_and_their_archives(every):
     for build, plan in every:
         urls = [archive.url for archive in plan.toolkit.archives] if plan.toolkit else []
         assert bool(urls) == bool(build.cuda)
-        ours, other = ("linux-sbsa", "linux-x86_64") if plan.machine == "aarch64" else ("linux-x86_64", "linux-sbsa")
+        ours, other = (
+            ("linux-sbsa", "linux-x86_64")
+            if plan.machine == "aarch64"
+            else ("linux-x86_64", "linux-sbsa")
+        )
         assert all(ours in url and other not in url for url in urls)
         if plan.toolkit and plan.toolkit.cuda == "13.0":
-            assert {"cuda_nvcc", "cuda_crt", "libnvvm"} <= {a.component for a in plan.toolkit.archives}
+            assert {"cuda_nvcc", "cuda_crt", "libnvvm"} <= {
+                a.component for a in plan.toolkit.archives
+            }
 
 
 def test_switches_follow_cpu_gpu_and_machine(every):
@@ -92,7 +104,11 @@ def test_switches_follow_cpu_gpu_and_machine(every):
     card = linux | {"ITT", "NCCL", "MEM_EFF_ATTENTION"}
     assert on("main", "pytorch-python313-cuda12_8-sm61-avx") == card
     assert on("main", "pytorch-python313-cuda12_8-sm75-avx2") == card | {"FBGEMM", "NNPACK"}
-    assert on("main", "pytorch-python313-cuda12_8-sm80-avx2") == card | {"FBGEMM", "NNPACK", "FLASH_ATTENTION"}
+    assert on("main", "pytorch-python313-cuda12_8-sm80-avx2") == card | {
+        "FBGEMM",
+        "NNPACK",
+        "FLASH_ATTENTION",
+    }
     assert on("main", "pytorch-python313-cpu-armv9") == linux | {"NNPACK"}
     assert on("main", "pytorch-python313-darwin-mps") == everywhere | {"NNPACK"}
 
@@ -111,7 +127,10 @@ def test_companions_name_the_torch_of_their_variant(root, every):
         assert plan.source.tag == f"v{version}"
         assert plan.needs == [f"torch=={torch.version}"]
         assert f"torch=={torch.version}" in plan.requires
-        assert f'/needs/site" torch=={torch.version} nvidia-nccl-cu12==2.27.5\n' in render(root, plan).job["build.sh"]
+        assert (
+            f'/needs/site" torch=={torch.version} nvidia-nccl-cu12==2.27.5\n'
+            in render(root, plan).job["build.sh"]
+        )
 
 
 def test_a_companion_without_a_known_commit_is_refused(root, monkeypatch):
@@ -165,7 +184,8 @@ Components: main universe restricted multiverse
 
 
 @pytest.mark.parametrize(
-    ("system", "expected"), [("ubuntu", "main universe restricted multiverse"), ("debian", "main contrib non-free")]
+    ("system", "expected"),
+    [("ubuntu", "main universe restricted multiverse"), ("debian", "main contrib non-free")],
 )
 def test_only_debian_gets_debians_sections(root, tmp_path, system, expected):
     (tmp_path / "os-release").write_text(f"ID={system}\n")
@@ -187,18 +207,30 @@ def test_only_debian_gets_debians_sections(root, tmp_path, system, expected):
     ],
 )
 def test_a_branch_on_windows_is_the_branch_by_one_rule(root, channel, branch):
-    """Its release, CUDA and GPUs; the CPU levels that MSVC has a switch for; three Pythons, Visual Studio 2022."""
+    """Its release, CUDA and GPUs; the CPU levels that MSVC has a switch for; three Pythons, Visual
+    Studio 2022.
+    """
 
     def offered(name):
         builds = load_matrix(root).builds(name)
-        return [build for build in builds if build.package == "torch" and build.variant.machine == "x86_64"]
+        return [
+            build
+            for build in builds
+            if build.package == "torch" and build.variant.machine == "x86_64"
+        ]
 
     theirs = {(build.variant.gpu, build.variant.cpu, build.cuda) for build in offered(branch)}
-    theirs = {key for key in theirs if key[0] != "sm121" and key[1] in ("avx", "avx2", "avx512")}  # sm121: beside Arm
+    theirs = {
+        key for key in theirs if key[0] != "sm121" and key[1] in ("avx", "avx2", "avx512")
+    }  # sm121: beside Arm
     ours = offered(channel)
     assert {(build.variant.gpu, build.variant.cpu, build.cuda) for build in ours} == theirs
     assert {build.variant.python for build in ours} == {"py311", "py312", "py313"}
     for build in ours:
         plan = plan_of(root, build)
-        assert (plan.windows.visual_studio, plan.windows.toolset, plan.options["blas"]) == ("2022", "14.42", "mkl")
+        assert (plan.windows.visual_studio, plan.windows.toolset, plan.options["blas"]) == (
+            "2022",
+            "14.42",
+            "mkl",
+        )
         assert "-m build --wheel" in render(root, plan).job["build.cmd"]

@@ -6,7 +6,9 @@ from tests.answers import CANARY, HOSTILE, failed
 
 
 def test_outside_a_project(farm_process, tmp_path):
-    """Any folder will do: the farm's own channels are taken, and nothing is written where nothing is built."""
+    """Any folder will do: the farm's own channels are taken, and nothing is written where nothing
+    is built.
+    """
     answer = farm_process("plan", *CANARY, cwd=tmp_path)
     assert (answer.returncode, "kepler-debian" in answer.stdout) == (0, True), answer.stderr
     assert list(tmp_path.iterdir()) == []
@@ -16,7 +18,12 @@ def test_outside_a_project(farm_process, tmp_path):
 
 
 def test_no_engine(farm, farm_process, project):
-    text = failed(farm_process("--project", project, "submit", *CANARY, env={"DOCKER_HOST": "unix:///nonexistent"}), 4)
+    text = failed(
+        farm_process(
+            "--project", project, "submit", *CANARY, env={"DOCKER_HOST": "unix:///nonexistent"}
+        ),
+        4,
+    )
     assert "no Docker engine answers" in text
     assert "set DOCKER_HOST" in text
     listed = farm("--project", project, "status", "--json")
@@ -41,7 +48,9 @@ def test_traceback_is_there_for_bug_reports(farm_process):
 
 
 def test_the_log_of_a_run_is_shown_without_its_control_characters(farm, farm_process, project):
-    farm_process("--project", project, "submit", *CANARY, env={"DOCKER_HOST": "unix:///nonexistent"})
+    farm_process(
+        "--project", project, "submit", *CANARY, env={"DOCKER_HOST": "unix:///nonexistent"}
+    )
     [run] = [p for p in (project / "artifacts" / "runs").iterdir() if p.is_dir()]
     (run / "build.log").write_bytes(b"one\n" + HOSTILE.encode() + b"\xff\n[1/2] a\r[2/2] b\n")
     answer = farm("--project", project, "logs")
@@ -50,6 +59,8 @@ def test_the_log_of_a_run_is_shown_without_its_control_characters(farm, farm_pro
 
 
 def test_a_terminal_without_the_characters_is_no_error(farm_process, tmp_path):
-    answer = farm_process("render", *CANARY, "-o", tmp_path / "größe", env={"PYTHONIOENCODING": "ascii"})
+    answer = farm_process(
+        "render", *CANARY, "-o", tmp_path / "größe", env={"PYTHONIOENCODING": "ascii"}
+    )
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "gr\\xf6\\xdfe" in answer.stdout

@@ -1,4 +1,6 @@
-"""The table of options: what follows from it, and that a new option is a new entry there and nothing else."""
+"""The table of options: what follows from it, and that a new option is a new entry there and
+nothing else.
+"""
 
 import json
 import os
@@ -47,7 +49,13 @@ def extended_farm(extended, clean_environment):
         environ = {**os.environ, "PYTHONPATH": str(extended), **variables}
         command = [sys.executable, "-P", "-m", module, *words]
         return subprocess.run(
-            command, check=False, cwd=extended, env=environ, capture_output=True, text=True, timeout=600
+            command,
+            check=False,
+            cwd=extended,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
 
     return run
@@ -56,7 +64,11 @@ def extended_farm(extended, clean_environment):
 def planned(answer):
     assert answer.returncode == 0, answer.stderr
     plan = json.loads(answer.stdout)
-    return {name: (plan[part][name], plan["origins"][key]) for part, name, key in KEYS if name in plan[part]}
+    return {
+        name: (plan[part][name], plan["origins"][key])
+        for part, name, key in KEYS
+        if name in plan[part]
+    }
 
 
 KEYS = (("options", "lto", "lto"), ("env", "USE_LTO", "env.USE_LTO"))
@@ -76,10 +88,14 @@ def test_a_new_option_is_on_the_command_line_in_the_environment_and_in_the_plan(
     assert "--lto thin|full" in extended_farm("plan", "--help").stdout
 
 
-def test_a_new_option_brings_its_packages_and_the_plan_says_what_it_replaces(extended, extended_farm):
+def test_a_new_option_brings_its_packages_and_the_plan_says_what_it_replaces(
+    extended, extended_farm
+):
     recipe = extended / "farm" / "recipes" / "canary" / "recipe.yaml"
     text = recipe.read_text(encoding="utf-8")
-    recipe.write_text(text.replace("\nenv:\n", "\nenv:\n  CMAKE_BUILD_TYPE: Release\n"), encoding="utf-8")
+    recipe.write_text(
+        text.replace("\nenv:\n", "\nenv:\n  CMAKE_BUILD_TYPE: Release\n"), encoding="utf-8"
+    )
     try:
         plan = json.loads(extended_farm(*PLAN, "--lto", "thin").stdout)
         assert "lld" in plan["apt"]
@@ -95,7 +111,10 @@ def test_a_new_option_changes_no_plan_that_does_not_set_it(farm, extended_farm):
     """Else every published wheel would be built again: it is found by the digest of its plan."""
     before = farm(*PLAN).stdout
     assert extended_farm(*PLAN).stdout == before
-    assert json.loads(extended_farm(*PLAN, "--lto", "thin").stdout)["digest"] != json.loads(before)["digest"]
+    assert (
+        json.loads(extended_farm(*PLAN, "--lto", "thin").stdout)["digest"]
+        != json.loads(before)["digest"]
+    )
 
 
 def test_a_new_option_is_a_key_of_a_channel_in_the_schema_and_in_the_docs(extended, extended_farm):
@@ -104,7 +123,10 @@ def test_a_new_option_is_a_key_of_a_channel_in_the_schema_and_in_the_docs(extend
     written["channels"]["kepler-debian"]["lto"] = "full"
     path.write_text(yaml.safe_dump(written, sort_keys=False))
     assert planned(extended_farm(*PLAN))["USE_LTO"] == ("full", "channel kepler-debian")
-    for module, name in (("tools.matrix_schema", "matrix.schema.json"), ("tools.options_page", "options.md")):
+    for module, name in (
+        ("tools.matrix_schema", "matrix.schema.json"),
+        ("tools.options_page", "options.md"),
+    ):
         made = extended_farm("--out", str(extended / name), module=module)
         assert made.returncode == 0, made.stderr
         assert "lto" in (extended / name).read_text(encoding="utf-8")
@@ -123,4 +145,6 @@ def test_an_unknown_word_is_refused_also_where_it_would_mean_nothing(farm, packa
 
 
 def test_what_was_not_given_is_no_choice():
-    assert from_arguments({"cuda": None, "ptx": False, "variant": "x"}) == {"ptx": Choice(False, "--ptx")}
+    assert from_arguments({"cuda": None, "ptx": False, "variant": "x"}) == {
+        "ptx": Choice(False, "--ptx")
+    }

@@ -39,7 +39,9 @@ FILES = """
 
 def start(*command, **pipes):
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, *command], env=environ, cwd=ROOT, stderr=subprocess.PIPE, **pipes)
+    return subprocess.Popen(
+        [sys.executable, *command], env=environ, cwd=ROOT, stderr=subprocess.PIPE, **pipes
+    )
 
 
 def ended(process):
@@ -59,7 +61,9 @@ def closed():
 
 
 @pytest.mark.parametrize("unbuffered", [(), ("-u",)], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("arguments", [("plan", *SELECT, "--json"), ("--help",), ("--version",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("plan", *SELECT, "--json"), ("--help",), ("--version",)], ids=" ".join
+)
 def test_a_reader_that_goes_away_ends_a_command_quietly(arguments, unbuffered):
     writer = closed()
     process = start(*unbuffered, "-m", "farm.cli.main", *arguments, stdout=writer)
@@ -79,7 +83,9 @@ def test_errors_that_nobody_reads():
     writer = closed()
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "farm.cli.main", "status", "absent"]
-    done = subprocess.run(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=writer, check=False)
+    done = subprocess.run(
+        command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=writer, check=False
+    )
     os.close(writer)
     assert (done.returncode, done.stdout) == (141, b"")
 
@@ -90,13 +96,18 @@ def test_a_full_disk_is_said_once(unbuffered):
     with Path("/dev/full").open("wb") as full:
         process = start(*unbuffered, "-m", "farm.cli.main", "plan", *SELECT, stdout=full)
     code, err = ended(process)
-    assert (code, err.splitlines()[0]) == (9, "farm: the output cannot be written: No space left on device")
+    assert (code, err.splitlines()[0]) == (
+        9,
+        "farm: the output cannot be written: No space left on device",
+    )
     assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_an_unbuffered_output_is_read_while_the_command_works(stream):
-    """Of PYTHONUNBUFFERED, as images and CI systems set it: nothing was printed before the end, or 8 KiB."""
+    """Of PYTHONUNBUFFERED, as images and CI systems set it: nothing was printed before the end, or
+    8 KiB.
+    """
     script = "import sys; from farm.cli import show; show.prepare()"
     script += f"; print('now', file=sys.{stream}); sys.stdin.read()"
     process = start("-u", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -107,11 +118,18 @@ def test_an_unbuffered_output_is_read_while_the_command_works(stream):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_dispatcher_outlives_a_log_that_takes_no_more():
-    """Its warnings go to a log beside the journal: the disk that refuses the one refuses the other."""
-    script = "from farm.cli import builds, show; show.prepare(); [builds._warn('full') for _ in range(2)]"
+    """Its warnings go to a log beside the journal: the disk that refuses the one refuses the
+    other.
+    """
+    script = (
+        "from farm.cli import builds, show; show.prepare(); [builds._warn('full') for _ in "
+        "range(2)]"
+    )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([sys.executable, "-c", script], env=environ, cwd=ROOT, stderr=full, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environ, cwd=ROOT, stderr=full, check=False
+        )
     assert done.returncode == 0
 
 
@@ -131,15 +149,22 @@ ALL_CLOSED = ">&- 2>&- <&-"
 def test_an_output_that_was_closed_before_the_start(arguments, code, closed):
     command = f'exec "{sys.executable}" -m farm.cli.main {" ".join(arguments)} {closed}'
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", command], env=environ, cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], env=environ, cwd=ROOT, capture_output=True, check=False
+    )
     assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
 
 
 def test_no_file_takes_the_number_of_a_closed_output():
     """Else a program that the farm starts would print into it."""
-    code = "import os, sys; from farm.cli import show; show.prepare(); os._exit(os.open(sys.argv[1], os.O_RDONLY))"
+    code = (
+        "import os, sys; from farm.cli import show; show.prepare(); "
+        "os._exit(os.open(sys.argv[1], os.O_RDONLY))"
+    )
     command = f'exec "{sys.executable}" -c "{code}" /dev/null >&- 2>&- <&-'
-    done = subprocess.run(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False
+    )
     assert done.returncode > 2
 
 
@@ -149,7 +174,9 @@ def test_a_folder_that_was_removed(tmp_path, command):
     gone.mkdir()
     typed = f'rmdir {gone}; exec "{sys.executable}" -m farm.cli.main {command}'
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", typed], env=environ, cwd=gone, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", typed], env=environ, cwd=gone, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "farm: the folder in which farm was started is no longer there",
@@ -159,18 +186,23 @@ def test_a_folder_that_was_removed(tmp_path, command):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_an_interrupt_is_exit_code_130(name):
-    # Below nohup, or in a shell's background, the tests have it ignored, and so would what they start.
+    # Below nohup, or in a shell's background, the tests have it ignored, and so would what they
+    # start.
     default = "default_int_handler" if name == "SIGINT" else "SIG_DFL"
     # Short sleeps: Python does not see a signal that comes just before a sleep until that is over.
     body = "print('go', flush=True); [time.sleep(0.05) for _ in range(12000)]"
-    code = f"import signal; signal.signal(signal.{name}, signal.{default})\n{ENDLESS.format(body=body)}"
+    code = (
+        f"import signal; signal.signal(signal.{name}, "
+        f"signal.{default})\n{ENDLESS.format(body=body)}"
+    )
     process = start("-c", code, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"go\n"
     process.send_signal(getattr(signal, name))
     assert ended(process) == (130, "farm: interrupted; nothing incomplete was published\n")
 
 
-# A command that has run once, so that all is imported, and runs again with a limit little above what the process has.
+# A command that has run once, so that all is imported, and runs again with a limit little above
+# what the process has.
 LIMITED = """
 import resource, sys, threading
 from pathlib import Path
@@ -186,7 +218,9 @@ sys.exit(main(command))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited and read as Linux does")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="address space is limited and read as Linux does"
+)
 def test_a_limit_of_memory_is_no_traceback(tmp_path):
     (tmp_path / "catalog.json").write_text("{}")
     command = ("index", "check", "--index", str(tmp_path))  # a read of 64 MiB at most
@@ -200,7 +234,9 @@ def test_nohup_outlives_its_terminal():
     body = "print('go', flush=True); sys.stdin.readline(); print('here still')"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = start(
-        "-c", f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{ENDLESS.format(body=body)}", **pipes
+        "-c",
+        f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{ENDLESS.format(body=body)}",
+        **pipes,
     )
     assert process.stdout.readline() == b"go\n"
     process.send_signal(signal.SIGHUP)

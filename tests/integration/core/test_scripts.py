@@ -27,7 +27,9 @@ def ar(members):
 
 
 def deb(files, links=(), compressed=True):
-    """A package as dpkg-deb makes them: debian-binary, control.tar.xz, data.tar.xz with names that begin with ./"""
+    """A package as dpkg-deb makes them: debian-binary, control.tar.xz, data.tar.xz with names that
+    begin with ./
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for folder in ("./", "./usr/"):
@@ -85,7 +87,9 @@ VERSION = "11.8.89~11.8.0-5~deb12u1"
 
 @pytest.fixture
 def apt(tmp_path, mirror, stand_ins, script):
-    """Packages into the mirror, then the installer on a manifest; the log says what apt-get was asked for."""
+    """Packages into the mirror, then the installer on a manifest; the log says what apt-get was
+    asked for.
+    """
     store = tmp_path / "store"
     store.mkdir()
     stand_ins(
@@ -108,7 +112,9 @@ else:
     shutil.copy(found[0], name)
 """,
     )
-    stand_ins("ldconfig", f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ldconfig.ran').touch()")
+    stand_ins(
+        "ldconfig", f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ldconfig.ran').touch()"
+    )
 
     class Apt:
         root = tmp_path / "root"
@@ -121,12 +127,16 @@ else:
         def install(self, *parts, schema=1):
             self.root.mkdir(exist_ok=True)
             manifest = tmp_path / "toolkit.json"
-            manifest.write_text(json.dumps({"schema": schema, "root": str(self.root), "parts": parts}))
+            manifest.write_text(
+                json.dumps({"schema": schema, "root": str(self.root), "parts": parts})
+            )
             return script("install_debian_cuda.py", manifest)
 
         def tree(self):
             return {
-                p.relative_to(self.root).as_posix(): p.readlink().as_posix() if p.is_symlink() else p.read_bytes()
+                p.relative_to(self.root).as_posix(): p.readlink().as_posix()
+                if p.is_symlink()
+                else p.read_bytes()
                 for p in self.root.rglob("*")
                 if p.is_symlink() or p.is_file()
             }
@@ -207,7 +217,11 @@ def test_half_a_file_at_the_end_of_a_head_is_not_left_behind(apt):
 
 def test_members_symlink_and_empty_archive(apt):
     lib = "usr/lib/x86_64-linux-gnu"
-    files = {f"{lib}/libcudart.so.11.8.89": b"elf", "usr/share/doc/copyright": b"text", "etc/nvcc.profile": b"p"}
+    files = {
+        f"{lib}/libcudart.so.11.8.89": b"elf",
+        "usr/share/doc/copyright": b"text",
+        "etc/nvcc.profile": b"p",
+    }
     apt.add("libcudart11.0", deb(files, [(f"{lib}/libcudart.so.11.0", "libcudart.so.11.8.89")]))
     part = {
         "package": "libcudart11.0", "members": ["usr/lib/*", "etc/nvcc.*"],
@@ -246,7 +260,11 @@ ONE = deb({"usr/include/a.h": b"1", "usr/lib/b.a": NOISE})
         (b"<html>sign in</html>", {}, "no Debian package"),
         (b"!<arch>\n" + b"x" * 80, {}, "has no length"),
         (ar([("data.tar.xz", b"not xz at all")]), {}, "not supported"),
-        (deb({"usr/a": b""}, compressed=False), {}, "data.tar.zst: a compression that this installer does not know"),
+        (
+            deb({"usr/a": b""}, compressed=False),
+            {},
+            "data.tar.zst: a compression that this installer does not know",
+        ),
         (deb({"usr/../../evil": b"x"}), {"members": ["*"]}, "points outside"),
         (deb({"../evil": b"x"}), {"members": ["*"]}, "points outside"),
     ],
@@ -271,7 +289,11 @@ CUDNN = {
 
 
 def test_what_came_out_of_a_wheel_gets_its_link(apt, tmp_path):
-    for name in ("usr/include/cudnn.h", "usr/lib/x86/libcudnn.so.8", "usr/lib/x86/libcudnn_ops_infer.so.8"):
+    for name in (
+        "usr/include/cudnn.h",
+        "usr/lib/x86/libcudnn.so.8",
+        "usr/lib/x86/libcudnn_ops_infer.so.8",
+    ):
         path = apt.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"from the wheel")
@@ -285,7 +307,10 @@ def test_what_came_out_of_a_wheel_gets_its_link(apt, tmp_path):
 def test_a_context_without_what_the_wheel_holds_is_exit_code_9(apt):
     answer = apt.install(CUDNN)
     assert answer.returncode == 9
-    assert "nothing of nvidia_cudnn.whl that matches nvidia/include/*.h is in usr/include" in answer.stderr
+    assert (
+        "nothing of nvidia_cudnn.whl that matches nvidia/include/*.h is in usr/include"
+        in answer.stderr
+    )
 
 
 def test_apt_that_knows_nothing_or_fails_is_exit_code_9(apt, tmp_path):
@@ -313,7 +338,9 @@ def test_a_bad_manifest_is_exit_code_2(apt, script, tmp_path):
 # --- collect_libraries.py -------------------------------------------------------------------------
 
 
-def test_libraries_of_the_system_are_collected_and_those_of_the_wheel_are_not(tmp_path, stand_ins, script):
+def test_libraries_of_the_system_are_collected_and_those_of_the_wheel_are_not(
+    tmp_path, stand_ins, script
+):
     system = tmp_path / "system"
     system.mkdir()
     (system / "libgomp.so.1.0.0").write_bytes(b"gomp")
@@ -343,7 +370,9 @@ print("\\t/lib64/ld-linux-x86-64.so.2 (0x00007f)")
     assert answer.stdout == f"libgomp.so.1: from {system}/libgomp.so.1\n"
 
 
-def test_libraries_that_others_open_by_name_are_collected_by_the_linkers_cache(tmp_path, stand_ins, script):
+def test_libraries_that_others_open_by_name_are_collected_by_the_linkers_cache(
+    tmp_path, stand_ins, script
+):
     system = tmp_path / "system"
     system.mkdir()
     (system / "libnvrtc-builtins.so.11.8.89").write_bytes(b"builtins")
@@ -364,20 +393,28 @@ print("\tlibnvrtc-builtins.so.11.8 (libc6,x86-64) => {system}/libnvrtc-builtins.
         archive.writestr("a/__init__.py", b"")
     answer = script("collect_libraries.py", wheels, dest, "libnvrtc-builtins.so.*")
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert {p.name: p.read_bytes() for p in dest.iterdir()} == {"libnvrtc-builtins.so.11.8": b"builtins"}
+    assert {p.name: p.read_bytes() for p in dest.iterdir()} == {
+        "libnvrtc-builtins.so.11.8": b"builtins"
+    }
     assert not (dest / "libnvrtc-builtins.so.11.8").is_symlink()
     answer = script("collect_libraries.py", wheels, dest, "libcudnn_*")
-    assert (answer.returncode, answer.stderr) == (1, "no library of this system is named libcudnn_*\n")
+    assert (answer.returncode, answer.stderr) == (
+        1,
+        "no library of this system is named libcudnn_*\n",
+    )
 
 
 def test_libraries_that_no_repair_takes_are_not_collected(tmp_path, stand_ins, script):
-    """CUDA's, where the wheel needs NVIDIA's wheels: 3 GB. A pattern that is excluded as a whole is no error."""
+    """CUDA's, where the wheel needs NVIDIA's wheels: 3 GB. A pattern that is excluded as a whole is
+    no error.
+    """
     system = tmp_path / "system"
     system.mkdir()
     for name in ("libgomp.so.1", "libcublas.so.11", "libnvrtc.so.11.2", "libother.so.3"):
         (system / name).write_bytes(name.encode())
     lines = "\n".join(
-        f"print('\\t{name} => {system}/{name} (0x00007f)')" for name in ("libgomp.so.1", "libcublas.so.11")
+        f"print('\\t{name} => {system}/{name} (0x00007f)')"
+        for name in ("libgomp.so.1", "libcublas.so.11")
     )
     stand_ins("ldd", lines)
     stand_ins(
@@ -390,7 +427,9 @@ def test_libraries_that_no_repair_takes_are_not_collected(tmp_path, stand_ins, s
     with zipfile.ZipFile(wheels / "a-1-py3-none-any.whl", "w") as archive:
         archive.writestr("a/_C.so", b"")
     excluded = ("--exclude", "libcublas.so.*", "--exclude", "libnvrtc.so.11.2")
-    answer = script("collect_libraries.py", *excluded, wheels, dest, "libnvrtc.so.*", "libother.so.*")
+    answer = script(
+        "collect_libraries.py", *excluded, wheels, dest, "libnvrtc.so.*", "libother.so.*"
+    )
     assert (answer.returncode, answer.stderr) == (0, "")
     assert {p.name for p in dest.iterdir()} == {"libgomp.so.1", "libother.so.3"}
 
@@ -400,7 +439,10 @@ def test_one_wheel_is_expected(tmp_path, script, count):
     for n in range(count):
         (tmp_path / f"{n}.whl").touch()
     answer = script("collect_libraries.py", tmp_path, tmp_path)
-    assert (answer.returncode, answer.stderr) == (1, f"expected one wheel in {tmp_path}, found {count}\n")
+    assert (answer.returncode, answer.stderr) == (
+        1,
+        f"expected one wheel in {tmp_path}, found {count}\n",
+    )
 
 
 # --- prove_toolchain.py ---------------------------------------------------------------------------
@@ -424,7 +466,10 @@ def test_a_toolchain_is_proved_with_both_compilers(stand_ins, script):
     assert steps == [
         "+ g++-11 one.cpp -o one.bin",
         "+ one.bin",
-        "+ nvcc -ccbin g++-11 -Wno-deprecated-gpu-targets -gencode arch=compute_35,code=sm_35 two.cu -o two.bin",
+        (
+            "+ nvcc -ccbin g++-11 -Wno-deprecated-gpu-targets -gencode arch=compute_35,code=sm_35 "
+            "two.cu -o two.bin"
+        ),
         "+ two.bin",
     ]
     assert "nvcc" not in script("prove_toolchain.py", "--cxx", "g++-11").stdout
@@ -448,7 +493,10 @@ def test_a_toolchain_that_does_not_work_fails_the_image(stand_ins, script, compi
 
 def test_a_compiler_that_is_not_there(script):
     answer = script("prove_toolchain.py", "--cxx", "no-such-compiler")
-    assert (answer.returncode, answer.stderr) == (1, "prove_toolchain: no-such-compiler: No such file or directory\n")
+    assert (answer.returncode, answer.stderr) == (
+        1,
+        "prove_toolchain: no-such-compiler: No such file or directory\n",
+    )
 
 
 # --- apt_sections.sh ------------------------------------------------------------------------------
@@ -462,7 +510,8 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
     old, new = lists / "sources.list", lists / "sources.list.d" / "debian.sources"
     other = lists / "sources.list.d" / "other.sources"
     old.write_text(
-        "# deb x main\ndeb http://mirror.example/debian bookworm main\ndeb-src http://mirror.example x main\n"
+        "# deb x main\ndeb http://mirror.example/debian bookworm main\ndeb-src "
+        "http://mirror.example x main\n"
     )
     new.write_text("Types: deb\nSuites: bookworm\nComponents: main non-free-firmware\n")
     other.write_text("Types: deb\nSuites: /\nComponents: stable\n")
@@ -476,7 +525,9 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
             "deb http://mirror.example/debian bookworm main contrib non-free",
             "deb-src http://mirror.example x main",
         ]
-        assert new.read_text() == "Types: deb\nSuites: bookworm\nComponents: main contrib non-free\n"
+        assert (
+            new.read_text() == "Types: deb\nSuites: bookworm\nComponents: main contrib non-free\n"
+        )
         assert other.read_text() == "Types: deb\nSuites: /\nComponents: stable\n"
     old.unlink()
     new.unlink()
@@ -489,27 +540,50 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
 @pytest.mark.parametrize(
     ("end", "lines"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", ["ERROR the build backend was ended by signal 9 (SIGKILL)"]),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", ["ERROR the build backend was ended by signal 11 (SIGSEGV)"]),
-        ("os.kill(os.getpid(), signal.SIGRTMIN + 1)", ["ERROR the build backend was ended by signal 35 (a signal)"]),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            ["ERROR the build backend was ended by signal 9 (SIGKILL)"],
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            ["ERROR the build backend was ended by signal 11 (SIGSEGV)"],
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGRTMIN + 1)",
+            ["ERROR the build backend was ended by signal 35 (a signal)"],
+        ),
         ("sys.exit(3)", []),
     ],
 )
-@pytest.mark.parametrize("call", ["check_call", "run(check=True)"], ids=["pep517", "pyproject_hooks 1.3.3"])
-def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkeypatch, call, end, lines):
-    """With what stands for the package `build`: it runs a backend as pep517 and pyproject_hooks do."""
+@pytest.mark.parametrize(
+    "call", ["check_call", "run(check=True)"], ids=["pep517", "pyproject_hooks 1.3.3"]
+)
+def test_the_signal_that_ended_a_build_backend_is_named(
+    script, tmp_path, monkeypatch, call, end, lines
+):
+    """With what stands for the package `build`: it runs a backend as pep517 and pyproject_hooks
+    do.
+    """
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "__init__.py").touch()
     backend = f"import os, signal, sys; {end}"
     (tmp_path / "build" / "__main__.py").write_text(
-        "import sys\nfrom functools import partial\nfrom subprocess import CalledProcessError, check_call, run\n"
+        "import sys\nfrom functools import partial\nfrom subprocess import CalledProcessError, "
+        "check_call, run\n"
         f"try: {call.replace('run(', 'partial(run, ')}([sys.executable, '-c', {backend!r}])\n"
         "except CalledProcessError: sys.exit(f'ERROR Backend subprocess exited: {sys.argv[1:]}')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     answer = script("run_build.py", "--wheel", ".")
     assert answer.returncode == 1
-    assert answer.stderr.splitlines() == [*lines, "ERROR Backend subprocess exited: ['--wheel', '.']"]
+    assert answer.stderr.splitlines() == [
+        *lines,
+        "ERROR Backend subprocess exited: ['--wheel', '.']",
+    ]
     found = failures.read(answer.stderr.splitlines(), build=True)
-    assert (found.cause, bool(lines)) in {("out of memory", True), ("the build's backend crashed", True), (None, False)}
+    assert (found.cause, bool(lines)) in {
+        ("out of memory", True),
+        ("the build's backend crashed", True),
+        (None, False),
+    }
     assert (found.cause == "out of memory") == ("SIGKILL" in end)

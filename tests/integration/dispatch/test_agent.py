@@ -1,4 +1,6 @@
-"""What runs inside a swarm job's container, run here against a real S3 server, and the exchange that it writes to."""
+"""What runs inside a swarm job's container, run here against a real S3 server, and the exchange
+that it writes to.
+"""
 
 import gzip
 import io
@@ -23,7 +25,9 @@ from tests.pythons import python
 
 @pytest.fixture
 def agent(exchange, tmp_path):
-    """Runs the agent, as the packed file that ships, on a command; returns the process and the report."""
+    """Runs the agent, as the packed file that ships, on a command; returns the process and the
+    report.
+    """
     inputs = tmp_path / "given"
     inputs.mkdir()
     (inputs / "greeting").write_text("hello\n")
@@ -50,7 +54,8 @@ def agent(exchange, tmp_path):
         code = (
             "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
             "import farm_agent as main\n"
-            "main.MANIFEST = Path(sys.argv[2]); main.RETRY_S = 3; main.CHUNK = 1000; main.SPOOL = 5000\n"
+            "main.MANIFEST = Path(sys.argv[2]); main.RETRY_S = 3; main.CHUNK = 1000; main.SPOOL = "
+            "5000\n"
             "sys.exit(main.main())"
         )
         command = [interpreter, "-I", "-S", "-c", code, shipped, path]
@@ -101,13 +106,17 @@ def test_the_time_limit_ends_the_children_too(agent, tmp_path):
     pid = tmp_path / "pid"
     for limit in (1, 10, 60):  # on a busy machine the child may not have come within a second
         begun = time.monotonic()
-        _, report = agent("sh", "-c", f"(sleep 600 & echo $! > {pid}; wait) & wait", timeout_s=limit)
+        _, report = agent(
+            "sh", "-c", f"(sleep 600 & echo $! > {pid}; wait) & wait", timeout_s=limit
+        )
         assert (report["exit_code"], report["timed_out"]) == (124, True)
         assert time.monotonic() - begun < 500
         if pid.exists() and pid.read_text():
             break
     child, end = int(pid.read_text()), time.monotonic() + 300
-    while started(child) and time.monotonic() < end:  # it was told to end: the kernel may take a while to do it
+    while (
+        started(child) and time.monotonic() < end
+    ):  # it was told to end: the kernel may take a while to do it
         time.sleep(0.02)
     assert not started(child)
 

@@ -25,7 +25,13 @@ class Manager:
             "Status": {"State": "ready"},
         }
         status = {"State": "running", "ContainerStatus": {}}
-        self.task = {"ID": "t", "CreatedAt": "1", "NodeID": "n3", "DesiredState": "running", "Status": status}
+        self.task = {
+            "ID": "t",
+            "CreatedAt": "1",
+            "NodeID": "n3",
+            "DesiredState": "running",
+            "Status": status,
+        }
         self.replicas, self.version = 1, {"Index": 1}
         self.left = None  # so many answers about the service, then somebody else has removed it
         self.conflicts = False  # somebody else asks for the same end at the same time
@@ -40,11 +46,21 @@ class Manager:
     def update(self):
         """The code and the text of the answer to a change of the service."""
         self.replicas = 0
-        self.task |= {"DesiredState": "shutdown", "Status": {"State": "shutdown", "ContainerStatus": {}}}
-        return (500, "rpc error: code = Unknown desc = update out of sequence") if self.conflicts else (200, "")
+        self.task |= {
+            "DesiredState": "shutdown",
+            "Status": {"State": "shutdown", "ContainerStatus": {}},
+        }
+        return (
+            (500, "rpc error: code = Unknown desc = update out of sequence")
+            if self.conflicts
+            else (200, "")
+        )
 
     def answer(self, path):
-        spec = {"Labels": {"farm.exchange": "farm-x"}, "Mode": {"Replicated": {"Replicas": self.replicas}}}
+        spec = {
+            "Labels": {"farm.exchange": "farm-x"},
+            "Mode": {"Replicated": {"Replicas": self.replicas}},
+        }
         spec["TaskTemplate"] = {"ContainerSpec": {}, "Placement": {}}
         if path.endswith("/info"):
             return {"Swarm": {"ControlAvailable": True}}
@@ -128,7 +144,19 @@ WHOLE = {"exit_code": 0, "timed_out": False, "out_of_memory": False, "stopped": 
         json.dumps(WHOLE | {"exit_code": "\x1b[2J"}).encode(),
         b" " * (70 << 10) + json.dumps(WHOLE).encode(),
     ],
-    ids=["empty", "list", "bytes", "deep", "number", "digits", "negative", "huge", "infinite", "escape", "large"],
+    ids=[
+        "empty",
+        "list",
+        "bytes",
+        "deep",
+        "number",
+        "digits",
+        "negative",
+        "huge",
+        "infinite",
+        "escape",
+        "large",
+    ],
 )
 def test_a_report_that_is_none_is_no_verdict_and_ends_the_wait(manager, engine, exchange, report):
     manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
@@ -141,7 +169,10 @@ def test_a_report_that_is_none_is_no_verdict_and_ends_the_wait(manager, engine, 
 
 def test_a_report_with_more_than_it_needs_is_read(manager, engine, exchange):
     manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
-    exchange.put("farm-x/report.json", json.dumps(WHOLE | {"why": "\x1b]0;owned\x07", "exit_code": 3}).encode())
+    exchange.put(
+        "farm-x/report.json",
+        json.dumps(WHOLE | {"why": "\x1b]0;owned\x07", "exit_code": 3}).encode(),
+    )
     seen = engine.observe("s")
     assert (seen.state, seen.exit_code, seen.why) == ("done", 3, None)
 

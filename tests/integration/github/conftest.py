@@ -10,7 +10,19 @@ from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Clock, F
 from tests.plans import plan_of
 
 ROOT = WORKFLOWS.parents[1]
-K40 = ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "cpu", "sm35", "kepler", "legacy", "sse41", "avx"]
+K40 = [
+    "self-hosted",
+    "linux",
+    "x64",
+    "farm-smoke",
+    "gpu",
+    "cpu",
+    "sm35",
+    "kepler",
+    "legacy",
+    "sse41",
+    "avx",
+]
 BUILDER = ["self-hosted", "linux", "x64", "farm-build"]
 
 
@@ -26,7 +38,9 @@ def fake():
 
 @pytest.fixture
 def on_the_fake(fake, tmp_path, monkeypatch):
-    """Makes tmp_path a project with this one's ci/ whose GitHub is the fake; may change its ci/runners.yaml further."""
+    """Makes tmp_path a project with this one's ci/ whose GitHub is the fake; may change its
+    ci/runners.yaml further.
+    """
 
     def make(change=lambda _: None):
         shutil.copytree(ROOT / "ci", tmp_path / "ci")
@@ -55,8 +69,12 @@ def api(fake, clock):
 
 @pytest.fixture
 def engine(api, clock):
-    """The engine as the project configures it. Another one over the same server is a restarted controller."""
-    return GithubEngine(api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock)
+    """The engine as the project configures it. Another one over the same server is a restarted
+    controller.
+    """
+    return GithubEngine(
+        api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock
+    )
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
-"""A fake of GitHub's REST API for Actions, on loopback. It is a fake because the real one needs an account, a network
-and somebody's runners; it says so here so that nobody takes a green test for a run on GitHub.
+"""A fake of GitHub's REST API for Actions, on loopback. It is a fake because the real one needs an
+account, a network and somebody's runners; it says so here so that nobody takes a green test for a
+run on GitHub.
 
-What keeps it honest: every answer is checked against the models that githubkit-schemas makes of GitHub's published
-OpenAPI description (version 2026-03-10), every request body too; inputs and run names come from the project's own
-workflow files, and an input that a workflow does not declare is refused as GitHub refuses it.
+What keeps it honest: every answer is checked against the models that githubkit-schemas makes of
+GitHub's published OpenAPI description (version 2026-03-10), every request body too; inputs and run
+names come from the project's own workflow files, and an input that a workflow does not declare is
+refused as GitHub refuses it.
 """
 
 import contextlib
@@ -45,7 +47,11 @@ def sample(kind):
         return []
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         fields = kind.model_fields.items()
-        return {field.alias or name: sample(field.annotation) for name, field in fields if field.is_required()}
+        return {
+            field.alias or name: sample(field.annotation)
+            for name, field in fields
+            if field.is_required()
+        }
     return {int: 1, float: 1.0, str: "x", bool: False, datetime: "2026-01-01T00:00:00Z"}.get(kind)
 
 
@@ -66,7 +72,9 @@ SETTINGS = {
 
 def deployment_rules(*rules):
     """What GitHub lists of an environment's branches and tags."""
-    listed = [{"id": number, "name": name, "type": kind} for number, (kind, name) in enumerate(rules)]
+    listed = [
+        {"id": number, "name": name, "type": kind} for number, (kind, name) in enumerate(rules)
+    ]
     return {"total_count": len(listed), "branch_policies": listed}
 
 
@@ -74,7 +82,14 @@ class Fake:
     """GitHub's side. `faults` maps "METHOD path-part" to answers that are given first, in order."""
 
     def __init__(self):
-        self.runners, self.runs, self.jobs, self.artifacts, self.logs, self.zips = [], {}, {}, {}, {}, {}
+        self.runners, self.runs, self.jobs, self.artifacts, self.logs, self.zips = (
+            [],
+            {},
+            {},
+            {},
+            {},
+            {},
+        )
         self.faults: dict[str, list] = {}
         self.requests: list[tuple[str, str, dict]] = []
         self.inputs: dict[int, dict] = {}
@@ -83,9 +98,14 @@ class Fake:
         self.settings = {  # as docs/runners.md asks for them
             "": {"visibility": "public", "default_branch": "main"},
             "actions/permissions": {"sha_pinning_required": True},
-            "actions/permissions/fork-pr-contributor-approval": {"approval_policy": "all_external_contributors"},
+            "actions/permissions/fork-pr-contributor-approval": {
+                "approval_policy": "all_external_contributors"
+            },
             "environments/release": {
-                "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}
+                "deployment_branch_policy": {
+                    "protected_branches": False,
+                    "custom_branch_policies": True,
+                }
             },
             "environments/release/deployment-branch-policies": deployment_rules(("branch", "main")),
         }
@@ -97,7 +117,7 @@ class Fake:
         self._next = 1000
         self.lock = threading.RLock()
 
-    # -- what tests do ------------------------------------------------------------------------------------------------
+    # -- what tests do --
 
     def now(self):
         return datetime.now(UTC) + self.skew
@@ -159,11 +179,20 @@ class Fake:
     def take(self, run_id, runner, step="Do the job"):
         with self.lock:
             self.runs[run_id]["status"] = "in_progress"
-            self.jobs[run_id][0] |= {"status": "in_progress", "runner_name": runner, "steps": [_step(step, None)]}
+            self.jobs[run_id][0] |= {
+                "status": "in_progress",
+                "runner_name": runner,
+                "steps": [_step(step, None)],
+            }
 
     def finish(self, run_id, conclusion="success", log=b"", *, step="Do the job"):
-        """The end of a run. `step` is the one that concluded so; None: none did, since the runner vanished."""
-        steps = [_step("Set up job", "success"), _step(step or "Do the job", conclusion if step else None)]
+        """The end of a run. `step` is the one that concluded so; None: none did, since the runner
+        vanished.
+        """
+        steps = [
+            _step("Set up job", "success"),
+            _step(step or "Do the job", conclusion if step else None),
+        ]
         ended = {"status": "completed", "conclusion": conclusion}
         with self.lock:
             if step:
@@ -192,7 +221,7 @@ class Fake:
     def sent(self, method, part):
         return [path for verb, path, _ in self.requests if verb == method and part in path]
 
-    # -- what GitHub does ---------------------------------------------------------------------------------------------
+    # -- what GitHub does --
 
     def answer(self, method, target, headers, body):
         """(status, headers, body) of a request."""
@@ -217,12 +246,20 @@ class Fake:
         if method == "GET" and path.startswith(f"/repos/{REPOSITORY}") and setting in SETTINGS:
             if setting not in self.settings:
                 return self._error(404, "Not Found")
-            SETTINGS[setting].model_validate({**sample(SETTINGS[setting]), **self.settings[setting]})
+            SETTINGS[setting].model_validate(
+                {**sample(SETTINGS[setting]), **self.settings[setting]}
+            )
             return self._json(sample(SETTINGS[setting]) | self.settings[setting], SETTINGS[setting])
         prefix = f"/repos/{REPOSITORY}/actions"
         if not path.startswith(prefix):
             return self._error(404, "Not Found")
-        needs = "admin" if path.startswith(f"{prefix}/runners") else "write" if method != "GET" else "read"
+        needs = (
+            "admin"
+            if path.startswith(f"{prefix}/runners")
+            else "write"
+            if method != "GET"
+            else "read"
+        )
         if needs not in self.scopes:
             admin = "administration=read" if method == "GET" else "administration=write"
             permission = {"write": "actions=write", "admin": admin}.get(needs, "actions=read")
@@ -234,7 +271,12 @@ class Fake:
         parts = path.strip("/").split("/")
         match (method, *parts):
             case ("GET", "runners"):
-                return self._page("runners", self.runners, published.ReposOwnerRepoActionsRunnersGetResponse200, query)
+                return self._page(
+                    "runners",
+                    self.runners,
+                    published.ReposOwnerRepoActionsRunnersGetResponse200,
+                    query,
+                )
             case ("POST", "workflows", workflow, "dispatches"):
                 return self._dispatch(workflow, body)
             case ("GET", "workflows", workflow, "runs"):
@@ -242,7 +284,8 @@ class Fake:
                 found = [
                     run
                     for run in reversed(self.runs.values())
-                    if run["path"].endswith(f"/{workflow}") and datetime.fromisoformat(run["created_at"]) >= since
+                    if run["path"].endswith(f"/{workflow}")
+                    and datetime.fromisoformat(run["created_at"]) >= since
                 ]
                 model = published.ReposOwnerRepoActionsWorkflowsWorkflowIdRunsGetResponse200
                 return self._page("workflow_runs", found, model, query)
@@ -251,9 +294,17 @@ class Fake:
                     kept[:] = [a for a in kept if a["id"] != int(number)]
                 return 204, {}, b""
             case ("GET", "artifacts", number, "zip"):
-                return self._link(f"zip-{number}") if int(number) in self.zips else self._error(404, "Not Found")
+                return (
+                    self._link(f"zip-{number}")
+                    if int(number) in self.zips
+                    else self._error(404, "Not Found")
+                )
             case ("GET", "jobs", number, "logs"):
-                return self._link(f"log-{number}") if int(number) in self.logs else self._error(404, "Not Found")
+                return (
+                    self._link(f"log-{number}")
+                    if int(number) in self.logs
+                    else self._error(404, "Not Found")
+                )
             case (_, "runs", number, *rest) if number.isdigit() and int(number) in self.runs:
                 return self._run(method, int(number), rest, query)
         return self._error(404, "Not Found")
@@ -277,8 +328,17 @@ class Fake:
                     self.finish(run_id, "cancelled")
                 return 202, {}, b"{}"
             case ("POST", "rerun-failed-jobs"):
-                run |= {"status": "queued", "conclusion": None, "run_attempt": run["run_attempt"] + 1}
-                self.jobs[run_id][0] |= {"status": "queued", "conclusion": None, "runner_name": None, "steps": []}
+                run |= {
+                    "status": "queued",
+                    "conclusion": None,
+                    "run_attempt": run["run_attempt"] + 1,
+                }
+                self.jobs[run_id][0] |= {
+                    "status": "queued",
+                    "conclusion": None,
+                    "runner_name": None,
+                    "steps": [],
+                }
                 return 201, {}, b"{}"
         return self._error(404, "Not Found")
 
@@ -290,8 +350,17 @@ class Fake:
         text = yaml.safe_load((WORKFLOWS / workflow).read_text())
         declared = text[True]["workflow_dispatch"]["inputs"]  # YAML 1.1 reads `on` as true
         unexpected = sorted(set(request["inputs"]) - set(declared))
-        missing = [n for n, spec in declared.items() if spec.get("required") and not request["inputs"].get(n)]
-        if unexpected or missing or len(declared) > 25 or sum(map(len, request["inputs"].values())) > 65_535:
+        missing = [
+            n
+            for n, spec in declared.items()
+            if spec.get("required") and not request["inputs"].get(n)
+        ]
+        if (
+            unexpected
+            or missing
+            or len(declared) > 25
+            or sum(map(len, request["inputs"].values())) > 65_535
+        ):
             return self._error(422, f"Unexpected inputs provided: {unexpected}, missing: {missing}")
         run_id = self.new_run(workflow, request["inputs"])
         at = f"{self.url}/repos/{REPOSITORY}/actions/runs/{run_id}"
@@ -312,7 +381,11 @@ class Fake:
         return 200, {}, json.dumps(data).encode()
 
     def _error(self, status, message):
-        data = {"message": message, "documentation_url": "https://docs.github.com/rest", "status": str(status)}
+        data = {
+            "message": message,
+            "documentation_url": "https://docs.github.com/rest",
+            "status": str(status),
+        }
         published.BasicError.model_validate(data)
         return status, {}, json.dumps(data).encode()
 
@@ -391,7 +464,9 @@ def serve(fake):
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(fake))
     server.daemon_threads = True
     fake.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    ).start()
     return server
 
 

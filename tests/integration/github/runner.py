@@ -1,7 +1,8 @@
-"""A stand-in for a self-hosted runner: takes what fake.py has queued, does the work for real, and tells the fake.
+"""A stand-in for a self-hosted runner: takes what fake.py has queued, does the work for real, and
+tells the fake.
 
-As GitHub's own runner does it: one job at a time, the log when the job has ended, and a cancelled job ends when its
-processes have.
+As GitHub's own runner does it: one job at a time, the log when the job has ended, and a cancelled
+job ends when its processes have.
 """
 
 import threading
@@ -50,7 +51,11 @@ class StandIn:
             if run is None:
                 continue
             try:
-                ended = self.work(run, self.fake.inputs[run], lambda: self._over.is_set() or run in self.fake.stops)  # noqa: B023
+                ended = self.work(
+                    run,
+                    self.fake.inputs[run],
+                    lambda run=run: self._over.is_set() or run in self.fake.stops,
+                )
             except Exception as error:
                 self.problems.append(repr(error))
                 ended = Ended(b"the stand-in itself failed\n", {}, 9)
@@ -59,7 +64,10 @@ class StandIn:
     def _next(self) -> int | None:
         with self.fake.lock:
             for run, about in self.fake.runs.items():
-                if about["status"] == "queued" and set(self.fake.jobs[run][0]["labels"]) <= self.labels:
+                if (
+                    about["status"] == "queued"
+                    and set(self.fake.jobs[run][0]["labels"]) <= self.labels
+                ):
                     about["stubborn"] = True  # a cancel is carried out by this runner
                     self.fake.take(run, self.name)
                     self.taken.append(run)

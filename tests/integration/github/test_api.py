@@ -1,4 +1,6 @@
-"""The client's manners: conditional requests, rate limits, retries, redirects. Against the fake in fake.py."""
+"""The client's manners: conditional requests, rate limits, retries, redirects. Against the fake in
+fake.py.
+"""
 
 import json
 from datetime import timedelta
@@ -23,7 +25,11 @@ def test_polling_is_conditional(fake, api):
     run = fake.new_run("build-plan.yml", {})
     first = api.run(run)
     assert api.run(run) == first
-    tags = [headers.get("if-none-match") for method, path, headers in fake.requests if path.endswith(f"/runs/{run}")]
+    tags = [
+        headers.get("if-none-match")
+        for method, path, headers in fake.requests
+        if path.endswith(f"/runs/{run}")
+    ]
     assert tags[0] is None
     assert tags[1]
     fake.take(run, "k40")
@@ -64,10 +70,14 @@ def test_retry_after_comes_first(fake, api, clock):
 def test_a_used_up_limit_waits_for_its_reset_by_githubs_clock(fake, api, clock):
     fake.skew = timedelta(hours=5)
     reset = str(int(fake.now().timestamp()) + 100)
-    fake.faults["GET /runners"] = [(403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}, b"")]
+    fake.faults["GET /runners"] = [
+        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}, b"")
+    ]
     api.runners()
     assert len(clock.slept) == 1
-    assert 1 < clock.slept[0] <= 102  # what has gone since is less; by this machine's clock it were five hours
+    assert (
+        1 < clock.slept[0] <= 102
+    )  # what has gone since is less; by this machine's clock it were five hours
 
 
 def test_an_hour_is_not_waited_for_but_said(fake, api, clock):
@@ -87,7 +97,11 @@ def test_writes_keep_a_time_between_them(fake, api, clock):
 
 def test_a_next_page_elsewhere_is_not_followed(fake, api):
     fake.faults["GET /runners"] = [
-        (200, {"link": '<https://example.invalid/x>; rel="next"'}, b'{"total_count": 0, "runners": []}')
+        (
+            200,
+            {"link": '<https://example.invalid/x>; rel="next"'},
+            b'{"total_count": 0, "runners": []}',
+        )
     ]
     with pytest.raises(InfrastructureError, match="elsewhere than its API"):
         api.runners()
@@ -95,7 +109,10 @@ def test_a_next_page_elsewhere_is_not_followed(fake, api):
 
 def test_another_repository_is_said_to_be_missing(fake, clock):
     api = GithubApi(fake.url, "owner/other", TOKEN, sleep=clock)
-    with pytest.raises(UsageError, match="GitHub has no /repos/owner/other/actions/runners, or the token may not see"):
+    with pytest.raises(
+        UsageError,
+        match="GitHub has no /repos/owner/other/actions/runners, or the token may not see",
+    ):
         api.runners()
     api.close()
 

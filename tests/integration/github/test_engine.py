@@ -40,7 +40,10 @@ def test_a_build_from_dispatch_to_wheel(fake, engine, clock, job, plan, builder,
     assert inputs["submission_id"] in fake.runs[run]["display_title"].split()
 
     assert engine.observe(handle).state == "queued"
-    assert "has not given it to a runner yet; queued for 0.0 of the 24 hours" in engine.observe(handle).why
+    assert (
+        "has not given it to a runner yet; queued for 0.0 of the 24 hours"
+        in engine.observe(handle).why
+    )
     fake.take(run, "linux-build")
     seen = engine.observe(handle)
     assert (seen.state, seen.why) == ("running", "on linux-build: Do the job")
@@ -52,7 +55,10 @@ def test_a_build_from_dispatch_to_wheel(fake, engine, clock, job, plan, builder,
 
     fake.leave(run, {"wheel/a.whl": b"wheel", "lib/x.so": b"library"})
     files = engine.collect(handle, tmp_path / "built", 1 << 20)
-    assert sorted(str(f.relative_to(tmp_path / "built")) for f in files) == ["lib/x.so", "wheel/a.whl"]
+    assert sorted(str(f.relative_to(tmp_path / "built")) for f in files) == [
+        "lib/x.so",
+        "wheel/a.whl",
+    ]
     assert (tmp_path / "built" / "wheel" / "a.whl").read_bytes() == b"wheel"
     engine.release(handle)
     engine.release(handle)
@@ -65,7 +71,10 @@ def test_a_build_from_dispatch_to_wheel(fake, engine, clock, job, plan, builder,
 
 def test_no_runner_has_the_labels(fake, engine, job):
     fake.add_runner("k40", K40)
-    with pytest.raises(NoRunnerError, match="no runner of owner/farm has the labels self-hosted, linux, x64, farm-b"):
+    with pytest.raises(
+        NoRunnerError,
+        match="no runner of owner/farm has the labels self-hosted, linux, x64, farm-b",
+    ):
         engine.submit(job())
     assert not fake.sent("POST", "")
 
@@ -120,7 +129,10 @@ def test_a_dispatch_whose_answer_was_lost_is_found_by_its_id(fake, engine, job, 
 
 def test_the_run_of_a_lost_answer_may_appear_late(fake, engine, clock, job, builder):
     def lost(fake, body):
-        clock.due = [lambda: None, lambda: fake.new_run("build-plan.yml", json.loads(body)["inputs"])]
+        clock.due = [
+            lambda: None,
+            lambda: fake.new_run("build-plan.yml", json.loads(body)["inputs"]),
+        ]
         return 502, {}, b""
 
     fake.faults["POST /dispatches"] = [lost]
@@ -128,10 +140,13 @@ def test_the_run_of_a_lost_answer_may_appear_late(fake, engine, clock, job, buil
     assert clock.slept[-2:] == [1.0, 2.0]
 
 
-def test_a_dispatch_that_never_took_effect_is_an_error_and_no_second_dispatch(fake, engine, clock, job, builder):
+def test_a_dispatch_that_never_took_effect_is_an_error_and_no_second_dispatch(
+    fake, engine, clock, job, builder
+):
     fake.faults["POST /dispatches"] = [(503, {}, b"")]
     with pytest.raises(
-        InfrastructureError, match=r"answered 503 .* no run farm-.* has appeared since, but it still may"
+        InfrastructureError,
+        match=r"answered 503 .* no run farm-.* has appeared since, but it still may",
     ):
         engine.submit(job())
     assert len(fake.sent("POST", "/dispatches")) == 1
@@ -146,7 +161,11 @@ def test_an_answer_without_an_id_is_looked_for(fake, engine, job, builder):
 
 def test_a_rate_limited_dispatch_was_not_done_and_is_sent_again(fake, engine, clock, job, builder):
     body = json.dumps({"message": "You have exceeded a secondary rate limit."}).encode()
-    fake.faults["POST /dispatches"] = [(403, {"retry-after": "30"}, body), (429, {}, b""), (403, {}, body)]
+    fake.faults["POST /dispatches"] = [
+        (403, {"retry-after": "30"}, body),
+        (429, {}, b""),
+        (403, {}, body),
+    ]
     assert engine.submit(job()) == str(only_run(fake))
     assert [s for s in clock.slept if s >= 30] == [30.0, 60.0, 60.0]
 
@@ -164,7 +183,9 @@ def test_a_restarted_controller_goes_on_with_the_handle(fake, engine, job, build
         assert b"".join(again.logs(handle)) == b"all\n"
 
 
-def test_a_controller_that_died_before_it_noted_the_handle_takes_the_run_up(fake, engine, job, builder):
+def test_a_controller_that_died_before_it_noted_the_handle_takes_the_run_up(
+    fake, engine, job, builder
+):
     handle = engine.submit(job())
     assert engine.submit(job()) == handle  # the same run of the farm, the same plan
     assert len(fake.runs) == 1
@@ -188,11 +209,39 @@ def test_what_the_engine_does_not_know_is_lost(engine):
 @pytest.mark.parametrize(
     ("conclusion", "step", "log", "state", "code", "why"),
     [
-        ("failure", "Do the job", b"##[error]Process completed with exit code 5.\n", "done", 5, "exit code 5"),
+        (
+            "failure",
+            "Do the job",
+            b"##[error]Process completed with exit code 5.\n",
+            "done",
+            5,
+            "exit code 5",
+        ),
         ("failure", "Do the job", b"no note of the runner\n", "done", 1, "exit code 1"),
-        ("failure", "Do the job", b"##[error]Process completed with exit code 9.\n", "lost", None, "exit code 9"),
-        ("failure", "Do the job", b"##[error]Process completed with exit code 4.\n", "lost", None, "exit code 4"),
-        ("failure", "Run actions/checkout", b"", "lost", None, "step 'Run actions/checkout' failed on linux-build"),
+        (
+            "failure",
+            "Do the job",
+            b"##[error]Process completed with exit code 9.\n",
+            "lost",
+            None,
+            "exit code 9",
+        ),
+        (
+            "failure",
+            "Do the job",
+            b"##[error]Process completed with exit code 4.\n",
+            "lost",
+            None,
+            "exit code 4",
+        ),
+        (
+            "failure",
+            "Run actions/checkout",
+            b"",
+            "lost",
+            None,
+            "step 'Run actions/checkout' failed on linux-build",
+        ),
         ("failure", None, b"", "lost", None, "linux-build was lost at step 'Do the job'"),
         ("timed_out", "Do the job", b"", "done", 124, "time limit"),
         ("cancelled", "Do the job", b"", "cancelled", None, "cancelled at GitHub"),
@@ -286,7 +335,9 @@ def test_an_artifact_with_another_digest_expired_or_absent(fake, engine, job, bu
 
 
 def test_a_hostile_log_is_bounded_and_comes_as_it_is(fake, engine, job, builder, monkeypatch):
-    """Terminal control is taken out where a log is shown (`farm.base.text.plain`); the archive keeps the bytes."""
+    """Terminal control is taken out where a log is shown (`farm.base.text.plain`); the archive
+    keeps the bytes.
+    """
     monkeypatch.setattr("farm.engines.github.MAX_LOG", 1 << 20)
     handle = engine.submit(job())
     fake.finish(int(handle), log=b"\x1b]0;owned\x07" + b"A" * (5 << 20))
@@ -311,7 +362,10 @@ def test_the_job_that_the_pipeline_makes_is_taken(fake, engine, plan, builder, t
     inputs = fake.inputs[only_run(fake)]
     carried = tmp_path / "carried.json"
     carried.write_text(inputs["plan"])  # as the workflow writes it
-    assert (Plan.read(carried).digest, Plan.read(carried).to_json()) == (plan.digest, plan.to_json())
+    assert (Plan.read(carried).digest, Plan.read(carried).to_json()) == (
+        plan.digest,
+        plan.to_json(),
+    )
     assert int(inputs["timeout_minutes"]) == plan.timeout_minutes + 60
 
 

@@ -14,7 +14,10 @@ def check(on_the_fake, monkeypatch, capsys):
 
     def change(data):
         del data["runners"]["windows-build"]
-        data["runners"]["local"] |= {"url": "tcp://127.0.0.1:9", "jobs": ["build"]}  # nobody answers there
+        data["runners"]["local"] |= {
+            "url": "tcp://127.0.0.1:9",
+            "jobs": ["build"],
+        }  # nobody answers there
 
     project = on_the_fake(change)
     monkeypatch.delenv("GITHUB_TOKEN", raising=False)
@@ -35,7 +38,10 @@ def test_everything_is_said(fake, check):
     assert code == 4
     assert set(found["runners"]) == {"local", "linux-build", "k40"}
     assert "no Docker engine answers at tcp://127.0.0.1:9" in found["runners"]["local"]["why"]
-    assert (found["runners"]["linux-build"]["online"], found["runners"]["linux-build"]["busy"]) == (True, True)
+    assert (found["runners"]["linux-build"]["online"], found["runners"]["linux-build"]["busy"]) == (
+        True,
+        True,
+    )
     assert found["runners"]["linux-build"]["differences"] == []
     assert found["runners"]["k40"]["why"] == "GitHub says that it is offline"
     assert found["runners"]["k40"]["differences"] == [
@@ -73,7 +79,11 @@ def test_a_token_that_may_not_list_runners_leaves_the_rest_of_the_answer(fake, c
             {"approval_policy": "first_time_contributors"},
             "a pull request of a stranger can run on the self-hosted runners",
         ),
-        ("actions/permissions/fork-pr-contributor-approval", None, "a pull request of a stranger can run"),
+        (
+            "actions/permissions/fork-pr-contributor-approval",
+            None,
+            "a pull request of a stranger can run",
+        ),
         ("actions/permissions", {"sha_pinning_required": False}, "actions run that are not pinned"),
         ("environments/release", None, "there is no environment release"),
         ("environments/release", {"deployment_branch_policy": None}, "every branch may publish"),
@@ -98,7 +108,10 @@ def test_settings_that_let_strangers_in_are_named(fake, check, setting, value, t
         ([("tag", "main")], "tag main may publish: "),
         ([], "nothing may publish: "),
         ([("branch", "ma\x1b[31min")], "branch ma\\x1b[31min may publish: "),
-        ([("branch", "v" * 2)] * 7, "branch vv, branch vv, branch vv, branch vv, branch vv and 2 more may publish: "),
+        (
+            [("branch", "v" * 2)] * 7,
+            "branch vv, branch vv, branch vv, branch vv, branch vv and 2 more may publish: ",
+        ),
     ],
 )
 def test_a_policy_for_other_branches_than_the_default_one_is_named(fake, check, rules, text):
@@ -120,6 +133,8 @@ def test_protected_branches_alone_are_a_policy_too(fake, check):
 
 
 def test_nobody_is_called_safe_whom_the_token_may_not_look_at(fake, check):
-    fake.faults["GET /repos/owner/farm/actions/permissions"] = [fake._error(403, "Resource not accessible")] * 2
+    fake.faults["GET /repos/owner/farm/actions/permissions"] = [
+        fake._error(403, "Resource not accessible")
+    ] * 2
     (line,) = check()[1]["settings_missing"]
     assert "is not known" in line

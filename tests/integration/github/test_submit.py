@@ -18,14 +18,27 @@ from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 
-SELECT = ["--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--on", "github", "--detach"]
+SELECT = [
+    "--variant",
+    "cpu-avx-py311",
+    "--package",
+    "canary",
+    "--no-publish",
+    "--on",
+    "github",
+    "--detach",
+]
 
 
 @pytest.fixture
 def project(fake, tmp_path, monkeypatch):
     for name in ("ci", "dockerfiles"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    edit(tmp_path, "runners.yaml", lambda data: data["github"].update(repository=REPOSITORY, api_url=fake.url))
+    edit(
+        tmp_path,
+        "runners.yaml",
+        lambda data: data["github"].update(repository=REPOSITORY, api_url=fake.url),
+    )
     edit(tmp_path, "farm.yaml", lambda data: data.update(grace_s=0))
     for name in ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -101,9 +114,12 @@ def test_without_a_repository_nothing_is_begun(farm, journal, project):
 
 
 @pytest.mark.parametrize(
-    ("scopes", "needs"), [({"read", "write"}, "administration=read"), ({"read", "admin"}, "actions=write")]
+    ("scopes", "needs"),
+    [({"read", "write"}, "administration=read"), ({"read", "admin"}, "actions=write")],
 )
-def test_a_token_of_too_narrow_scope_ends_the_run_and_says_which_right_it_lacks(fake, dispatched, scopes, needs):
+def test_a_token_of_too_narrow_scope_ends_the_run_and_says_which_right_it_lacks(
+    fake, dispatched, scopes, needs
+):
     fake.add_runner("linux-build", BUILDER)
     fake.scopes = scopes
     status = dispatched()
@@ -116,7 +132,9 @@ def test_a_refused_token_ends_the_run_and_stands_nowhere(fake, dispatched, proje
     status = dispatched()
     assert status["exit_code"] == 2
     assert "refuses the token" in status["why"]
-    written = b"".join(path.read_bytes() for path in (project / "artifacts").rglob("*") if path.is_file())
+    written = b"".join(
+        path.read_bytes() for path in (project / "artifacts").rglob("*") if path.is_file()
+    )
     assert b"the-wrong-one" not in written
 
 
@@ -124,7 +142,10 @@ def test_no_runner_with_the_labels_names_the_nearest(fake, dispatched):
     fake.add_runner("k40", K40)
     status = dispatched()
     assert status["exit_code"] == 4
-    assert "no runner of github takes it: no runner fits; the nearest, k40: it has no label farm-build" in status["why"]
+    assert (
+        "no runner of github takes it: no runner fits; the nearest, k40: it has no label farm-build"
+        in status["why"]
+    )
     assert not fake.runs
 
 
@@ -147,13 +168,17 @@ def test_labels_that_the_project_does_not_know(dispatched, project):
 
 @pytest.fixture
 def carried(project, journal, farm):
-    """Submits a run whose dispatcher works in a thread; gives the run's id, then waits for its end."""
+    """Submits a run whose dispatcher works in a thread; gives the run's id, then waits for its
+    end.
+    """
     threads = []
 
     def go():
         assert farm("submit", *SELECT)[0] == 0
         (run,) = journal.runs()
-        dispatcher = dispatch.Dispatcher(Workspace(project, load_settings(project), Watcher()), journal)
+        dispatcher = dispatch.Dispatcher(
+            Workspace(project, load_settings(project), Watcher()), journal
+        )
         threads.append(threading.Thread(target=dispatcher.drain, daemon=True))
         threads[0].start()
         return run.id
@@ -177,10 +202,16 @@ def line(journal, run):
     return runs.summary(journal, journal.run(run))
 
 
-def test_what_github_keeps_queued_says_why_and_ends_when_it_is_cancelled(fake, carried, journal, farm):
+def test_what_github_keeps_queued_says_why_and_ends_when_it_is_cancelled(
+    fake, carried, journal, farm
+):
     fake.add_runner("linux-build", BUILDER, busy=True)
     run = carried()
-    soon(lambda: (line(journal, run)["why"] or "").startswith("busy: linux-build; queued for 0.0 of the 24 hours"))
+    soon(
+        lambda: (line(journal, run)["why"] or "").startswith(
+            "busy: linux-build; queued for 0.0 of the 24 hours"
+        )
+    )
     assert line(journal, run)["state"] == "queued"
     assert farm("cancel", run, "--json")[0] == 0
     assert line(journal, run)["state"] == "cancelled"
@@ -225,7 +256,11 @@ def test_a_hostile_log_reaches_no_terminal(fake, carried, journal, farm):
     fake.add_runner("linux-build", BUILDER)
     run = carried()
     made = soon(lambda: list(fake.runs))[0]
-    log = b"\x1b]0;owned\x07hello\x1b[2J\n" + b"A" * (3 << 20) + b"\n##[error]Process completed with exit code 5.\n"
+    log = (
+        b"\x1b]0;owned\x07hello\x1b[2J\n"
+        + b"A" * (3 << 20)
+        + b"\n##[error]Process completed with exit code 5.\n"
+    )
     fake.take(made, "linux-build\x1b[31m")
     fake.finish(made, "failure", log)
     soon(lambda: journal.run(run).finished)

@@ -1,4 +1,6 @@
-"""Many wheels at once: files, folders, other indexes; what may not be published is left out, and listed."""
+"""Many wheels at once: files, folders, other indexes; what may not be published is left out, and
+listed.
+"""
 
 import itertools
 import json
@@ -15,7 +17,11 @@ from farm.index.records import PREDICATE, read_record
 from tests.indexes.recorder import Killed, Recorder, content, kill_at
 from tests.indexes.wheels import build_wheel
 
-NAMES = ["canary-1.0-py3-none-any.whl", "canary-2.0-py3-none-any.whl", "torch-2.0.1-py3-none-any.whl"]
+NAMES = [
+    "canary-1.0-py3-none-any.whl",
+    "canary-2.0-py3-none-any.whl",
+    "torch-2.0.1-py3-none-any.whl",
+]
 
 
 @pytest.fixture
@@ -58,7 +64,19 @@ def test_what_is_no_wheel_is_left_out_and_the_rest_is_published(tmp_path, folder
     wrong = ["broken", "canary", "dangling", "folder", "no name.whl", "pipe", "simple"]
     assert sorted(name.partition("-")[0] for name in document["left_out"]) == wrong
     assert check(open_store(index)) == []
-    assert main(["publish", *(str(folder / name) for name in NAMES[:2]), "--to", "sm35-avx", "--index", index]) == 0
+    assert (
+        main(
+            [
+                "publish",
+                *(str(folder / name) for name in NAMES[:2]),
+                "--to",
+                "sm35-avx",
+                "--index",
+                index,
+            ]
+        )
+        == 0
+    )
 
 
 def test_a_taken_name_and_a_wheel_of_another_group_are_left_out(tmp_path, folder, put, make_wheel):
@@ -89,7 +107,12 @@ def test_killed_at_any_operation_and_run_again(tmp_path, folder):
 
 def test_indexes_of_several_jobs_are_joined(tmp_path, put, make_wheel, store, capsys):
     for number, name in enumerate(NAMES):
-        put(open_store(str(tmp_path / f"job-{number}")), make_wheel(name), group=f"sm3{number}-avx", channel="kepler")
+        put(
+            open_store(str(tmp_path / f"job-{number}")),
+            make_wheel(name),
+            group=f"sm3{number}-avx",
+            channel="kepler",
+        )
     record_event(open_store(str(tmp_path / "job-1")), [NAMES[1]], "yank", "bad")
     report = f"smoke/{NAMES[0]}/0123456789abcdef.json"
     open_store(str(tmp_path / "job-0")).create(report, b"{}", content_type="application/json")
@@ -98,7 +121,10 @@ def test_indexes_of_several_jobs_are_joined(tmp_path, put, make_wheel, store, ca
         publish_all(store, offers)
         assert left_out == ({NAMES[1]: f"{NAMES[1]} is yanked there"} if number == 1 else {})
     assert check(store) == []
-    ours, theirs = read_record(store, NAMES[0]), read_record(open_store(str(tmp_path / "job-0")), NAMES[0])
+    ours, theirs = (
+        read_record(store, NAMES[0]),
+        read_record(open_store(str(tmp_path / "job-0")), NAMES[0]),
+    )
     assert ours == theirs
     assert store.get(report).data == b"{}", "what was tested of a wheel comes with it"
     before = content(store)
@@ -157,7 +183,9 @@ def test_the_pages_written_grow_with_the_number_of_wheels_and_not_with_its_squar
         recorder = Recorder(store)
         sizes = []
         replace = store.replace
-        store.replace = lambda key, data, etag, r=replace, s=sizes, **o: s.append(len(data)) or r(key, data, etag, **o)
+        store.replace = lambda key, data, etag, r=replace, s=sizes, **o: (
+            s.append(len(data)) or r(key, data, etag, **o)
+        )
         publish_all(recorder, in_folders([folder], "g")[0])
         written.append(sum(sizes))
     assert written[1] < 6 * written[0]

@@ -60,7 +60,9 @@ def test_a_root_that_leads_nowhere(index):
     store, root = index
     edit(root / ROOT, '<a href="canary/">canary</a><br>', '<a href="torch/">torch</a><br>')
     assert broken(store) == {ROOT}
-    assert [problem.what for problem in check(store) if not problem.broken] == ["does not list canary yet"]
+    assert [problem.what for problem in check(store) if not problem.broken] == [
+        "does not list canary yet"
+    ]
 
 
 def test_a_project_without_its_json_page(index):
@@ -70,7 +72,8 @@ def test_a_project_without_its_json_page(index):
 
 
 @pytest.mark.parametrize(
-    ("key", "says"), [(HTML, HTML), (JSON, JSON), (ROOT, ROOT), (f"records/{FIRST}.json", f"records/{FIRST}.json")]
+    ("key", "says"),
+    [(HTML, HTML), (JSON, JSON), (ROOT, ROOT), (f"records/{FIRST}.json", f"records/{FIRST}.json")],
 )
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"<html>by hand</html>"])
 def test_foreign_objects_are_problems_not_crashes(index, key, says, data):

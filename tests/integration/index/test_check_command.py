@@ -57,7 +57,9 @@ def test_what_pages_cannot_mend_is_told_after_reconcile_too(check, tmp_path):
 
 @pytest.mark.parametrize("command", [["check"]])
 @pytest.mark.parametrize("place", ["index", "file", "s3"])
-def test_where_no_index_is_nothing_is_called_whole(tmp_path, monkeypatch, s3_url, command, place, capsys):
+def test_where_no_index_is_nothing_is_called_whole(
+    tmp_path, monkeypatch, s3_url, command, place, capsys
+):
     monkeypatch.chdir(tmp_path)
     index = {"index": "none", "file": (tmp_path / "none").as_uri(), "s3": s3_url}[place]
     assert main(["index", *command, "--index", index]) == 2

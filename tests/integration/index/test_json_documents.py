@@ -1,6 +1,7 @@
 """What commands print with `--json` is what the shipped schemas say.
 
-What needs an engine (submit, smoke, and runs in status) is held to its schema in tests/e2e/own_package.
+What needs an engine (submit, smoke, and runs in status) is held to its schema in
+tests/e2e/own_package.
 """
 
 from pathlib import Path
@@ -41,7 +42,10 @@ def test_plans_and_answers(ask):
     assert ask("status") == []
     ask("matrix", "--package", "hello")
     ask("why", "--variant", "sm35-avx-py311", "--gpu", "K40")
-    assert ask("why", "--variant", "sm35-avx-py311", "--torch", "2.9.1", codes=(3,))["buildable"] is False
+    assert (
+        ask("why", "--variant", "sm35-avx-py311", "--torch", "2.9.1", codes=(3,))["buildable"]
+        is False
+    )
     ask("detect")
     ask("doctor", *HELLO[:2], codes=(0, 4))
 
@@ -49,7 +53,9 @@ def test_plans_and_answers(ask):
 def test_wheels_and_the_index(ask, tmp_path):
     wheel = make_wheel(tmp_path, 1)
     ask("inspect", str(wheel))
-    ask("inspect", str(wheel), "--explain", "ImportError: libx.so.1: cannot open shared object file")
+    ask(
+        "inspect", str(wheel), "--explain", "ImportError: libx.so.1: cannot open shared object file"
+    )
     ask("verify", str(wheel), codes=(0, 6))
     ask("repair", str(wheel), "--tools", "-o", "../repaired")
     [wheel] = Path("../repaired").iterdir()
@@ -65,10 +71,17 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("index variant", str(wheel), "--variant", "sm50-avx-py311"),
         ("index keys", "../one.key.pub", "--root-key", "../root.key"),
         ("index sign", "--signing-key", "../one.key"),
-        ("index verify", Path("artifacts/index").absolute().as_uri(), "--root", "artifacts/index/tuf/1.root.json"),
+        (
+            "index verify",
+            Path("artifacts/index").absolute().as_uri(),
+            "--root",
+            "artifacts/index/tuf/1.root.json",
+        ),
         ("index remove", wheel.name, "--reason", "old"),
         ("site", "build"),
         ("clean", "--dry-run"),
     ):
         ask(command, *more)
-    assert not (tmp_path / "home" / ".local").exists(), "what was verified is kept in a folder of the tests' own"
+    assert not (tmp_path / "home" / ".local").exists(), (
+        "what was verified is kept in a folder of the tests' own"
+    )

@@ -1,4 +1,6 @@
-"""Yank, remove and promote: what pages show, what stays, and that the next run ends what a killed one began."""
+"""Yank, remove and promote: what pages show, what stays, and that the next run ends what a killed
+one began.
+"""
 
 import contextlib
 import itertools
@@ -63,7 +65,10 @@ def test_a_yank_shows_its_reason_everywhere_and_is_taken_back(index):
     assert [file["yanked"] for file in document(index)["files"]] == [False, False]
     assert b"data-yanked" not in index.get(html_key(GROUP, "canary")).data
     events = [json.loads(index.get(f"events/{SECOND}/{n}.json").data) for n in (1, 2)]
-    assert [(event["kind"], event["reason"]) for event in events] == [("yank", "wrong <GPU>"), ("unyank", "")]
+    assert [(event["kind"], event["reason"]) for event in events] == [
+        ("yank", "wrong <GPU>"),
+        ("unyank", ""),
+    ]
     assert check(index) == []
 
 
@@ -227,7 +232,9 @@ def test_another_change_between_any_two_operations(tmp_path, make_wheel, put, pa
         def interfere(number, name, wanted=wanted, store=store):
             if number == wanted:
                 # the wheel may not be there yet, or was removed
-                with contextlib.suppress(UsageError, *([PublishRefusedError] if pair.startswith("remove") else [])):
+                with contextlib.suppress(
+                    UsageError, *([PublishRefusedError] if pair.startswith("remove") else [])
+                ):
                     second(store)
 
         recorder = Recorder(store, after=interfere)
@@ -249,7 +256,9 @@ def test_a_wheel_that_is_claimed_and_not_listed_is_not_promoted(tmp_path, make_w
     put(store, make_wheel(FIRST))
     with pytest.raises(Killed):
         put(
-            Recorder(store, after=lambda _number, name: kill_at(1)(1, name) if name == "create" else None),
+            Recorder(
+                store, after=lambda _number, name: kill_at(1)(1, name) if name == "create" else None
+            ),
             make_wheel(NEW),
         )
     assert store.get(record_key(NEW))

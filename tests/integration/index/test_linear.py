@@ -1,4 +1,6 @@
-"""The work of check and reconcile grows with the index, not with its square: calls are counted, not time."""
+"""The work of check and reconcile grows with the index, not with its square: calls are counted, not
+time.
+"""
 
 import cProfile
 import pstats
@@ -13,7 +15,9 @@ from tests.indexes.wheels import publish_wheel
 
 
 def fill(root, wheels, groups=1):
-    """An index with many records and the smallest files, as if their publishers had been killed before any page."""
+    """An index with many records and the smallest files, as if their publishers had been killed
+    before any page.
+    """
     store = open_store(str(root))
     check_store(store)
     for folder in ("records", "whl/files"):
@@ -51,7 +55,9 @@ def calls(work, *arguments):
 def test_twice_the_wheels_are_twice_the_work(tmp_path, wheels_in_each):
     cost = {}
     for wheels in (1000, 2000):
-        store = fill(tmp_path / str(wheels), wheels, wheels // wheels_in_each if wheels_in_each else 1)
+        store = fill(
+            tmp_path / str(wheels), wheels, wheels // wheels_in_each if wheels_in_each else 1
+        )
         rebuilt, done = calls(reconcile, store)
         assert not done.missing
         again, done = calls(reconcile, store)

@@ -1,6 +1,7 @@
 """The publish protocol on each kind of store: whole, in requests, in threads and processes.
 
-`tests/unit/index/test_publish.py` holds its order; `tests/e2e/servers/test_faults.py` kills it on a real S3 server.
+`tests/unit/index/test_publish.py` holds its order; `tests/e2e/servers/test_faults.py` kills it on a
+real S3 server.
 """
 
 import json
@@ -50,7 +51,9 @@ def test_the_same_file_again_changes_nothing(store, make_wheel, put):
     wheel = make_wheel(FIRST)
     first = put(store, wheel)
     before = content(store)
-    again = put(store, wheel, upload_time=datetime(2027, 1, 1, tzinfo=UTC), provenance={"plan": "another"})
+    again = put(
+        store, wheel, upload_time=datetime(2027, 1, 1, tzinfo=UTC), provenance={"plan": "another"}
+    )
     assert not again.changed
     assert again.record == first.record
     assert content(store) == before
@@ -64,7 +67,10 @@ def test_groups_and_projects_stand_side_by_side(store, make_wheel, put):
     assert check(store) == []
     page = json.loads(store.get(json_key(GROUP, "canary")).data)
     assert [file["filename"] for file in page["files"]] == [FIRST, SECOND]
-    assert pages.parse_list(store.get(f"whl/{GROUP}/simple/index.html").data, "") == {"canary", "torch"}
+    assert pages.parse_list(store.get(f"whl/{GROUP}/simple/index.html").data, "") == {
+        "canary",
+        "torch",
+    }
     assert pages.parse_list(store.get("whl/sm37-avx/simple/index.html").data, "") == {"canary"}
 
 
@@ -72,7 +78,9 @@ def test_the_cost_in_http_requests(s3_url, make_wheel, put):
     store = open_store(s3_url)
     check_store(store)
     requests = []
-    store.client.meta.events.register("before-send.s3", lambda request, **_: requests.append(request.method))
+    store.client.meta.events.register(
+        "before-send.s3", lambda request, **_: requests.append(request.method)
+    )
     put(store, make_wheel(FIRST))
     assert len(requests) == 12
     del requests[:]
@@ -113,7 +121,13 @@ def test_processes_lose_nothing(store_url, make_wheel):
     environment = {**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])}
     publishers = [
         subprocess.Popen(
-            [sys.executable, "-c", PUBLISHER, store_url, *(str(wheel.path) for wheel in wheels[start::8])],
+            [
+                sys.executable,
+                "-c",
+                PUBLISHER,
+                store_url,
+                *(str(wheel.path) for wheel in wheels[start::8]),
+            ],
             env=environment,
         )
         for start in range(8)

@@ -32,15 +32,23 @@ def index(tmp_path, make_wheel, put):
 
 def page_files(root):
     return sorted(
-        path for path in root.rglob("*") if path.is_file() and path.name in {"index.html", "index.json", "catalog.json"}
+        path
+        for path in root.rglob("*")
+        if path.is_file() and path.name in {"index.html", "index.json", "catalog.json"}
     )
 
 
 def plain(text):
-    """Without generations and what is derived from them, which only grow, and without the proof of the store."""
+    """Without generations and what is derived from them, which only grow, and without the proof of
+    the store.
+    """
     import re
 
-    return re.sub(rb'"_tried":"[0-9a-f]*",?|_generation":\d+|generation" content="\d+|data-generation="\d+', b"", text)
+    return re.sub(
+        rb'"_tried":"[0-9a-f]*",?|_generation":\d+|generation" content="\d+|data-generation="\d+',
+        b"",
+        text,
+    )
 
 
 def test_a_sound_index_is_left_as_it_is(index):
@@ -62,7 +70,9 @@ def test_all_pages_gone(index):
 @pytest.mark.parametrize("damage", [b"", b"<html>by hand</html>", b"\xff"])
 def test_any_page_overwritten(index, damage):
     store, root = index
-    for path in set(page_files(root)) - {root / "index.html"}:  # that one may be anybody's: the site's, for one
+    for path in set(page_files(root)) - {
+        root / "index.html"
+    }:  # that one may be anybody's: the site's, for one
         before = path.read_bytes()
         path.write_bytes(damage)
         assert check(store) != [], path
@@ -140,13 +150,19 @@ VERSIONS = {"_generation": 1, "versions": {"1.0": {"py3-none-any": ["kepler"]}}}
 @pytest.mark.parametrize(
     "older",
     [
-        pytest.param({"signature": {"payload": "e30="}}, id="the digests of all pages and their signature in it"),
         pytest.param(
-            {"schema": 1, "_generation": 1, "groups": {"sm35-avx": {"canary": VERSIONS}}}, id="versions of each project"
+            {"signature": {"payload": "e30="}},
+            id="the digests of all pages and their signature in it",
+        ),
+        pytest.param(
+            {"schema": 1, "_generation": 1, "groups": {"sm35-avx": {"canary": VERSIONS}}},
+            id="versions of each project",
         ),
     ],
 )
-def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path, make_wheel, put, older):
+def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(
+    tmp_path, make_wheel, put, older
+):
     store = open_store(str(tmp_path / "index"))
     put(store, make_wheel("canary-1.0-py3-none-any.whl"))
     path = tmp_path / "index/catalog.json"
@@ -162,12 +178,23 @@ def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path,
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [("yank", "event 1 of .* by which it is yanked .slow."), ("remove", "the removal of "), ("lost", "has no record")],
+    [
+        ("yank", "event 1 of .* by which it is yanked .slow."),
+        ("remove", "the removal of "),
+        ("lost", "has no record"),
+    ],
 )
-def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(index, make_wheel, kind, message, capsys):
-    """Somebody deleted `events/<wheel>/` in the store: the advised reconcile took the yank back in silence."""
+def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(
+    index, make_wheel, kind, message, capsys
+):
+    """Somebody deleted `events/<wheel>/` in the store: the advised reconcile took the yank back in
+    silence.
+    """
     store, root = index
-    wheel, files = make_wheel(SECOND), (root / "whl/files" / SECOND, root / f"whl/files/{SECOND}.metadata")
+    wheel, files = (
+        make_wheel(SECOND),
+        (root / "whl/files" / SECOND, root / f"whl/files/{SECOND}.metadata"),
+    )
     if kind == "lost":
         for path in (root / f"records/{SECOND}.json", *files):
             path.unlink()
@@ -177,7 +204,9 @@ def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(index, make
     if kind == "remove":  # and its bytes are there again, from a backup
         files[0].write_bytes(wheel.path.read_bytes())
         files[1].write_bytes(wheel.metadata)
-    assert check(store), "a removal of which nothing is left looks like a publish that was not finished"
+    assert check(store), (
+        "a removal of which nothing is left looks like a publish that was not finished"
+    )
     before = {path: path.read_bytes() for path in page_files(root)}
     with pytest.raises(PublishRefusedError, match=message):
         reconcile(store)

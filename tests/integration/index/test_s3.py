@@ -1,7 +1,7 @@
 """The S3 store under servers that lose answers, fail, refuse, or ignore conditions.
 
-Faults are put between the client and the server by botocore's own event hooks, so what runs is the real client
-and, where the request goes on, the real server.
+Faults are put between the client and the server by botocore's own event hooks, so what runs is the
+real client and, where the request goes on, the real server.
 """
 
 import io
@@ -213,13 +213,25 @@ def elsewhere(status, headers, body):
     ],
     ids=["https", "login", "nowhere", "page", "empty"],
 )
-def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, headers, body, message):
-    """Not an empty index: a page reads as a listing without objects. And no traceback, wherever the address stands."""
+def test_what_answers_and_is_no_store_is_named(
+    aws, monkeypatch, named, status, headers, body, message
+):
+    """Not an empty index: a page reads as a listing without objects. And no traceback, wherever the
+    address stands.
+    """
     with elsewhere(status, headers, body) as endpoint:
         if named == "by AWS_ENDPOINT_URL":
             monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        store = open_store("s3://wheels" if named == "by AWS_ENDPOINT_URL" else f"s3://wheels?endpoint_url={endpoint}")
-        for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
+        store = open_store(
+            "s3://wheels"
+            if named == "by AWS_ENDPOINT_URL"
+            else f"s3://wheels?endpoint_url={endpoint}"
+        )
+        for operate in (
+            lambda: store.get("a"),
+            lambda: store.stat("a"),
+            lambda: list(store.list("")),
+        ):
             with pytest.raises(InfrastructureError, match=message) as caught:
                 operate()
             assert caught.value.hint
@@ -233,12 +245,16 @@ def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, 
         (400, "IllegalLocationConstraintException", "", {}, "region=NAME"),
     ],
 )
-def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code, more, headers, message):
+def test_a_bucket_in_another_region_is_a_mistake_in_the_url(
+    store, status, code, more, headers, message
+):
     text = f"<Error><Code>{code}</Code>{more}</Error>".encode()
 
     def before_send(request, **kwargs):
         body = b"" if request.method == "HEAD" else text
-        return AWSResponse(request.url, status, {"content-length": str(len(body)), **headers}, _Raw(body))
+        return AWSResponse(
+            request.url, status, {"content-length": str(len(body)), **headers}, _Raw(body)
+        )
 
     store.client.meta.events.register("before-send.s3", before_send)
     for operate in (lambda: store.get("catalog.json"), lambda: list(store.list("whl/"))):
@@ -247,7 +263,9 @@ def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code,
         assert message in caught.value.hint
 
 
-NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>nginx</center></body></html>"
+NOT_FOUND = (
+    b"<html><head><title>404 Not Found</title></head><body><hr><center>nginx</center></body></html>"
+)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +287,10 @@ def test_what_no_store_says_is_said_as_such(store, status, body, message, hint):
         return AWSResponse(request.url, status, {"content-length": str(len(body))}, _Raw(body))
 
     store.client.meta.events.register("before-send.s3", before_send)
-    for operate in (lambda: store.create("whl/a", b"x", content_type=TEXT), lambda: list(store.list("whl/"))):
+    for operate in (
+        lambda: store.create("whl/a", b"x", content_type=TEXT),
+        lambda: list(store.list("whl/")),
+    ):
         with pytest.raises(InfrastructureError, match=message) as caught:
             operate()
         assert hint in caught.value.hint
@@ -277,7 +298,10 @@ def test_what_no_store_says_is_said_as_such(store, status, body, message, hint):
 
 def test_a_refusal_of_what_is_not_there_is_an_error(store):
     """A proxy that answers 412 by itself must not pass for another publisher's object."""
-    lie = "before-send.s3.PutObject", lambda request, **_: AWSResponse(request.url, 412, {}, _Raw(b""))
+    lie = (
+        "before-send.s3.PutObject",
+        lambda request, **_: AWSResponse(request.url, 412, {}, _Raw(b"")),
+    )
     store.client.meta.events.register(*lie)
     with pytest.raises(InfrastructureError, match=r"refused as existing \(412\) and is not there"):
         store.create("whl/a", b"x", content_type=TEXT)
@@ -291,7 +315,8 @@ def test_objects_say_what_they_are(store):
     store.create("a.whl", b"x", content_type="application/octet-stream")
     store.replace("index.html", b"x", None, content_type="text/html; charset=utf-8")
     heads = {
-        key: store.client.head_object(Bucket=store.bucket, Key=store.prefix + key) for key in ("a.whl", "index.html")
+        key: store.client.head_object(Bucket=store.bucket, Key=store.prefix + key)
+        for key in ("a.whl", "index.html")
     }
     assert heads["a.whl"]["ContentType"] == "application/octet-stream"
     assert heads["a.whl"]["CacheControl"] == "max-age=31536000, immutable"
@@ -319,9 +344,12 @@ def test_uploads_carry_no_trailer_that_other_servers_refuse(aws, tmp_path, schem
             for name, value in request.headers.items()
         }
         assert headers["content-length"] == "5"
-        assert not {"x-amz-trailer", "transfer-encoding", "content-encoding", "x-amz-sdk-checksum-algorithm"} & set(
-            headers
-        )
+        assert not {
+            "x-amz-trailer",
+            "transfer-encoding",
+            "content-encoding",
+            "x-amz-sdk-checksum-algorithm",
+        } & set(headers)
         assert "x-amz-checksum-sha256" in headers
     assert requests[0].headers["If-None-Match"] in {"*", b"*"}
     assert requests[1].headers["If-Match"] in {'"tag"', b'"tag"'}
@@ -383,7 +411,9 @@ def test_a_read_that_is_cut_off_goes_on(store):
             return None
         requests.append(request)
         answer = store.patient._endpoint.http_session.send(request)
-        return AWSResponse(answer.url, answer.status_code, answer.headers, Short(answer.content[:1000]))
+        return AWSResponse(
+            answer.url, answer.status_code, answer.headers, Short(answer.content[:1000])
+        )
 
     store.patient.meta.events.register("before-send.s3", before_send)
     assert b"".join(store.chunks("whl/files/a.whl")) == DATA
@@ -407,7 +437,9 @@ def test_a_profile_that_gives_no_credentials_is_a_mistake_in_the_configuration(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(boto3, "Session", boto3.session.Session)  # a session reads the configuration as it is made
+    monkeypatch.setattr(
+        boto3, "Session", boto3.session.Session
+    )  # a session reads the configuration as it is made
     if profile:
         monkeypatch.setenv("AWS_PROFILE", profile)
     with pytest.raises(UsageError, match=f"(?s){message}"):

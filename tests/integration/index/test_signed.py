@@ -81,14 +81,28 @@ def test_the_client_of_tuf_reads_it_as_it_is(signed, tmp_path):
     (tmp_path / "seen").mkdir()
     with serving(store.root) as url:
         config = UpdaterConfig(prefix_targets_with_hash=False)
-        client = Updater(str(tmp_path / "seen"), f"{url}/tuf/", str(tmp_path), f"{url}/", config=config, bootstrap=root)
+        client = Updater(
+            str(tmp_path / "seen"),
+            f"{url}/tuf/",
+            str(tmp_path),
+            f"{url}/",
+            config=config,
+            bootstrap=root,
+        )
         client.refresh()
-        for key in (f"whl/files/{FIRST}", f"whl/{GROUP}/simple/canary/index.html", "index.html", "catalog.json"):
+        for key in (
+            f"whl/files/{FIRST}",
+            f"whl/{GROUP}/simple/canary/index.html",
+            "index.html",
+            "catalog.json",
+        ):
             got = client.download_target(client.get_targetinfo(key), str(tmp_path / "got"))
             assert Path(got).read_bytes() == (store.root / key).read_bytes()
         (store.root / f"whl/files/{FIRST}").write_bytes(b"evil")
         with pytest.raises(Exception, match=r"length|hash"):
-            client.download_target(client.get_targetinfo(f"whl/files/{FIRST}"), str(tmp_path / "evil"))
+            client.download_target(
+                client.get_targetinfo(f"whl/files/{FIRST}"), str(tmp_path / "evil")
+            )
 
 
 def test_over_http(signed):
@@ -117,7 +131,8 @@ def test_every_page_that_is_tampered_with_or_gone_is_named(signed):
 
 @pytest.mark.parametrize("over", ["folder", "http"])
 @pytest.mark.parametrize(
-    "key", [f"whl/{GROUP}/simple/other/index.html", f"whl/{GROUP}/v1-json/other/index.json", "index.html"]
+    "key",
+    [f"whl/{GROUP}/simple/other/index.html", f"whl/{GROUP}/v1-json/other/index.json", "index.html"],
 )
 def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key, over):
     """The root page too: people copy their pip line from it."""
@@ -130,7 +145,9 @@ def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key
     (store.root / key).parent.mkdir(parents=True, exist_ok=True)
     (store.root / key).write_bytes(b"<a href=evil>pip install evil</a>")
     with serving(store.root) as url:
-        lines = verify_index(open_reader(str(store.root) if over == "folder" else url), root).problems
+        lines = verify_index(
+            open_reader(str(store.root) if over == "folder" else url), root
+        ).problems
     assert lines == (f"{key}: no signature covers this page",)
 
 
@@ -139,23 +156,33 @@ def test_a_group_that_nobody_signed_is_named_where_the_store_can_be_listed(signe
     shutil.copytree(store.root / f"whl/{GROUP}", store.root / "whl/evil")
     lines = problems(store, root)
     assert lines
-    assert all(line.startswith("whl/evil/") and line.endswith("no signature covers this page") for line in lines)
+    assert all(
+        line.startswith("whl/evil/") and line.endswith("no signature covers this page")
+        for line in lines
+    )
 
 
-@pytest.mark.parametrize("what", [f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", f"records/{FIRST}.json"])
+@pytest.mark.parametrize(
+    "what", [f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", f"records/{FIRST}.json"]
+)
 def test_files_beside_pages_are_verified_too(signed, what):
     store, root = signed
     (store.root / what).write_bytes(b"other")
     assert problems(store, root, wheels=True) == (f"{what}: has other bytes than signed",)
 
 
-def test_what_was_published_or_yanked_since_is_named_until_it_is_signed(signed, make_wheel, put, keys):
+def test_what_was_published_or_yanked_since_is_named_until_it_is_signed(
+    signed, make_wheel, put, keys
+):
     store, root = signed
     put(store, make_wheel(SECOND))
     record_event(store, [FIRST], "yank", "old")
     lines = problems(store, root)
     assert all("either its owner changed it and has not signed since" in line for line in lines)
-    assert {line.partition(":")[0].rsplit("/", 1)[-1] for line in lines} == {"index.html", "index.json"}
+    assert {line.partition(":")[0].rsplit("/", 1)[-1] for line in lines} == {
+        "index.html",
+        "index.json",
+    }
     sign(store, keys["online"])
     assert problems(store, root, wheels=True) == ()
 
@@ -170,12 +197,16 @@ def test_a_stranger_trusts_nothing(signed, tmp_path, keys):
         problems(elsewhere, root)
     with pytest.raises(VerificationFailedError, match="no signatures that lead back"):
         problems(store, b"{}")
-    flipped = re.sub(rb'("sig": ?")(.)', lambda found: found[1] + (b"0" if found[2] != b"0" else b"1"), root)
+    flipped = re.sub(
+        rb'("sig": ?")(.)', lambda found: found[1] + (b"0" if found[2] != b"0" else b"1"), root
+    )
     with pytest.raises(VerificationFailedError, match="no signatures that lead back"):
         problems(store, flipped)
 
 
-def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(signed, tmp_path, make_wheel, put, keys):
+def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(
+    signed, tmp_path, make_wheel, put, keys
+):
     store, root = signed
     old = shutil.copytree(store.root, tmp_path / "old")
     put(store, make_wheel(SECOND))
@@ -197,7 +228,10 @@ def test_signatures_expire_and_check_says_so_before(signed, monkeypatch):
     assert (problem.key, problem.broken) == (TIMESTAMP, False)
     assert "farm index sign" in problem.what
     findings = check(store, now=ahead + timedelta(days=300))
-    assert {each.key: each.broken for each in findings} == {TIMESTAMP: True, "tuf/1.root.json": False}
+    assert {each.key: each.broken for each in findings} == {
+        TIMESTAMP: True,
+        "tuf/1.root.json": False,
+    }
     later = SimpleNamespace(datetime=_Later, timezone=dt.timezone)
     monkeypatch.setattr("tuf.ngclient._internal.trusted_metadata_set.datetime", later)
     with pytest.raises(VerificationFailedError, match="have expired"):
@@ -308,7 +342,14 @@ def test_the_commands(tmp_path, make_wheel, put, keys, capsys, monkeypatch):
     monkeypatch.setenv("FARM_TEST_KEY", (tmp_path / "other.key").read_text())
     assert main([*sign_, "env:FARM_TEST_KEY"]) == 0
     shutil.copy(tmp_path / "index/tuf/1.root.json", tmp_path / "trusted.json")
-    verify = ["index", "verify", str(tmp_path / "index"), "--root", str(tmp_path / "trusted.json"), "--json"]
+    verify = [
+        "index",
+        "verify",
+        str(tmp_path / "index"),
+        "--root",
+        str(tmp_path / "trusted.json"),
+        "--json",
+    ]
     capsys.readouterr()
     assert main([*verify, "--wheels"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
@@ -329,7 +370,9 @@ def test_the_commands(tmp_path, make_wheel, put, keys, capsys, monkeypatch):
     ],
 )
 def test_what_is_no_key_is_said_and_not_shown(tmp_path, monkeypatch, keys, capsys, where, message):
-    monkeypatch.setenv("FARM_TEST_KEY", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----")
+    monkeypatch.setenv(
+        "FARM_TEST_KEY", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----"
+    )
     monkeypatch.chdir(tmp_path)
     assert main(["index", "sign", "--index", "index", "--signing-key", where]) == 2
     stderr = capsys.readouterr().err

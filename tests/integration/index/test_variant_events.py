@@ -31,17 +31,24 @@ def index_of(folder, *names):
     return folder / "index"
 
 
-def test_a_wheel_that_is_given_by_its_name_alone_is_asked_for_as_a_file(tmp_path, monkeypatch, capsys):
+def test_a_wheel_that_is_given_by_its_name_alone_is_asked_for_as_a_file(
+    tmp_path, monkeypatch, capsys
+):
     index = index_of(tmp_path, OLD)
     monkeypatch.chdir(index)
     capsys.readouterr()
-    assert main(["index", "variant", OLD, "--variant", "sm61-avx2-py311", "--index", str(index)]) == 2
+    assert (
+        main(["index", "variant", OLD, "--variant", "sm61-avx2-py311", "--index", str(index)]) == 2
+    )
     assert capsys.readouterr().err.startswith(
         f"farm: cannot read {OLD}: No such file or directory\n  next: give the path"
     )
 
 
-COMMANDS = {"yank": ["yank", NEW, "--reason", "slow"], "remove": ["remove", NEW, "--reason", "secret"]}
+COMMANDS = {
+    "yank": ["yank", NEW, "--reason", "slow"],
+    "remove": ["remove", NEW, "--reason", "secret"],
+}
 
 
 @pytest.mark.parametrize("what", COMMANDS)
@@ -55,7 +62,14 @@ def test_uv_gets_no_copy_of_a_wheel_that_is_withdrawn(tmp_path, monkeypatch, wha
     environment = clean(tmp_path, UV_PREVIEW_FEATURES="wheel-variants") | {
         f"NV_VARIANT_PROVIDER_FORCE_{name}": value for name, value in forced.items()
     }
-    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--no-cache", "--python", sys.executable]
+    uv = [
+        Path(sys.executable).with_name("uv"),
+        "pip",
+        "install",
+        "--no-cache",
+        "--python",
+        sys.executable,
+    ]
     pip = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check"]
     root = (index / f"{ROOT}simple").as_uri()
 
@@ -85,7 +99,12 @@ def test_a_copy_needs_its_wheel_in_the_index(tmp_path, monkeypatch, capsys):
     wheel = whole_wheel(tmp_path, NEW, "x = 1\n")
     assert main(["index", "variant", str(wheel), *variant]) == 2
     assert "is not in the index" in capsys.readouterr().err
-    assert main(["index", "variant", str(whole_wheel(tmp_path / "other", OLD, "other = 1\n")), *variant]) == 7
+    assert (
+        main(
+            ["index", "variant", str(whole_wheel(tmp_path / "other", OLD, "other = 1\n")), *variant]
+        )
+        == 7
+    )
     assert "is not the wheel that the index has" in capsys.readouterr().err
     assert main(["index", "remove", OLD, "--reason", "secret", "--index", str(index)]) == 0
     assert main(["index", "variant", str(tmp_path / OLD), *variant]) == 2
@@ -97,7 +116,10 @@ def test_what_somebody_changed_in_the_tree_is_named_and_repaired(tmp_path, monke
     index = index_of(tmp_path, OLD, NEW)
     command = ["index", "check", "--index", str(index)]
     assert main(command) == 0
-    for path, old in ((index / PAGE, OLD_COPY), ((index / PAGE).with_name("canary-2.0-variants.json"), "sm61_v3")):
+    for path, old in (
+        (index / PAGE, OLD_COPY),
+        ((index / PAGE).with_name("canary-2.0-variants.json"), "sm61_v3"),
+    ):
         path.write_text(path.read_text().replace(old, "evil"))
         assert main(command) == 6
         assert main(["index", "reconcile", *command[2:]]) == 0
@@ -115,4 +137,6 @@ def test_the_copy_of_a_rebuild_replaces_that_of_a_removed_wheel(tmp_path, monkey
     assert f">{wanted}</a>" in page
     assert OLD_COPY not in page
     with zipfile.ZipFile(index / f"{ROOT}files" / wanted) as archive:
-        assert "Build: 1\nTag: py3-none-any\n" in archive.read("canary-1.0.dist-info/WHEEL").decode()
+        assert (
+            "Build: 1\nTag: py3-none-any\n" in archive.read("canary-1.0.dist-info/WHEEL").decode()
+        )

@@ -11,7 +11,15 @@ from farm.cli.main import main
 from tests.indexes.wheels import build_wheel
 from tests.servers.static import serving
 
-GPUS = {"sm50": "5.0", "sm52": "5.2", "sm60": "6.0", "sm61": "6.1", "sm70": "7.0", "sm90": "9.0", "sm120": "12.0"}
+GPUS = {
+    "sm50": "5.0",
+    "sm52": "5.2",
+    "sm60": "6.0",
+    "sm61": "6.1",
+    "sm70": "7.0",
+    "sm90": "9.0",
+    "sm120": "12.0",
+}
 
 
 def whole_wheel(folder, filename, payload):
@@ -24,10 +32,25 @@ def tree(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     index = tmp_path / "index"
     for gpu in (*GPUS, "cpu"):
-        wheel = whole_wheel(tmp_path, f"canary-1.0+cu118.{gpu}.avx2-py3-none-any.whl", f"gpu = {gpu!r}\n")
+        wheel = whole_wheel(
+            tmp_path, f"canary-1.0+cu118.{gpu}.avx2-py3-none-any.whl", f"gpu = {gpu!r}\n"
+        )
         assert main(["publish", str(wheel), "--to", f"{gpu}-avx2", "--index", str(index)]) == 0
         for _again in range(2):
-            assert main(["index", "variant", str(wheel), "--variant", f"{gpu}-avx2-py311", "--index", str(index)]) == 0
+            assert (
+                main(
+                    [
+                        "index",
+                        "variant",
+                        str(wheel),
+                        "--variant",
+                        f"{gpu}-avx2-py311",
+                        "--index",
+                        str(index),
+                    ]
+                )
+                == 0
+            )
     with serving(index) as url:
         yield f"{url}/whl/variant/simple/"
 
@@ -49,7 +72,16 @@ def test_each_gpu_gets_its_wheel(tree, tmp_path):
             environment["NV_VARIANT_PROVIDER_FORCE_SM_ARCH"] = capability
             environment["NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"] = "12.8"
         target = tmp_path / f"target-{gpu}"
-        command = [uv, "pip", "install", "--no-cache", "--python", sys.executable, "--target", target]
+        command = [
+            uv,
+            "pip",
+            "install",
+            "--no-cache",
+            "--python",
+            sys.executable,
+            "--target",
+            target,
+        ]
         done = subprocess.run(
             [*command, "--index-url", tree, "canary"],
             env=environment,
@@ -60,11 +92,16 @@ def test_each_gpu_gets_its_wheel(tree, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         got[gpu] = (target / "canary/__init__.py").read_text()
-    wanted = {gpu: f"gpu = {gpu!r}\n" for gpu in GPUS} | {"kepler": "gpu = 'cpu'\n", "none": "gpu = 'cpu'\n"}
+    wanted = {gpu: f"gpu = {gpu!r}\n" for gpu in GPUS} | {
+        "kepler": "gpu = 'cpu'\n",
+        "none": "gpu = 'cpu'\n",
+    }
     assert got == wanted
 
 
-@pytest.mark.parametrize("variant", ["sm35-avx2-py311", "kepler-avx-py311", "sm61-avx512vnni-py311", "mps-arm64-py311"])
+@pytest.mark.parametrize(
+    "variant", ["sm35-avx2-py311", "kepler-avx-py311", "sm61-avx512vnni-py311", "mps-arm64-py311"]
+)
 def test_what_the_drafts_have_no_words_for_is_refused(tmp_path, monkeypatch, variant, capsys):
     monkeypatch.chdir(tmp_path)
     wheel = whole_wheel(tmp_path, "canary-1.0+x-py3-none-any.whl", "x = 1\n")

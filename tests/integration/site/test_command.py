@@ -27,17 +27,29 @@ def project_with(folder, *channels):
 
 
 def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
-    """As `farm smoke` and a submit of what is published make it; and a run's own, after its folder was cleaned."""
+    """As `farm smoke` and a submit of what is published make it; and a run's own, after its folder
+    was cleaned.
+    """
     project = project_with(tmp_path / "project", "debian-2.6.0")
     settings = load_settings(project)
     workspace = Workspace(project, settings, Watcher())
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0", project=project)
     name = f"torch-{plan.version}-cp311-cp311-manylinux_2_28_x86_64.whl"
     put_into(open_store(workspace.index_url), name, "sm35-avx")
-    check_ = Check(group="cpu", name="import", status="passed", seen="1", expected=None, reason=None, seconds=0.1)
+    check_ = Check(
+        group="cpu",
+        name="import",
+        status="passed",
+        seen="1",
+        expected=None,
+        reason=None,
+        seconds=0.1,
+    )
     for emulated in (None, "SandyBridge"):
         facts = {"machine": "x86_64", "python": "3.11.2"}
-        report = SmokeReport(module="torch", emulated=emulated, outcome="passed", facts=facts, checks=(check_,))
+        report = SmokeReport(
+            module="torch", emulated=emulated, outcome="passed", facts=facts, checks=(check_,)
+        )
         assert keep_report(workspace, plan, report) is None
     assert main(["--project", str(project), "site", "build"]) == 0
     wheels = json.loads((project / "artifacts/index/catalog.wheels.json").read_bytes())["wheels"]
@@ -62,7 +74,9 @@ def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, c
     assert document["where"] == (other / "index.html").as_uri()
     assert not (tmp_path / "project/artifacts/index").exists()
     page = (other / "project/anything.html").read_text()
-    assert f"pip install anything==1.0 --extra-index-url {other.as_uri()}/whl/my-group/simple/" in page
+    assert (
+        f"pip install anything==1.0 --extra-index-url {other.as_uri()}/whl/my-group/simple/" in page
+    )
     assert "wheels.example.org" not in page, "that is where the project's own index is seen"
     assert check(open_store(str(other))) == []
     assert main([*command, other.as_uri()]) == 0

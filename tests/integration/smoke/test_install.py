@@ -22,12 +22,19 @@ from tests.servers.threads import answered_by
 from tests.servers.tls import Authority
 
 
-def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "", tag: str = "py3-none-any") -> None:
+def add_wheel(
+    index: Path, name: str, version: str, source: str, requires: str = "", tag: str = "py3-none-any"
+) -> None:
     """Puts a pure-Python wheel with one module into an index of files."""
-    wheel = build_wheel(index / name, f"{name}-{version}-{tag}.whl", source, requires, python=None).path
+    wheel = build_wheel(
+        index / name, f"{name}-{version}-{tag}.whl", source, requires, python=None
+    ).path
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     with wheel.with_name("index.html").open("a") as page:
-        page.write(f'<!DOCTYPE html><a href="{wheel.name.replace("+", "%2B")}#sha256={digest}">{wheel.name}</a>\n')
+        page.write(
+            "<!DOCTYPE html><a "
+            f'href="{wheel.name.replace("+", "%2B")}#sha256={digest}">{wheel.name}</a>\n'
+        )
 
 
 VERSION = "1.2.3+cu118.sm35.avx"
@@ -50,10 +57,15 @@ def test_a_wheel_of_another_machine_goes_into_a_folder(tmp_path, python):
     index = tmp_path / "index"
     for version, tag in (("1", "py3-none-any"), ("2", "cp39-abi3-manylinux_2_17_aarch64")):
         add_wheel(index, "far", version, "", tag=tag)
-    for version, tag in (("3", "cp311-cp311-manylinux_2_39_aarch64"), ("4", "cp311-cp311-manylinux_2_17_x86_64")):
+    for version, tag in (
+        ("3", "cp311-cp311-manylinux_2_39_aarch64"),
+        ("4", "cp311-cp311-manylinux_2_17_x86_64"),
+    ):
         add_wheel(index, "far", version, "", tag=tag)
     target, log = Target(tmp_path / "site", "py311", "aarch64", "2.36"), tmp_path / "log"
-    install(python, "far", target=target, source=("--index-url", index.as_uri()), log=log, timeout_s=600)
+    install(
+        python, "far", target=target, source=("--index-url", index.as_uri()), log=log, timeout_s=600
+    )
     assert [folder.name for folder in target.folder.glob("*.dist-info")] == ["far-2.dist-info"]
 
 
@@ -64,7 +76,10 @@ def test_a_python_too_old_for_this_pip_brings_its_own(tmp_path, index, monkeypat
     """pip 26.3 and Python 3.9: its words, and its exit code."""
     python = make_environment(tmp_path / "env", Path(sys.executable))
     program = tmp_path / "new"
-    program.write_text("#!/bin/sh\necho 'This version of pip does not support python 3.9 (requires >=3.10).'\nexit 1\n")
+    program.write_text(
+        "#!/bin/sh\necho 'This version of pip does not support python 3.9 (requires "
+        ">=3.10).'\nexit 1\n"
+    )
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     source = ("--index-url", index.as_uri())
@@ -91,16 +106,26 @@ def test_install_then_probe(tmp_path, index, python):
 def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, index, python):
     log = tmp_path / "pip.log"
     with pytest.raises(SmokeFailedError, match=NONE_SUCH) as caught:
-        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=600)
+        install(
+            python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=600
+        )
     assert caught.value.hint == f"log: {log}"
 
 
 # `need` begins as `needy` does, as torch and torchvision.
-@pytest.mark.parametrize(("absent", "version"), [("absentmod", ""), ("absentmod", "==1.13.1"), ("need", "==1")])
+@pytest.mark.parametrize(
+    ("absent", "version"), [("absentmod", ""), ("absentmod", "==1.13.1"), ("need", "==1")]
+)
 def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, absent, version):
     add_wheel(index, "needy", "1", fakemod.SOURCE, f"Requires-Dist: {absent}{version}\n")
     with pytest.raises(SmokeFailedError, match=absent) as caught:
-        install(python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600)
+        install(
+            python,
+            "needy==1",
+            source=("--index-url", index.as_uri()),
+            log=tmp_path / "pip.log",
+            timeout_s=600,
+        )
     assert f"no index has {absent} as the wheel needs it" in caught.value.hint
 
 
@@ -124,21 +149,39 @@ def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/simple/"
     with pytest.raises(InfrastructureError) as caught:
-        install(python, "fakemod==9", source=("--index-url", url), log=tmp_path / "pip.log", timeout_s=600)
+        install(
+            python,
+            "fakemod==9",
+            source=("--index-url", url),
+            log=tmp_path / "pip.log",
+            timeout_s=600,
+        )
     assert f"{url} does not answer ([Errno 111] Connection refused)" in str(caught.value)
     assert caught.value.hint.startswith("start its server")
 
 
 def test_an_address_without_the_project_is_no_fault_of_the_wheel(tmp_path, index, python):
-    """The index's root for that of a group, for one: pip says of it only that there is no such version."""
+    """The index's root for that of a group, for one: pip says of it only that there is no such
+    version.
+    """
     with web(index) as url:
         for wrong in (f"{url}/fakemod", f"{url}/none/"):
             source = ("--index-url", wrong)
-            with pytest.raises(InfrastructureError, match=f"{wrong} has no page of fakemod") as caught:
-                install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
+            with pytest.raises(
+                InfrastructureError, match=f"{wrong} has no page of fakemod"
+            ) as caught:
+                install(
+                    python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600
+                )
             assert "/whl/<group>/simple/" in caught.value.hint
         with pytest.raises(SmokeFailedError, match=f"(?i){NONE_SUCH}"):
-            install(python, "FakeMod==9", source=("--index-url", url), log=tmp_path / "pip.log", timeout_s=600)
+            install(
+                python,
+                "FakeMod==9",
+                source=("--index-url", url),
+                log=tmp_path / "pip.log",
+                timeout_s=600,
+            )
 
 
 def test_a_password_in_the_address_is_not_shown(tmp_path, index, python):
@@ -184,7 +227,13 @@ def test_no_other_index_can_answer(tmp_path, index, python, monkeypatch):
     configuration.write_text(f"[global]\nextra-index-url = {other.as_uri()}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     with pytest.raises(SmokeFailedError, match=NONE_SUCH):
-        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600)
+        install(
+            python,
+            "fakemod==9",
+            source=("--index-url", index.as_uri()),
+            log=tmp_path / "pip.log",
+            timeout_s=600,
+        )
 
 
 def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index, python):
@@ -203,4 +252,10 @@ def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index
 
 def test_a_requirement_is_no_option(tmp_path, index, python):
     with pytest.raises(UsageError, match="is not a requirement"):
-        install(python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600)
+        install(
+            python,
+            "--target=/",
+            source=("--index-url", index.as_uri()),
+            log=tmp_path / "pip.log",
+            timeout_s=600,
+        )

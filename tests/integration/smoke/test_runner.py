@@ -25,7 +25,9 @@ def probe(python, *, expect=ANYTHING, timeout_s=120.0, emulate=None, module="fak
 
 
 def hung(python, check, expect=ANYTHING):
-    """The report of a run that hangs in `check`. A busy machine may hang for the first limit in the ones before."""
+    """The report of a run that hangs in `check`. A busy machine may hang for the first limit in the
+    ones before.
+    """
     for limit in (2, 20, 200):
         report = run_probe(python, module="fakemod", expect=expect, timeout_s=limit)
         if report.reason == f"did not finish in {limit} s in the check '{check}'":
@@ -39,7 +41,12 @@ def status_of(report: SmokeReport) -> dict[str, str]:
 
 def test_a_good_module_passes(environment):
     report = probe(environment(), expect=Expectation(version="1.2.3", cuda="none"))
-    assert (report.outcome, report.reason, report.exit_code, report.signal) == ("passed", None, 0, None)
+    assert (report.outcome, report.reason, report.exit_code, report.signal) == (
+        "passed",
+        None,
+        0,
+        None,
+    )
     assert status_of(report) == {
         "import": "passed",
         "version": "passed",
@@ -62,9 +69,28 @@ def test_a_good_module_passes(environment):
 
 
 STEERING = [
-    *("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"),
-    *("NPY_DISABLE_CPU_FEATURES", "CUDA_VISIBLE_DEVICES", "CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD"),
-    *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONMALLOC", "OMP_NUM_THREADS", "KMP_AFFINITY", "GLIBC_TUNABLES"),
+    *(
+        "OPENBLAS_CORETYPE",
+        "MKL_ENABLE_INSTRUCTIONS",
+        "ATEN_CPU_CAPABILITY",
+        "DNNL_MAX_CPU_ISA",
+        "ONEDNN_MAX_CPU_ISA",
+    ),
+    *(
+        "NPY_DISABLE_CPU_FEATURES",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_FORCE_PTX_JIT",
+        "NVIDIA_TF32_OVERRIDE",
+        "LD_PRELOAD",
+    ),
+    *(
+        "LD_LIBRARY_PATH",
+        "PYTHONPATH",
+        "PYTHONMALLOC",
+        "OMP_NUM_THREADS",
+        "KMP_AFFINITY",
+        "GLIBC_TUNABLES",
+    ),
     *("TORCH_CUDNN_V8_API_DISABLED", "PYTORCH_NO_CUDA_MEMORY_CACHING", "QEMU_CPU"),
 ]
 
@@ -77,15 +103,21 @@ def test_what_forces_or_hides_code_stays_outside(environment, monkeypatch):
     report = probe(python)
     assert report.outcome == "passed", report.reason
     [line] = [each for each in report.output_tail.splitlines() if each.startswith("environment:")]
-    # The probe's, for code that the driver compiles, and the runner's, by which it finds what is left behind.
+    # The probe's, for code that the driver compiles, and the runner's, by which it finds what is
+    # left behind.
     own = {"CUDA_CACHE_MAXSIZE", processes.MARK}
-    assert set(line.split()[1:]) <= {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"} | own
+    assert (
+        set(line.split()[1:])
+        <= {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"} | own
+    )
 
 
 def test_a_variable_that_is_asked_for_is_passed(environment, monkeypatch):
     python = environment("import os; print('cards:', os.environ.get('CUDA_VISIBLE_DEVICES'))")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    report = run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("CUDA_VISIBLE_DEVICES",))
+    report = run_probe(
+        python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("CUDA_VISIBLE_DEVICES",)
+    )
     assert "cards: 1" in report.output_tail
     assert "cards: None" in probe(python).output_tail
     with pytest.raises(UsageError, match="NOT_THERE is not set"):
@@ -97,7 +129,12 @@ def test_a_variable_that_is_asked_for_is_passed(environment, monkeypatch):
     [
         (Expectation(version="1.2.4"), "version", "1.2.3", "1.2.4"),
         (Expectation(cuda="11.8"), "CUDA version", "none", "11.8"),
-        (Expectation(archs=("sm_35", "compute_35")), "architectures", "none", "also sm_35 compute_35"),
+        (
+            Expectation(archs=("sm_35", "compute_35")),
+            "architectures",
+            "none",
+            "also sm_35 compute_35",
+        ),
     ],
 )
 def test_what_the_wheel_promised_and_is_not(environment, expect, name, seen, expected):
@@ -115,7 +152,9 @@ def test_the_reason_names_the_error_of_a_script(environment, tmp_path):
     (module,) = python.parent.parent.rglob("fakemod*.py")
     installed = module.with_name("fakemod-1.2.3.dist-info")
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: fakemod\nVersion: 1.2.3\n", encoding="utf-8")
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fakemod\nVersion: 1.2.3\n", encoding="utf-8"
+    )
     report = probe(python, expect=Expectation(imports=("fakemod",), script=script))
     reason = "failed: smoke script: ValueError: the answer is 41; expected: exit code 0"
     assert (report.outcome, report.reason) == ("failed", reason)
@@ -126,7 +165,8 @@ def test_the_reason_names_the_error_of_a_script(environment, tmp_path):
     [
         ("Tensor.dot = lambda s, a, b: good(s, a, b) * (1 if s.dtype == int32 else 1.0001)",
          {"float32", "float64"}, "its bound"),
-        ("Tensor.dot = lambda s, a, b: rounded([good(s, a, b)], int32 if s.dtype == int32 else float32)[0]",
+        (("Tensor.dot = lambda s, a, b: rounded([good(s, a, b)], int32 if s.dtype == int32 else "
+    "float32)[0]"),
          {"float64"}, "its bound"),
         ("Tensor.dot = lambda s, a, b: good(s, a, b) if s.dtype == int32 else float('nan')",
          {"float32", "float64"}, "nan"),
@@ -134,7 +174,8 @@ def test_the_reason_names_the_error_of_a_script(environment, tmp_path):
          {"int32"}, "17x17 @ 17x17: other numbers"),
         ("Tensor.dot = lambda s, a, b: 0", {"float32", "float64", "int32"}, ": "),
         ("def f(s, o):\n    return o\nTensor.__matmul__ = f", {"float32", "float64", "int32"}, ""),
-        ("def f(s, o):\n    raise RuntimeError('CUDA error: \\u202e\\x1b[31mbad')\nTensor.__matmul__ = f",
+        (("def f(s, o):\n    raise RuntimeError('CUDA error: "
+    "\\u202e\\x1b[31mbad')\nTensor.__matmul__ = f"),
          {"float32", "float64", "int32"}, "RuntimeError: CUDA error: "),
     ],
 )  # fmt: skip
@@ -143,7 +184,9 @@ def test_a_wrong_product_is_found(environment, addition, failing, words):
     failed = {check.name: check.seen for check in report.checks if check.status == "failed"}
     assert set(failed) == {f"matmul {name} on cpu" for name in failing}
     assert all(words in seen for seen in failed.values())
-    assert not any(unicodedata.category(c) in ("Cc", "Cf") for seen in failed.values() for c in seen)
+    assert not any(
+        unicodedata.category(c) in ("Cc", "Cf") for seen in failed.values() for c in seen
+    )
     assert report.outcome == "failed"
 
 
@@ -164,9 +207,17 @@ def test_a_crash_keeps_the_checks_before_it(environment, number, meaning):
     """
     report = probe(environment(addition))
     assert (report.outcome, report.signal, report.exit_code) == ("failed", number.name, None)
-    assert report.reason.startswith(f"ended by {number.name} in the check 'matmul float32 on cpu': ")
+    assert report.reason.startswith(
+        f"ended by {number.name} in the check 'matmul float32 on cpu': "
+    )
     assert meaning in report.reason
-    assert list(status_of(report)) == ["import", "version", "CUDA version", "build configuration", "architectures"]
+    assert list(status_of(report)) == [
+        "import",
+        "version",
+        "CUDA version",
+        "build configuration",
+        "architectures",
+    ]
 
 
 def test_a_crash_while_importing(environment):
@@ -191,7 +242,13 @@ def test_a_check_that_hangs_is_ended(environment, how):
     assert report.outcome == "failed"
     assert report.seconds < 500
     assert "fakemod.py" in report.output_tail  # where it hung
-    assert list(status_of(report)) == ["import", "version", "CUDA version", "build configuration", "architectures"]
+    assert list(status_of(report)) == [
+        "import",
+        "version",
+        "CUDA version",
+        "build configuration",
+        "architectures",
+    ]
 
 
 def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch):
@@ -291,15 +348,19 @@ print("served")
 def test_a_server_that_a_smoke_script_starts_does_not_hang_it_and_is_ended(environment, tmp_path):
     file, script = tmp_path / "pid", tmp_path / "own.py"
     script.write_text(SERVER.format(file=str(file)))
-    report = run_probe(environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0)
-    assert [(check.status, check.seen) for check in report.checks if check.name == "smoke script"] == [
-        ("passed", "served")
-    ]
+    report = run_probe(
+        environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0
+    )
+    assert [
+        (check.status, check.seen) for check in report.checks if check.name == "smoke script"
+    ] == [("passed", "served")]
     assert not is_alive(int(file.read_text()))
 
 
 @pytest.mark.parametrize(("cuda", "cause"), [("none", "hung-cpu"), ("11.8", "hung")])
-def test_a_script_that_hangs_is_not_the_drivers_fault_without_cuda(environment, tmp_path, cuda, cause):
+def test_a_script_that_hangs_is_not_the_drivers_fault_without_cuda(
+    environment, tmp_path, cuda, cause
+):
     script = tmp_path / "own.py"
     script.write_text("import time\ntime.sleep(600)\n")
     expect = Expectation(script=script, cuda=cuda)
@@ -330,7 +391,8 @@ def spoil():
         ("os.unlink(path); os.mkdir(path)", "not a regular file"),
         ("text = open(path).read(); open(path, 'w').write(text.replace('fakemod', 'torch'))",
          "is about 'torch', not 'fakemod'"),
-        ("text = open(path).read(); open(path, 'w').write(text.replace('\"complete\": true', '\"complete\": false'))",
+        (("text = open(path).read(); open(path, 'w').write(text.replace('\"complete\": true', "
+    "'\"complete\": false'))"),
          "ended before the last check"),
         ("os._exit(3)", "the exit code is 3: it went wrong at the end"),
     ],
@@ -342,12 +404,19 @@ def test_a_spoiled_report_never_passes(environment, body, words):
 
 
 def test_an_exit_in_the_middle_is_no_success(environment):
-    report = probe(environment("def f(s, o):\n    import os\n    os._exit(0)\nTensor.__matmul__ = f\n"))
+    report = probe(
+        environment("def f(s, o):\n    import os\n    os._exit(0)\nTensor.__matmul__ = f\n")
+    )
     assert report.outcome == "failed"
-    assert report.reason == "ended before the last check in the check 'matmul float32 on cpu'; exit code 0"
+    assert (
+        report.reason
+        == "ended before the last check in the check 'matmul float32 on cpu'; exit code 0"
+    )
 
 
-def test_neither_pythonpath_nor_the_working_folder_can_stand_in_for_the_wheel(environment, tmp_path, monkeypatch):
+def test_neither_pythonpath_nor_the_working_folder_can_stand_in_for_the_wheel(
+    environment, tmp_path, monkeypatch
+):
     (tmp_path / "impostor.py").write_text("__version__ = '1'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -369,7 +438,9 @@ def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InfrastructureError, match=re.escape(str(tmp_path)) + ".*: No space left on device") as error:
+    with pytest.raises(
+        InfrastructureError, match=re.escape(str(tmp_path)) + ".*: No space left on device"
+    ) as error:
         probe(Path(sys.executable))
     assert "TMPDIR" in error.value.hint
     assert not list(tmp_path.iterdir())

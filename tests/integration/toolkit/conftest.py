@@ -20,11 +20,15 @@ INSTALLER = Path(__file__).parents[3] / "dockerfiles" / "scripts" / "install_too
 
 @dataclass
 class Served:
-    """What the server has and did, and how it misbehaves: a list of faults for a path, used up in order."""
+    """What the server has and did, and how it misbehaves: a list of faults for a path, used up in
+    order.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
     faults: dict[str, list[tuple]] = field(default_factory=dict)
-    log: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # path, Range, Authorization
+    log: list[tuple[str, str | None, str | None]] = field(
+        default_factory=list
+    )  # path, Range, Authorization
     url: str = ""
 
     def paths(self):
@@ -85,7 +89,9 @@ def served():
 
 
 def tar_xz(top, files, links=(), extra=()):
-    """A tar.xz as NVIDIA makes them; `links` are (name, target), `extra` TarInfo objects added as they are."""
+    """A tar.xz as NVIDIA makes them; `links` are (name, target), `extra` TarInfo objects added as
+    they are.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:xz", preset=0) as tar:
         directory = tarfile.TarInfo(top)
@@ -167,7 +173,9 @@ class Case:
         ]
 
     def run(self, *options):
-        return subprocess.run(self.command(*options), capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            self.command(*options), capture_output=True, text=True, check=False, timeout=60
+        )
 
     def refused(self, code, *options):
         """Runs, and holds the installer to its promises about failure; returns what it said."""
@@ -182,7 +190,9 @@ class Case:
     def installed(self, *options):
         done = self.run(*options)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert [p.name for p in self.prefix.parent.iterdir()] == [self.prefix.name]  # no staging left
+        assert [p.name for p in self.prefix.parent.iterdir()] == [
+            self.prefix.name
+        ]  # no staging left
         return done.stdout
 
 

@@ -1,4 +1,6 @@
-"""Archives that are damaged or mean harm, with the right checksum: the checksum is not what stops them."""
+"""Archives that are damaged or mean harm, with the right checksum: the checksum is not what stops
+them.
+"""
 
 import io
 import signal
@@ -19,22 +21,38 @@ def entry(name, kind=tarfile.REGTYPE, link="", size=0):
 
 
 @pytest.mark.parametrize(
-    "name", ["/etc/evil", "a/../../evil", "../evil", "a/./evil", "a//evil", "a/sub/../x", r"a/..\evil", "a/x\\y"]
+    "name",
+    [
+        "/etc/evil",
+        "a/../../evil",
+        "../evil",
+        "a/./evil",
+        "a//evil",
+        "a/sub/../x",
+        r"a/..\evil",
+        "a/x\\y",
+    ],
 )
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE]
+)
 def test_tar_members_outside(case, make_tar, name, kind):
     case.add("liba", make_tar("a", FILES, extra=[entry(name, kind, "bin/tool")]))
     assert "not a safe relative path" in case.refused(6)
 
 
-@pytest.mark.parametrize("name", ["/etc/evil", "a/../../evil", "../evil", r"a/..\evil", r"a\..\..\evil"])
+@pytest.mark.parametrize(
+    "name", ["/etc/evil", "a/../../evil", "../evil", r"a/..\evil", r"a\..\..\evil"]
+)
 def test_zip_members_outside(case, make_zip, name):
     content = make_zip("", {"a/ok": b"1", name: b"evil"})
     case.add("liba", content, "zip")
     assert "not a safe relative path" in case.refused(6)
 
 
-@pytest.mark.parametrize("name", ["a/c:evil", "a/x:stream", "a/NUL", "a/com1.txt", "a/dot.", "a/space ", "a/a?b"])
+@pytest.mark.parametrize(
+    "name", ["a/c:evil", "a/x:stream", "a/NUL", "a/com1.txt", "a/dot.", "a/space ", "a/a?b"]
+)
 def test_names_that_windows_reads_otherwise(case, make_zip, name):
     case.layout = "windows"
     case.add("liba", make_zip("", {"a/ok": b"1", name: b"evil"}), "zip")
@@ -43,7 +61,17 @@ def test_names_that_windows_reads_otherwise(case, make_zip, name):
 
 @pytest.mark.parametrize(
     "target",
-    ["/etc/passwd", "../../../etc/passwd", "../..", "..", "../include/../../../x", ".", "", "//x", "../../a/bin/tool"],
+    [
+        "/etc/passwd",
+        "../../../etc/passwd",
+        "../..",
+        "..",
+        "../include/../../../x",
+        ".",
+        "",
+        "//x",
+        "../../a/bin/tool",
+    ],
 )
 def test_symlinks_that_lead_outside(case, make_tar, target):
     case.add("liba", make_tar("a", FILES, links=[("lib/l", target)]))
@@ -88,7 +116,9 @@ def test_hard_links_to_what_is_not_before_them(case, make_tar, link):
 
 def test_a_hard_link_to_another_components_file(case, make_tar):
     case.add("liba", make_tar("a", FILES))
-    case.add("libb", make_tar("a", {"x": b"1"}, extra=[entry("a/hard", tarfile.LNKTYPE, "a/bin/tool")]))
+    case.add(
+        "libb", make_tar("a", {"x": b"1"}, extra=[entry("a/hard", tarfile.LNKTYPE, "a/bin/tool")])
+    )
     assert "hard link to 'a/bin/tool'" in case.refused(6)
 
 
@@ -129,7 +159,9 @@ def test_msbuild_rules_that_were_not_installed(case, make_tar):
     assert not (case.folder / "rules").exists()
 
 
-BOMB = 80 << 20  # zeros: 80 MB from about 80 kB (deflate) or 12 kB (xz); 64 MB and 40 times the size are allowed
+BOMB = (
+    80 << 20
+)  # zeros: 80 MB from about 80 kB (deflate) or 12 kB (xz); 64 MB and 40 times the size are allowed
 
 
 def test_a_zip_bomb(case, make_zip):

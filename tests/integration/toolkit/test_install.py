@@ -33,7 +33,9 @@ CUDART_LINKS = (
 @pytest.fixture
 def linux(case, make_tar):
     case.add("cuda_nvcc", make_tar("cuda_nvcc-linux-x86_64-11.8.89-archive", NVCC))
-    case.add("cuda_cudart", make_tar("cuda_cudart-linux-x86_64-11.8.89-archive", CUDART, CUDART_LINKS))
+    case.add(
+        "cuda_cudart", make_tar("cuda_cudart-linux-x86_64-11.8.89-archive", CUDART, CUDART_LINKS)
+    )
     return case
 
 
@@ -73,13 +75,21 @@ def test_windows_layout_nvtx_and_visual_studio(case, make_zip, tree_of):
         "cuda_cudart",
         make_zip(
             "cuda_cudart-windows-x86_64-11.8.89-archive",
-            {"bin/cudart64_110.dll": b"MZ", "include/a.h": b"a", "lib/x64/cudart.lib": b"!", "LICENSE": b"L"},
+            {
+                "bin/cudart64_110.dll": b"MZ",
+                "include/a.h": b"a",
+                "lib/x64/cudart.lib": b"!",
+                "LICENSE": b"L",
+            },
         ),
         "zip",
     )
     case.add(
         "cudnn",
-        make_zip("cudnn-w", {"bin/cudnn64_8.dll": b"MZ8", "include/cudnn.h": b"c", "lib/x64/cudnn.lib": b"?"}),
+        make_zip(
+            "cudnn-w",
+            {"bin/cudnn64_8.dll": b"MZ8", "include/cudnn.h": b"c", "lib/x64/cudnn.lib": b"?"},
+        ),
         "zip",
     )
     case.add(
@@ -91,7 +101,14 @@ def test_windows_layout_nvtx_and_visual_studio(case, make_zip, tree_of):
     nested = "visual_studio_integration/MSBuildExtensions"
     case.add(
         "visual_studio_integration",
-        make_zip("vs-w", {f"{nested}/CUDA 11.8.props": b"<P/>", f"{nested}/CUDA 11.8.ico": b"i", "readme.txt": b"r"}),
+        make_zip(
+            "vs-w",
+            {
+                f"{nested}/CUDA 11.8.props": b"<P/>",
+                f"{nested}/CUDA 11.8.ico": b"i",
+                "readme.txt": b"r",
+            },
+        ),
         "zip",
         "visual-studio",
     )
@@ -121,7 +138,11 @@ def test_the_farms_own_manifest_is_understood(case, make_tar):
     case.served.files["/x.tar.xz"] = content
     digest = hashlib.sha256(content).hexdigest()
     archive = Archive.model_construct(  # http: the server is on this machine
-        component="cuda_nvcc", version="11.8.89", url=case.served.url + "/x.tar.xz", sha256=digest, size=len(content)
+        component="cuda_nvcc",
+        version="11.8.89",
+        url=case.served.url + "/x.tar.xz",
+        sha256=digest,
+        size=len(content),
     )
     case.rows = install_manifest([archive], "linux-x86_64")["archives"]
     case.installed()

@@ -34,9 +34,13 @@ int cuModuleLoadData(void **module, const unsigned char *image) {
 
 
 def fat_binary(name: str, kind: int = 1, padding: int = 0) -> bytes:
-    """A container with one entry, PTX (1) or machine code (2), that ends with its name of eight letters."""
+    """A container with one entry, PTX (1) or machine code (2), that ends with its name of eight
+    letters.
+    """
     body = b"." * padding + name.encode()
-    entry = struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, len(body), 0, 0, 3, 7, 35, 0, 0, 0x11, 0, 0)[:64]
+    entry = struct.pack(
+        "<HHIQIIHHIIIQQQ", kind, 0x101, 64, len(body), 0, 0, 3, 7, 35, 0, 0, 0x11, 0, 0
+    )[:64]
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(body)) + entry + body
 
 
@@ -46,7 +50,15 @@ def compile_ptx(tmp_path):
     if shutil.which("cc") is None:
         pytest.skip("no C compiler: the stand-in for the driver is made with one")
     (tmp_path / "driver.c").write_text(DRIVER)
-    command = ["cc", "-shared", "-fPIC", "-w", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"]
+    command = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-o",
+        tmp_path / "libcuda.so.1",
+        tmp_path / "driver.c",
+    ]
     subprocess.run(command, check=True)
 
     def run(content: bytes, *arguments: str, **environ: str):
@@ -66,7 +78,11 @@ def compile_ptx(tmp_path):
 
 def test_each_fat_binary_with_ptx_is_loaded_once_largest_first(compile_ptx):
     content = (
-        b"x" * 100 + fat_binary("small...") + b"y" * 9 + fat_binary("machine.", kind=2) + fat_binary("large...", 1, 400)
+        b"x" * 100
+        + fat_binary("small...")
+        + b"y" * 9
+        + fat_binary("machine.", kind=2)
+        + fat_binary("large...", 1, 400)
     )
     code, out, loaded = compile_ptx(content, "--jobs", "1")
     assert (code, loaded) == (0, [["large...", 488, "0"], ["small...", 88, "0"]])

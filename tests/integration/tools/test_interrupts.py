@@ -1,7 +1,7 @@
 """Ctrl-C at many moments of every command: exit code 130, one quiet line, and nothing half-written.
 
-A moment is an operation that Python tells of (PEP 578): an import, a file that is opened or renamed, a process that is
-started. So the moments are the same on any machine, however busy.
+A moment is an operation that Python tells of (PEP 578): an import, a file that is opened or
+renamed, a process that is started. So the moments are the same on any machine, however busy.
 """
 
 import json
@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[3]
 SELECT = ["--variant", "cpu-avx-py311", "--package", "canary"]
 WHEEL = "canary-0.1.0+cpu.avx-cp311-cp311-manylinux_2_17_x86_64.whl"
 ANY, CHANGES = 2, 4
-"""At most so many moments of each command, spread over all operations and over those that change files."""
+"""At most so many moments of each command, spread over all operations and over those that change
+files.
+"""
 
 INTERRUPTED = "farm: interrupted; nothing incomplete was published"
 # The whole process group is told, as by a terminal. The program ends as a console script does.
@@ -66,7 +68,13 @@ class Place:
         notes = self.folder.with_name("notes.json")
         command = [sys.executable, "-c", PROGRAM, kind, str(number), str(notes), *arguments]
         done = subprocess.run(
-            command, env=environ, cwd=self.folder, capture_output=True, text=True, check=False, start_new_session=True
+            command,
+            env=environ,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
         )
         return done, json.loads(notes.read_text())
 
@@ -127,8 +135,8 @@ def spread(count, most):
 def interrupted(command, kind, number, folder, template):
     """A place where the command was interrupted at that operation, and what it said.
 
-    Writers that race, as those that try a store do, make more operations in one run than in another: where a run ends
-    before its moment, an earlier one is taken.
+    Writers that race, as those that try a store do, make more operations in one run than in
+    another: where a run ends before its moment, an earlier one is taken.
     """
     while True:
         place = Place(folder, template)
@@ -148,7 +156,9 @@ def test_an_interrupted_command_is_quiet_and_may_be_run_again(command, template,
     wrong = []
     for kind, most in (("any", ANY), ("changes", CHANGES)):
         for number in spread(counts[kind], most):
-            place, done = interrupted(command, kind, number, tmp_path / f"{kind}-{number}", template)
+            place, done = interrupted(
+                command, kind, number, tmp_path / f"{kind}-{number}", template
+            )
             lines = done.stderr.splitlines()
             if done.returncode != 130 or lines[-1:] != [INTERRUPTED] or "Traceback" in done.stderr:
                 wrong.append(f"{kind} {number}: exit code {done.returncode}: {done.stderr[-1500:]}")
@@ -157,7 +167,8 @@ def test_an_interrupted_command_is_quiet_and_may_be_run_again(command, template,
                 left = place.files() ^ whole.files()
                 if again.returncode or left:
                     wrong.append(
-                        f"{kind} {number}, again: exit code {again.returncode}: {again.stderr[-900:]}{sorted(left)}"
+                        f"{kind} {number}, again: exit code {again.returncode}: "
+                        f"{again.stderr[-900:]}{sorted(left)}"
                     )
             shutil.rmtree(place.folder)
     assert not wrong, "\n".join(wrong)

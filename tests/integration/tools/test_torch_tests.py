@@ -1,4 +1,6 @@
-"""The tool that runs PyTorch's own tests: what it selects, what it makes of failures and of crashes."""
+"""The tool that runs PyTorch's own tests: what it selects, what it makes of failures and of
+crashes.
+"""
 
 import json
 import os
@@ -47,10 +49,14 @@ def tool(tmp_path):
     tests.mkdir(parents=True)
     (tests / "test_torch.py").write_text(TESTS)
     numbers = "".join(f"    def test_{n:02d}(self): pass\n" for n in range(10))
-    (tests / "test_many.py").write_text(f"import unittest\nclass TestMany(unittest.TestCase):\n{numbers}")
+    (tests / "test_many.py").write_text(
+        f"import unittest\nclass TestMany(unittest.TestCase):\n{numbers}"
+    )
     (tests / "test_cards.py").write_text(CARDS)
     (tests / "test_children.py").write_text(CHILDREN)
-    (tests / "test_slow.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(3600)\n")
+    (tests / "test_slow.py").write_text(
+        "import time\ndef test_one(): pass\ndef test_two(): time.sleep(3600)\n"
+    )
     site = tmp_path / "site"
     site.mkdir()
     (site / "torch.py").write_text("__version__ = '1.13.1+cpu.avx'\n")
@@ -69,7 +75,11 @@ def tool(tmp_path):
              "--rules", tmp_path / "rules.yaml", "-o", out, *arguments],
             capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(site)},
         )  # fmt: skip
-        document = json.loads((out / "results.json").read_text()) if (out / "results.json").exists() else {"files": {}}
+        document = (
+            json.loads((out / "results.json").read_text())
+            if (out / "results.json").exists()
+            else {"files": {}}
+        )
         tests = [test for file in document["files"].values() for test in file["tests"]]
         return done, {test["test"].rpartition("::")[2]: test["outcome"] for test in tests}
 
@@ -88,22 +98,33 @@ def test_every_selected_test_has_its_outcome_and_a_crash_costs_one(tool):
     assert outcomes == OUTCOMES
     assert done.returncode == 1
     assert "failed: test_torch.py::TestTorch::test_b_fails: NOT EXPLAINED" in done.stdout
-    assert "test_torch: 7 collected, every 1: 6 run, 2 passed, 2 failed (0 explained)" in done.stdout
+    assert (
+        "test_torch: 7 collected, every 1: 6 run, 2 passed, 2 failed (0 explained)" in done.stdout
+    )
     assert "test_many: 10 collected, every 4: 3 run, 3 passed, 0 failed" in done.stdout
     assert "1 skipped: no card" in done.stdout
 
 
 def test_a_run_whose_failures_are_explained_succeeds(tool):
-    known = {"*::test_b_fails": "one is not two", "*::test_c_*": "it aborts", "*::test_a_passes": "once it failed"}
+    known = {
+        "*::test_b_fails": "one is not two",
+        "*::test_c_*": "it aborts",
+        "*::test_a_passes": "once it failed",
+    }
     done, outcomes = tool(known=known)
     assert (done.returncode, outcomes) == (0, OUTCOMES)
     assert "crashed: test_torch.py::TestTorch::test_c_crashes: it aborts" in done.stdout
-    assert "passed, though explained as failing: test_torch.py::TestTorch::test_a_passes" in done.stdout
+    assert (
+        "passed, though explained as failing: test_torch.py::TestTorch::test_a_passes"
+        in done.stdout
+    )
 
 
 def test_a_file_that_takes_too_long_is_stopped_and_says_so(tool):
     for limit in (5, 50, 500):  # a busy machine may not even reach the first test in 5 s
-        done, outcomes = tool(selection=[{"file": "test_slow", "every": 1}], timeout_s={"test_slow": limit})
+        done, outcomes = tool(
+            selection=[{"file": "test_slow", "every": 1}], timeout_s={"test_slow": limit}
+        )
         assert done.returncode == 1
         assert f"stopped at its limit of {limit} s" in done.stdout
         if outcomes:
@@ -114,21 +135,31 @@ def test_a_file_that_takes_too_long_is_stopped_and_says_so(tool):
 def test_shares_of_a_file_run_each_of_its_tests_once_each_with_a_card_of_its_own(tool, tmp_path):
     file = {"file": "test_many", "every": 2, "shares": 3}
     done, outcomes = tool("--jobs", "3", "--cards", "2", selection=[file])
-    assert outcomes == dict.fromkeys(("test_00", "test_02", "test_04", "test_06", "test_08"), "passed")
+    assert outcomes == dict.fromkeys(
+        ("test_00", "test_02", "test_04", "test_06", "test_08"), "passed"
+    )
     assert "test_many: 10 collected, every 2: 5 run, 5 passed, 0 failed" in done.stdout
     assert done.returncode == 0
-    logs = {path.name: path.read_text().count('"passed"') for path in (tmp_path / "out").glob("*.jsonl")}
+    logs = {
+        path.name: path.read_text().count('"passed"') for path in (tmp_path / "out").glob("*.jsonl")
+    }
     assert logs == {"test_many-0.jsonl": 2, "test_many-1.jsonl": 2, "test_many-2.jsonl": 1}
 
 
 def test_shares_have_the_cards_in_turn(tool):
     file = {"file": "test_cards", "every": 1, "shares": 3}
     _, outcomes = tool("--cards", "2", selection=[file], timeout_s={"test_cards": 1800})
-    assert outcomes == {"test_a_has_0": "passed", "test_b_has_1": "passed", "test_c_has_0": "passed"}
+    assert outcomes == {
+        "test_a_has_0": "passed",
+        "test_b_has_1": "passed",
+        "test_c_has_0": "passed",
+    }
 
 
 def test_a_child_that_a_test_forked_reports_nothing(tool):
-    done, outcomes = tool(selection=[{"file": "test_children", "every": 1}], timeout_s={"test_children": 1800})
+    done, outcomes = tool(
+        selection=[{"file": "test_children", "every": 1}], timeout_s={"test_children": 1800}
+    )
     assert outcomes == {"test_the_child_goes_on_and_fails": "passed"}
     assert done.returncode == 0
 
@@ -145,7 +176,14 @@ def test_another_release_is_refused(tool):
         ("torch_tests.yaml", ["test_torch", "test_nn", "test_autograd", "test_ops"]),
         (
             "torch_tests_cuda_2_6.yaml",
-            ["test_nn", "test_ops", "test_linalg", "test_torch", "test_autograd", "test_jit"],  # the longest first
+            [
+                "test_nn",
+                "test_ops",
+                "test_linalg",
+                "test_torch",
+                "test_autograd",
+                "test_jit",
+            ],  # the longest first
         ),
     ],
 )

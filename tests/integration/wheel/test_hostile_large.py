@@ -1,4 +1,6 @@
-"""The hostile wheels that take seconds each: refused in bounded memory and time, as those of tests/unit/wheel."""
+"""The hostile wheels that take seconds each: refused in bounded memory and time, as those of
+tests/unit/wheel.
+"""
 
 import pytest
 

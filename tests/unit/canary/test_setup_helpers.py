@@ -42,7 +42,9 @@ def test_a_wrong_arch_list_is_refused_by_name(text):
         helpers.parse_arch_list(text)
 
 
-archs = st.builds("{}.{}{}".format, st.integers(1, 99), st.integers(0, 9), st.sampled_from(["", "a", "f"]))
+archs = st.builds(
+    "{}.{}{}".format, st.integers(1, 99), st.integers(0, 9), st.sampled_from(["", "a", "f"])
+)
 
 
 def test_prefixed_variables_become_defines_and_others_do_not():
@@ -112,9 +114,18 @@ print(json.dumps([arguments["ext_modules"][0].py_limited_api, tag]))
 
 @pytest.mark.parametrize(("free_threaded", "tag"), [(0, "cp37"), (None, "cp37"), (1, None)])
 def test_a_free_threaded_python_has_no_limited_api(free_threaded, tag):
-    """Python.h of 3.13t: "The limited API is not currently supported in the free-threaded build"."""
-    # In a process of its own: setuptools refuses to take distutils' place where that is imported already.
-    command = [sys.executable, "-c", SCRIPT, SOURCE.with_name("setup.py"), json.dumps(free_threaded)]
+    """Python.h of 3.13t: "The limited API is not currently supported in the free-threaded
+    build".
+    """
+    # In a process of its own: setuptools refuses to take distutils' place where that is imported
+    # already.
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        SOURCE.with_name("setup.py"),
+        json.dumps(free_threaded),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [tag is not None, tag]
@@ -132,7 +143,9 @@ def test_wrong_max_jobs(value):
         helpers.job_arguments({"MAX_JOBS": value})
 
 
-@pytest.mark.parametrize(("version", "good"), [("3.17.5", False), ("3.18.0", True), ("4.3.4", True), ("5.0.0", False)])
+@pytest.mark.parametrize(
+    ("version", "good"), [("3.17.5", False), ("3.18.0", True), ("4.3.4", True), ("5.0.0", False)]
+)
 def test_cmake_version(version, good):
     text = f"cmake version {version}\n\nCMake suite maintained and supported by Kitware\n"
     if good:

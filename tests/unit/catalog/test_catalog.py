@@ -1,4 +1,6 @@
-"""The catalogue's files: every fact has a source, the files agree with each other, wrong files are refused."""
+"""The catalogue's files: every fact has a source, the files agree with each other, wrong files are
+refused.
+"""
 
 import re
 
@@ -39,7 +41,10 @@ def test_every_fact_has_a_source_and_every_source_a_fact(name):
 
 
 def test_every_row_names_a_source_of_its_file():
-    for file, rows in ((catalog.official(), catalog.official().wheels), (official.makers(), official.makers().makers)):
+    for file, rows in (
+        (catalog.official(), catalog.official().wheels),
+        (official.makers(), official.makers().makers),
+    ):
         assert {row.source for row in rows} <= set(file.sources)
 
 
@@ -48,13 +53,18 @@ def test_every_row_names_a_source_of_its_file():
     [
         (
             catalog.toolkits,
-            "10.2 11.3 11.4 11.6 11.7 11.8 12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.8 12.9 13.0 13.1 13.2 13.3 13.4 13.5",
+            (
+                "10.2 11.3 11.4 11.6 11.7 11.8 12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.8 12.9 13.0 13.1 "
+                "13.2 13.3 13.4 13.5"
+            ),
         ),
         (
             catalog.torch_releases,
             (
-                "1.12.0 1.12.1 1.13.0 1.13.1 2.0.0 2.0.1 2.1.0 2.1.1 2.1.2 2.2.0 2.2.1 2.2.2 2.3.0 2.3.1 2.4.0 2.4.1 "
-                "2.5.0 2.5.1 2.6.0 2.7.0 2.7.1 2.8.0 2.9.0 2.9.1 2.10.0 2.11.0 2.12.0 2.12.1 2.13.0 2.14.0 2.14.1 "
+                "1.12.0 1.12.1 1.13.0 1.13.1 2.0.0 2.0.1 2.1.0 2.1.1 2.1.2 2.2.0 2.2.1 2.2.2 "
+                "2.3.0 2.3.1 2.4.0 2.4.1 "
+                "2.5.0 2.5.1 2.6.0 2.7.0 2.7.1 2.8.0 2.9.0 2.9.1 2.10.0 2.11.0 2.12.0 2.12.1 "
+                "2.13.0 2.14.0 2.14.1 "
                 "2.15.0"
             ),
         ),
@@ -68,7 +78,9 @@ def test_versions_in_ascending_order(versions, what):
 
 def test_keys_and_versions_agree():
     assert all(toolkit.release.startswith(key + ".") for key, toolkit in catalog.toolkits().items())
-    assert all(release.version.startswith(key + ".") for key, release in catalog.cudnn_releases().items())
+    assert all(
+        release.version.startswith(key + ".") for key, release in catalog.cudnn_releases().items()
+    )
     known = catalog.architectures().architectures
     assert all(f"sm{arch.arch_list.replace('.', '')}" == key for key, arch in known.items())
     assert set(catalog.pythons().versions) == set(PYTHONS)
@@ -81,13 +93,21 @@ def test_drivers_rise_with_the_toolkits():
         assert known == sorted(known)
     for version, toolkit in catalog.toolkits().items():
         major = catalog.cuda_majors()[version.split(".")[0]]
-        assert toolkit.driver_linux is None or number(major.driver_linux) <= number(toolkit.driver_linux)
+        assert toolkit.driver_linux is None or number(major.driver_linux) <= number(
+            toolkit.driver_linux
+        )
 
 
 def test_kepler_ends_with_cuda_11_and_cudnn_8_7():
-    assert [version for version, toolkit in catalog.toolkits().items() if 35 in toolkit.sm][-1] == "11.8"
-    assert [name for name, release in catalog.cudnn_releases().items() if release.sm_min <= 35][-1] == "8.7.0"
-    assert [name for name, release in catalog.cudnn_releases().items() if release.sm_min < 75][-1] == "9.10.2"
+    assert [version for version, toolkit in catalog.toolkits().items() if 35 in toolkit.sm][
+        -1
+    ] == "11.8"
+    assert [name for name, release in catalog.cudnn_releases().items() if release.sm_min <= 35][
+        -1
+    ] == "8.7.0"
+    assert [name for name, release in catalog.cudnn_releases().items() if release.sm_min < 75][
+        -1
+    ] == "9.10.2"
 
 
 def test_every_sm_of_a_variant_has_a_toolkit():
@@ -137,7 +157,14 @@ def test_levels_and_switches_name_each_other():
 
 @pytest.mark.parametrize(
     ("version", "found"),
-    [("2.9", "2.9.1"), ("2.10", "2.10.0"), ("2.9.1", "2.9.1"), ("2", "2.15.0"), ("2.16", None), ("", None)],
+    [
+        ("2.9", "2.9.1"),
+        ("2.10", "2.10.0"),
+        ("2.9.1", "2.9.1"),
+        ("2", "2.15.0"),
+        ("2.16", None),
+        ("", None),
+    ],
 )
 def test_a_version_by_its_beginning(version, found):
     assert catalog.find(catalog.torch_releases(), version) == found
@@ -150,7 +177,17 @@ def test_8_9_is_not_8_10():
 
 @pytest.mark.parametrize(
     ("major", "branch"),
-    [(465, 465), (470, 470), (472, 470), (474, 470), (495, 495), (516, 516), (580, 580), (581, 580), (590, 590)],
+    [
+        (465, 465),
+        (470, 470),
+        (472, 470),
+        (474, 470),
+        (495, 495),
+        (516, 516),
+        (580, 580),
+        (581, 580),
+        (590, 590),
+    ],
 )
 def test_windows_drivers_belong_to_the_branch_before_the_next(major, branch):
     """472.50 comes with CUDA 11.4.4 and runs a K40; 516.94, with CUDA 11.7.1, does not."""
@@ -162,7 +199,9 @@ OWN = sorted(yamlfile.FOLDER.rglob("*.yaml"))
 
 @pytest.mark.parametrize("path", OWN, ids=str)
 def test_the_packages_files_pass_the_checks_that_are_left_out_when_they_are_read(path):
-    """`load` takes them without looking for aliases, duplicate keys and odd values: it is done here."""
+    """`load` takes them without looking for aliases, duplicate keys and odd values: it is done
+    here.
+    """
     data, _ = yamlfile.document(path.read_text(encoding="utf-8"), path)
     assert data
 

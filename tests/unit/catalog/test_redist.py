@@ -1,7 +1,8 @@
 """The redist catalogue: hashes against an independent table, and what the loader refuses.
 
-The hashes stand here by hand, from a table of these archives that was drawn up before the YAML files were
-generated; nixpkgs (11.4.4), Yggdrasil (cuda_nvcc of 11.8.0) and Spack (cuDNN 8.7.0.84) pin the same.
+The hashes stand here by hand, from a table of these archives that was drawn up before the YAML
+files were generated; nixpkgs (11.4.4), Yggdrasil (cuda_nvcc of 11.8.0) and Spack (cuDNN 8.7.0.84)
+pin the same.
 """
 
 import json
@@ -37,7 +38,9 @@ def test_cudnn_is_chosen_by_cuda_major(platform, name, sha256, size):
     [archive] = redist.archives("cudnn", "8.7.0", platform, ["cudnn"], cuda_major=11)
     base = "https://developer.download.nvidia.com/compute/cudnn/redist/cudnn"
     url = f"{base}/{platform}/{name}"
-    assert archive == redist.Archive(component="cudnn", version="8.7.0.84", url=url, sha256=sha256, size=size)
+    assert archive == redist.Archive(
+        component="cudnn", version="8.7.0.84", url=url, sha256=sha256, size=size
+    )
     [other] = redist.archives("cudnn", "8.7.0", platform, ["cudnn"], cuda_major=10)
     assert other.sha256 != sha256
 
@@ -51,12 +54,26 @@ def test_order_is_kept_and_a_name_given_twice_counts_once():
 def test_every_file_loads_and_holds_what_a_build_needs_and_no_driver():
     assert redist.versions("cuda")[:3] == ("11.4.4", "11.7.1", "11.8.0")
     assert redist.versions("cudnn")[-2:] == ("9.10.2", "9.13.0")  # by number, not by letter
-    needed = {"cuda_nvcc", "cuda_cudart", "cuda_nvrtc", "cuda_cccl", "libcublas", "libcufft", "libcusparse"}
+    needed = {
+        "cuda_nvcc",
+        "cuda_cudart",
+        "cuda_nvrtc",
+        "cuda_cccl",
+        "libcublas",
+        "libcufft",
+        "libcusparse",
+    }
     for version in redist.versions("cuda"):
         for platform in ("linux-x86_64", "linux-sbsa", "windows-x86_64"):
             names = set(redist.components("cuda", version, platform))
             assert needed <= names, (version, platform)
-            assert not names & {"nvidia_driver", "fabricmanager", "cuda_compat", "nsight_systems", "cuda_gdb"}
+            assert not names & {
+                "nvidia_driver",
+                "fabricmanager",
+                "cuda_compat",
+                "nsight_systems",
+                "cuda_gdb",
+            }
         assert "visual_studio_integration" in redist.components("cuda", version, "windows-x86_64")
     for version in redist.versions("cudnn"):
         assert redist.components("cudnn", version, "windows-x86_64") == ("cudnn",)
@@ -66,8 +83,16 @@ def test_every_file_loads_and_holds_what_a_build_needs_and_no_driver():
     ("call", "message", "hint"),
     [
         (("cuda", "11.8.0", "linux-x86_64", ["cuda_nvc"]), "cuda_nvc has no archive", "cuda_nvcc"),
-        (("cuda", "11.8.0", "linux-x86_64", ["nsight_nvtx"]), "no archive for linux-x86_64", "windows-x86_64"),
-        (("cudnn", "8.7.0", "linux-x86_64", ["cudnn"], 12), "no archive for linux-x86_64 and CUDA 12", "linux"),
+        (
+            ("cuda", "11.8.0", "linux-x86_64", ["nsight_nvtx"]),
+            "no archive for linux-x86_64",
+            "windows-x86_64",
+        ),
+        (
+            ("cudnn", "8.7.0", "linux-x86_64", ["cudnn"], 12),
+            "no archive for linux-x86_64 and CUDA 12",
+            "linux",
+        ),
     ],
 )
 def test_what_has_no_archive_is_refused(call, message, hint):
@@ -130,7 +155,11 @@ def test_manifest_for_linux():
     chosen += redist.archives("cudnn", "8.7.0", "linux-x86_64", ["cudnn"], 11)
     document = redist.install_manifest(chosen, "linux-x86_64")
     assert json.loads(json.dumps(document)) == document
-    assert (document["schema"], document["layout"], document["target"]) == (1, "linux", "x86_64-linux")
+    assert (document["schema"], document["layout"], document["target"]) == (
+        1,
+        "linux",
+        "x86_64-linux",
+    )
     assert [(row["component"], row["kind"], row["place"]) for row in document["archives"]] == [
         ("cuda_nvcc", "tar.xz", "toolkit"),
         ("cudnn", "tar.xz", "toolkit"),
@@ -163,7 +192,9 @@ ROOT = Path(__file__).parents[3]
 
 def run_import(*arguments):
     command = [sys.executable, "-m", "tools.import_redist", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 def test_import_leaves_out_what_a_build_never_needs_and_is_idempotent(tmp_path):

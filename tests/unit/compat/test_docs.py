@@ -22,6 +22,10 @@ def test_every_rule_is_on_the_page():
 
 def test_the_number_of_official_rows_is_the_catalogues():
     releases = catalog.torch_releases().values()
-    rows = sum(len(one.official) * len(one.pythons.on(name)) for one in releases for name in ("linux", "windows"))
+    rows = sum(
+        len(one.official) * len(one.pythons.on(name))
+        for one in releases
+        for name in ("linux", "windows")
+    )
     page = (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert f"({len(releases)} releases, {rows} rows)" in page

@@ -1,4 +1,6 @@
-"""PyTorch's own wheels: every row of the release table is answered with yes, and what runs on which card."""
+"""PyTorch's own wheels: every row of the release table is answered with yes, and what runs on which
+card.
+"""
 
 from pathlib import Path
 
@@ -32,7 +34,9 @@ LINUX = "linux-x86_64"
 
 
 def rows():
-    """(torch, CUDA, cuDNN, platform) of every combination that upstream published, 1.12 to today."""
+    """(torch, CUDA, cuDNN, platform) of every combination that upstream published, 1.12 to
+    today.
+    """
     names = {release.version: name for name, release in catalog.cudnn_releases().items()}
     for torch, release in catalog.torch_releases().items():
         for each in release.official:
@@ -43,12 +47,18 @@ def rows():
 def test_the_table_reaches_from_1_12_to_2_15():
     minors = {tuple(map(int, torch.split(".")[:2])) for torch, *_ in rows()}
     assert minors == {(1, 12), (1, 13), *((2, minor) for minor in range(16))}
-    assert len(list(rows())) == 2 * sum(len(release.official) for release in catalog.torch_releases().values()) >= 150
+    assert (
+        len(list(rows()))
+        == 2 * sum(len(release.official) for release in catalog.torch_releases().values())
+        >= 150
+    )
 
 
 def _stack(torch, cuda, cudnn, platform, python):
     sm = next(sm for sm in (75, 70) if sm in catalog.toolkits()[cuda].sm)
-    return Stack("torch", Variant(f"sm{sm}", "avx2", python), platform, cuda=cuda, torch=torch, cudnn=cudnn)
+    return Stack(
+        "torch", Variant(f"sm{sm}", "avx2", python), platform, cuda=cuda, torch=torch, cudnn=cudnn
+    )
 
 
 @pytest.mark.parametrize(("torch", "cuda", "cudnn", "platform"), list(rows()))
@@ -62,7 +72,10 @@ def test_every_official_row_is_possible(torch, cuda, cudnn, platform):
 def test_wheels_that_were_read_say_so():
     read = [row for row in catalog.official().wheels if row.index == "pypi"]
     assert len(read) >= 90
-    assert all(row.sha256 and row.file and row.pythons and row.file.startswith(f"torch-{row.torch}-") for row in read)
+    assert all(
+        row.sha256 and row.file and row.pythons and row.file.startswith(f"torch-{row.torch}-")
+        for row in read
+    )
     assert all(row.source != "wheel" for row in catalog.official().wheels if row.sha256 is None)
 
 
@@ -70,10 +83,14 @@ def test_wheels_that_were_read_agree_with_the_release_table():
     """The CUDA of a wheel of the Python index is one that RELEASE.md names for its release."""
     for row in catalog.official().wheels:
         if row.index == "pypi" and row.cuda:
-            assert row.cuda in {each.cuda for each in catalog.torch_releases()[row.torch].official}, row
+            assert row.cuda in {
+                each.cuda for each in catalog.torch_releases()[row.torch].official
+            }, row
 
 
-@pytest.mark.parametrize(("card", "torch", "runs", "line"), CASES["which_official_wheel_runs_on_a_card"])
+@pytest.mark.parametrize(
+    ("card", "torch", "runs", "line"), CASES["which_official_wheel_runs_on_a_card"]
+)
 def test_which_official_wheel_runs_on_a_card(card, torch, runs, line):
     answer = ask(card, LINUX, torch)
     assert (answer.runs, pip(answer)) == (runs, line)
@@ -116,18 +133,26 @@ def test_a_driver_that_does_for_nothing_is_named():
 
 def test_windows_wheels_of_the_python_index_are_for_cpus():
     assert pip(ask(86, "windows-x86_64", "2.8.0")).endswith("whl/cu129")
-    assert all(each.index != "pypi" for each in official.wheels() if each.platform == "windows-x86_64")
+    assert all(
+        each.index != "pypi" for each in official.wheels() if each.platform == "windows-x86_64"
+    )
 
 
-@pytest.mark.parametrize(("torch", "cuda", "card", "applies"), CASES["what_upstream_dropped_is_said"])
+@pytest.mark.parametrize(
+    ("torch", "cuda", "card", "applies"), CASES["what_upstream_dropped_is_said"]
+)
 def test_what_upstream_dropped_is_said(torch, cuda, card, applies):
-    found = check(Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch))
+    found = check(
+        Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch)
+    )
     assert ("torch-official-gpu" in {reason.rule for reason in found}) == applies
 
 
 @pytest.mark.parametrize(("code", "suffix", "card", "runs"), CASES["binary_compatibility"])
 def test_binary_compatibility(code, suffix, card, runs):
-    """CUDA C++ Programming Guide, Binary Compatibility; Architecture-Specific and Family-Specific Features."""
+    """CUDA C++ Programming Guide, Binary Compatibility; Architecture-Specific and Family-Specific
+    Features.
+    """
     assert sass_runs(code, card, suffix) == runs
 
 
@@ -140,7 +165,9 @@ def test_ptx_goes_up_only():
 AARCH64 = "linux-aarch64"
 
 
-@pytest.mark.parametrize(("card", "torch", "platform", "python", "line"), CASES["with_a_python_and_a_machine"])
+@pytest.mark.parametrize(
+    ("card", "torch", "platform", "python", "line"), CASES["with_a_python_and_a_machine"]
+)
 def test_with_a_python_and_a_machine(card, torch, platform, python, line):
     assert pip(ask(card, platform, torch, python=python)) == line
 
@@ -148,7 +175,8 @@ def test_with_a_python_and_a_machine(card, torch, platform, python, line):
 @pytest.mark.parametrize(
     ("card", "driver", "update"),
     [
-        # NVIDIA, UNIX driver legacy list: 470 is the last branch for Kepler, 580 for Maxwell, Pascal and Volta.
+        # NVIDIA, UNIX driver legacy list: 470 is the last branch for Kepler, 580 for Maxwell,
+        # Pascal and Volta.
         (61, "590.44", "525 or newer, up to branch 580"),
         (37, "535.54", "450.80.02 or newer, up to branch 470"),
         (70, "595.71.05", "525 or newer, up to branch 580"),
@@ -192,27 +220,36 @@ def test_several_cards_are_asked_as_a_set(cards, torch, lost):
 
 
 def test_cuda_is_asked_for_itself():
-    """GTX 1080 with the cu128 wheel of 2.8: it has no code for Pascal, whatever the cu126 one has."""
+    """GTX 1080 with the cu128 wheel of 2.8: it has no code for Pascal, whatever the cu126 one
+    has.
+    """
     assert ask(61, LINUX, "2.8.0", cuda="12.8").wheel is None
     assert ask(61, LINUX, "2.8.0", cuda="12.6").runs
     assert not ask(70, LINUX, "2.10.0", cuda="13.0").runs
 
 
 def test_kepler_with_a_cudnn_that_has_no_kepler():
-    """cuDNN 9.1.0.70, which torch 2.7.1+cu118 brings, begins at sm_50; 8.7.0.84 of 2.3.1+cu118 at sm_35."""
+    """cuDNN 9.1.0.70, which torch 2.7.1+cu118 brings, begins at sm_50; 8.7.0.84 of 2.3.1+cu118 at
+    sm_35.
+    """
     assert "cuDNN on sm_37" in ask(37, LINUX, driver="470").without[0]
     assert ask(37, LINUX, "2.3.1").without == ()
 
 
 def test_an_answer_says_pythons_and_glibc():
     answer = ask(75, LINUX, driver="450.51")
-    assert (answer.wheel.torch, answer.wheel.pythons) == ("1.12.1", ("py37", "py38", "py39", "py310"))
+    assert (answer.wheel.torch, answer.wheel.pythons) == (
+        "1.12.1",
+        ("py37", "py38", "py39", "py310"),
+    )
     assert (answer.wheel.glibc, ask(75, LINUX).wheel.glibc) == ("2.17", "2.28")
     assert ask(75, "windows-x86_64").wheel.glibc is None
 
 
 def test_other_makers_are_named_with_what_they_lack():
-    """conda-forge's recipe/build.sh for CUDA 11.8 begins at 3.5; it was removed on 2024-11-22, at 2.5.1."""
+    """conda-forge's recipe/build.sh for CUDA 11.8 begins at 3.5; it was removed on 2024-11-22, at
+    2.5.1.
+    """
     found = {row.maker: row for row in official.others(Question((35,), LINUX))}
     assert (found["conda-forge"].torch, found["conda-forge"].cuda) == ("2.5.1", "11.8")
     assert "cuda_arch=35 " in official.install(found["Spack"], Question((35,), LINUX))

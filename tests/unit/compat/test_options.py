@@ -14,7 +14,13 @@ from farm.plan.options import OPTIONS
 CASES = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
 
 PROJECT = Path(__file__).parents[3]
-SAMPLES = {"cuda": "11.8", "torch": "2.6.0", "cudnn": "8.7.0", "toolkit": "nvidia", "blas": "openblas"}
+SAMPLES = {
+    "cuda": "11.8",
+    "torch": "2.6.0",
+    "cudnn": "8.7.0",
+    "toolkit": "nvidia",
+    "blas": "openblas",
+}
 UPSTREAM = {"torch", "cuda"}
 
 
@@ -27,10 +33,23 @@ def words(option):
 def test_a_plan_takes_an_option_or_refuses_it(farm, option):
     for variant in ("sm35-avx-py311", "cpu-avx-py311"):
         for package in ("torch", "canary"):
-            given = ("plan", "--variant", variant, "--package", package, "--platform", "linux", *words(option))
+            given = (
+                "plan",
+                "--variant",
+                variant,
+                "--package",
+                package,
+                "--platform",
+                "linux",
+                *words(option),
+            )
             code, output = farm(*given, "--json")
             used = code == 0 and option.flag in output.out
-            assert used or (code in (2, 3) and option.flag in output.err) or code == 3, (variant, package, output.err)
+            assert used or (code in (2, 3) and option.flag in output.err) or code == 3, (
+                variant,
+                package,
+                output.err,
+            )
 
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
@@ -43,14 +62,18 @@ def test_a_question_about_upstreams_wheels_uses_an_option_or_refuses_it(farm, op
         assert (code, option.flag in output.err) == (2, True)
 
 
-@pytest.mark.parametrize(("variable", "value", "words", "code", "says"), CASES["a_variable_is_used_or_refused_too"])
+@pytest.mark.parametrize(
+    ("variable", "value", "words", "code", "says"), CASES["a_variable_is_used_or_refused_too"]
+)
 def test_a_variable_is_used_or_refused_too(farm, monkeypatch, variable, value, words, code, says):
     monkeypatch.setenv(variable, value)
     got, output = farm(*words)
     assert (got, says in output.out + output.err) == (code, True), output
 
 
-def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_nothing(farm, tmp_path, monkeypatch):
+def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_nothing(
+    farm, tmp_path, monkeypatch
+):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "farm.yaml").write_text('options: {cudnn: "9.99"}\n')
     monkeypatch.chdir(tmp_path)
@@ -58,7 +81,14 @@ def test_an_unknown_value_in_the_projects_file_is_refused_also_where_it_means_no
 
 
 @pytest.mark.parametrize(
-    "given", [("--numpy", "2"), ("--package", "canary"), ("--channel", "main"), ("--mkldnn",), ("--arch-list", "8.6")]
+    "given",
+    [
+        ("--numpy", "2"),
+        ("--package", "canary"),
+        ("--channel", "main"),
+        ("--mkldnn",),
+        ("--arch-list", "8.6"),
+    ],
 )
 def test_what_is_not_asked_of_upstreams_wheels_is_refused(farm, given):
     code, output = farm("why", "--official", "--gpu", "V100", *given)
@@ -74,8 +104,19 @@ def test_the_answers_about_upstreams_wheels(farm, given, code, says):
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        ("GPU 0: Tesla V100-PCIE-16GB (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 5090 (UUID: GPU-2)", 0, "torch 2.10.0"),
-        ("Driver Version   : 470.256.02\n  Product Name   : NVIDIA A100-SXM4-40GB", 0, "torch 2.7.1 with CUDA 11.8"),
+        (
+            (
+                "GPU 0: Tesla V100-PCIE-16GB (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 5090 (UUID: "
+                "GPU-2)"
+            ),
+            0,
+            "torch 2.10.0",
+        ),
+        (
+            "Driver Version   : 470.256.02\n  Product Name   : NVIDIA A100-SXM4-40GB",
+            0,
+            "torch 2.7.1 with CUDA 11.8",
+        ),
         ("user@h100:~$ ls /opt/v100", 2, "no card is named"),
         ("No devices were found", 2, "The driver sees no card"),
     ],

@@ -1,4 +1,6 @@
-"""Every command that an answer prints is accepted by the farm, and every answer fits a terminal of 80 by 24."""
+"""Every command that an answer prints is accepted by the farm, and every answer fits a terminal of
+80 by 24.
+"""
 
 import json
 import re
@@ -24,7 +26,10 @@ def accepted(farm, text):
     for command, words in (match.groups() for match in found):
         ask = "plan" if command == "submit" else command
         code, output = farm(ask, *words.split())
-        assert (code == 0 or (ask == "why" and code == 3), output.err) == (True, ""), (command, words)
+        assert (code == 0 or (ask == "why" and code == 3), output.err) == (True, ""), (
+            command,
+            words,
+        )
     return len(found)
 
 
@@ -57,7 +62,12 @@ def test_answers_about_builds(farm):
         code, output = farm("why", *sum(arguments.items(), ()))
         assert (code in (0, 3), output.err, fits(output.out)) == (True, "", True), output.out
         if words := re.search(r"nearest that the rules allow: (.*)", output.out):
-            kept = [word for pair in arguments.items() if pair[0] not in words[1].split() for word in pair]
+            kept = [
+                word
+                for pair in arguments.items()
+                if pair[0] not in words[1].split()
+                for word in pair
+            ]
             assert farm("why", *kept, *words[1].split())[0] == 0, (arguments, words[1])
             nearest += 1
         printed += accepted(farm, output.out)
@@ -71,10 +81,16 @@ def test_recommendations_for_machines(farm, monkeypatch):
         record["nvml"] = {"driver": "580.65.06", "devices": [[card, None, 8192]]}
         monkeypatch.setattr("farm.cli.machines.Machine", partial(RecordedMachine, record))
         code, output = farm("detect")
-        lines = [line for line in output.out.splitlines() if len(line) > 80 and not line.startswith(COPIED)]
+        lines = [
+            line
+            for line in output.out.splitlines()
+            if len(line) > 80 and not line.startswith(COPIED)
+        ]
         assert (code, lines) == (0, []), output.out
         printed += accepted(farm, output.out)
-    assert printed > 40  # a Jetson in such a machine has no build, nor has a card that driver 580 does not know
+    assert (
+        printed > 40
+    )  # a Jetson in such a machine has no build, nor has a card that driver 580 does not know
 
 
 def test_builds_on_the_page(farm):

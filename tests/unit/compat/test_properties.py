@@ -1,4 +1,6 @@
-"""Over all combinations: no rule raises, every reason is complete, and what is called nearest really is."""
+"""Over all combinations: no rule raises, every reason is complete, and what is called nearest
+really is.
+"""
 
 from dataclasses import replace
 
@@ -22,7 +24,12 @@ def optional(known):
     return st.none() | st.sampled_from(sorted(known))
 
 
-variants = st.builds(Variant, gpu=st.sampled_from(gpus()), cpu=st.sampled_from(cpus()), python=st.sampled_from(PYTHONS))
+variants = st.builds(
+    Variant,
+    gpu=st.sampled_from(gpus()),
+    cpu=st.sampled_from(cpus()),
+    python=st.sampled_from(PYTHONS),
+)
 stacks = st.builds(
     Stack,
     package=st.sampled_from(["torch", "torchvision", "canary"]),
@@ -38,7 +45,9 @@ stacks = st.builds(
     gpu_name=st.none(),
     arch_list=st.none()
     | st.lists(
-        st.sampled_from(["3.5", "3.5+PTX", "8.9", "9.0a", "12.0f", "Kepler", "Volta+Tegra", "8.6(8.0)", "x"]),
+        st.sampled_from(
+            ["3.5", "3.5+PTX", "8.9", "9.0a", "12.0f", "Kepler", "Volta+Tegra", "8.6(8.0)", "x"]
+        ),
         max_size=20,
     ).map(";".join),
     msvc=st.none() | st.integers(1900, 1999),
@@ -76,7 +85,11 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
         assert {found.rule for found in after if found.severity == "error"} <= errors
         only_the_base = replace(stack, base=other.base) == other  # which a plan chooses by itself
         assert difference(stack, other) or only_the_base
-        assert (other.gpu, other.platform, other.package) == (stack.gpu, stack.platform, stack.package)
+        assert (other.gpu, other.platform, other.package) == (
+            stack.gpu,
+            stack.platform,
+            stack.package,
+        )
 
 
 @examples(60)
@@ -88,7 +101,9 @@ def test_a_solved_stack_has_no_errors(stack):
 
 
 def test_what_upstream_built_has_no_errors():
-    """Every official combination of the catalogue, for every SM that its CUDA and cuDNN have code for."""
+    """Every official combination of the catalogue, for every SM that its CUDA and cuDNN have code
+    for.
+    """
     judged = 0
     by_version = {release.version: name for name, release in catalog.cudnn_releases().items()}
     for name, release in catalog.torch_releases().items():
@@ -99,13 +114,18 @@ def test_what_upstream_built_has_no_errors():
             lowest = catalog.cudnn_releases()[cudnn].sm_min if cudnn else release.sm_min
             python = [python for python in release.pythons.linux if python in PYTHONS][-1]
             for sm in catalog.toolkits()[official.cuda].sm:
-                known = f"sm{sm}" in catalog.architectures().architectures and without_variant(sm) is None
+                known = (
+                    f"sm{sm}" in catalog.architectures().architectures
+                    and without_variant(sm) is None
+                )
                 # Upstream's wheels for 64-bit Arm are for servers: none is for a Jetson board.
                 known = known and not is_integrated(sm)
                 if not known or sm < max(lowest, release.sm_min) or (sm >= 100 and name < "2.6"):
                     continue
                 variant = Variant(f"sm{sm}", "avx2", python)
-                stack = Stack("torch", variant, "linux", cuda=official.cuda, torch=name, cudnn=cudnn)
+                stack = Stack(
+                    "torch", variant, "linux", cuda=official.cuda, torch=name, cudnn=cudnn
+                )
                 assert [found for found in check(stack) if found.severity == "error"] == []
                 judged += 1
     assert judged > 100
@@ -113,6 +133,11 @@ def test_what_upstream_built_has_no_errors():
 
 def test_malformed_facts_are_usage_errors():
     good = Stack("torch", Variant.parse("sm35-avx-py311"), "linux", cuda="11.7")
-    for wrong in ({"driver": "new"}, {"numpy": ">=2"}, {"switches": frozenset({"USE_X"})}, {"arch_list": "1" * 301}):
+    for wrong in (
+        {"driver": "new"},
+        {"numpy": ">=2"},
+        {"switches": frozenset({"USE_X"})},
+        {"arch_list": "1" * 301},
+    ):
         with pytest.raises(UsageError):
             replace(good, **wrong)

@@ -13,7 +13,9 @@ CONVERTED = {"msvc": parse_msvc, "switches": frozenset}
 
 
 def rules(stack, variant, platform="linux", **fields):
-    fields = {name: CONVERTED.get(name, lambda value: value)(value) for name, value in fields.items()}
+    fields = {
+        name: CONVERTED.get(name, lambda value: value)(value) for name, value in fields.items()
+    }
     python = fields.pop("python", None)
     name = "-".join([*variant.split("-")[:2], python]) if python else variant
     return {reason.rule: reason.severity for reason in check(stack(name, platform, **fields))}
@@ -21,7 +23,9 @@ def rules(stack, variant, platform="linux", **fields):
 
 def on_each(kind):
     """(platform, case) of a kind of answer."""
-    return [("linux", *case) for case in CASES[kind]] + [("windows", *case) for case in CASES[f"{kind} on windows"]]
+    return [("linux", *case) for case in CASES[kind]] + [
+        ("windows", *case) for case in CASES[f"{kind} on windows"]
+    ]
 
 
 @pytest.mark.parametrize(("platform", "variant", "fields", "rule"), on_each("refused"))
@@ -48,13 +52,22 @@ def test_drivers_are_those_of_nvidias_table(cuda, drivers):
 
 
 def test_windows_needs_580_for_cuda_13(stack):
-    assert rules(stack, "sm86-avx2-py312", "windows", cuda="13.0", driver="572.16", gpu=86)["driver-cuda"] == "error"
-    assert "driver-cuda" not in rules(stack, "sm86-avx2-py312", "windows", cuda="13.0", driver="581.15", gpu=86)
+    assert (
+        rules(stack, "sm86-avx2-py312", "windows", cuda="13.0", driver="572.16", gpu=86)[
+            "driver-cuda"
+        ]
+        == "error"
+    )
+    assert "driver-cuda" not in rules(
+        stack, "sm86-avx2-py312", "windows", cuda="13.0", driver="581.15", gpu=86
+    )
 
 
 def test_visual_studio_2026_from_cuda_13_2_on(stack):
     """crt/host_config.h: _MSC_VER below 1960 since 13.2, below 1950 before."""
-    assert rules(stack, "sm86-avx2-py312", "windows", cuda="13.0", msvc="2026")["cuda-msvc"] == "error"
+    assert (
+        rules(stack, "sm86-avx2-py312", "windows", cuda="13.0", msvc="2026")["cuda-msvc"] == "error"
+    )
     assert "cuda-msvc" not in rules(stack, "sm86-avx2-py312", "windows", cuda="13.2", msvc="2026")
 
 

@@ -9,7 +9,12 @@ from farm.plan.compat.stack import Entry, entries, reaches, spell
 
 
 def test_entries_of_an_arch_list(stack):
-    build = stack("sm86-avx2-py311", cuda="12.8", torch="2.7.1", arch_list="Pascal 8.6(8.0); 9.0a;12.0+PTX;nonsense")
+    build = stack(
+        "sm86-avx2-py311",
+        cuda="12.8",
+        torch="2.7.1",
+        arch_list="Pascal 8.6(8.0); 9.0a;12.0+PTX;nonsense",
+    )
     assert entries(build) == [
         Entry(60, "", False),
         Entry(61, "", False),
@@ -21,11 +26,17 @@ def test_entries_of_an_arch_list(stack):
 
 @pytest.mark.parametrize(("torch", "sms"), [("1.13.1", [80]), ("2.1.2", [80, 86])])
 def test_ampere_means_more_from_2_1_on(stack, torch, sms):
-    assert [one.sm for one in entries(stack("sm86-avx2-py311", cuda="11.8", torch=torch, arch_list="Ampere"))] == sms
+    assert [
+        one.sm
+        for one in entries(stack("sm86-avx2-py311", cuda="11.8", torch=torch, arch_list="Ampere"))
+    ] == sms
 
 
 def test_the_arch_list_follows_from_the_variant(stack):
-    assert entries(stack("kepler-avx-py311", cuda="11.7", ptx=True)) == [Entry(35, "", False), Entry(37, "", True)]
+    assert entries(stack("kepler-avx-py311", cuda="11.7", ptx=True)) == [
+        Entry(35, "", False),
+        Entry(37, "", True),
+    ]
     assert entries(stack("cpu-avx-py311")) == []
 
 
@@ -60,7 +71,14 @@ def test_a_driver_branch_is_its_newest_release():
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [("2019", 1929), ("vs2022", 1944), ("14.29", 1929), ("14.29.30133", 1929), ("19.40", 1940), ("1940", 1940)],
+    [
+        ("2019", 1929),
+        ("vs2022", 1944),
+        ("14.29", 1929),
+        ("14.29.30133", 1929),
+        ("19.40", 1940),
+        ("1940", 1940),
+    ],
 )
 def test_names_of_msvc(text, version):
     assert parse_msvc(text) == version

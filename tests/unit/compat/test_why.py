@@ -27,10 +27,15 @@ def why(capsys):
 def test_questions_of_public_threads(why):
     """`questions.yaml`: questions of public threads, each with its source."""
     codes, wrong = {True: 0, False: 3, "refused": 2}, []
-    for thread, rows in yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text()).items():
+    for thread, rows in yaml.safe_load(
+        Path(__file__).with_name("questions.yaml").read_text()
+    ).items():
         for answer, words, says in rows:
             code, output = why("--official", "--gpu", *shlex.split(words))
-            if (code, str(says) in " ".join((output.out + output.err).split())) != (codes[answer], True):
+            if (code, str(says) in " ".join((output.out + output.err).split())) != (
+                codes[answer],
+                True,
+            ):
                 wrong.append((thread, words, output))
     assert wrong == []
 
@@ -41,7 +46,16 @@ def rules(out):
 
 def test_the_rtx_5070_log(why):
     code, output = why(
-        *("--variant", "sm120-avx2-py311", "--platform", "windows", "--torch", "2.7", "--cuda", "12.3"),
+        *(
+            "--variant",
+            "sm120-avx2-py311",
+            "--platform",
+            "windows",
+            "--torch",
+            "2.7",
+            "--cuda",
+            "12.3",
+        ),
         *("--gpu", "NVIDIA GeForce RTX 5070", "--msvc", "2022", "--arch-list", "8.9", "--json"),
     )
     found = rules(output.out)
@@ -52,7 +66,9 @@ def test_the_rtx_5070_log(why):
 
 
 def test_a_warning_does_not_forbid(why):
-    code, output = why("--variant", "sm35-avx-py311", "--gpu", "Tesla K40c", "--driver", "470", "--json")
+    code, output = why(
+        "--variant", "sm35-avx-py311", "--gpu", "Tesla K40c", "--driver", "470", "--json"
+    )
     assert code == 0
     assert json.loads(output.out)["buildable"] is True
     assert rules(output.out)["driver-limited"]["severity"] == "warning"
@@ -65,7 +81,15 @@ def test_a_version_by_its_beginning(why):
 
 
 def test_the_answer_reads_from_cause_to_cure(why):
-    words = ("--channel", "kepler-2.0.1", "--variant", "sm35-avx-py311", "--numpy", "2.0.2", "--flash-attention")
+    words = (
+        "--channel",
+        "kepler-2.0.1",
+        "--variant",
+        "sm35-avx-py311",
+        "--numpy",
+        "2.0.2",
+        "--flash-attention",
+    )
     code, output = why(*words)
     assert code == 3
     assert output.out.startswith("torch for sm35-avx-py311 on linux cannot be built\n")
@@ -75,8 +99,16 @@ def test_the_answer_reads_from_cause_to_cure(why):
 
 def test_titan_x_is_two_cards(why):
     code, (_, err) = why("--official", "--gpu", "TITAN X")
-    assert (code, "several chips: sm52, sm61" in err, "--gpu sm_52 or --gpu sm_61" in err) == (2, True, True)
-    for name, sm in (("GeForce GTX TITAN X", 52), ("NVIDIA TITAN X (Pascal)", 61), ("Titan X Maxwell", 52)):
+    assert (code, "several chips: sm52, sm61" in err, "--gpu sm_52 or --gpu sm_61" in err) == (
+        2,
+        True,
+        True,
+    )
+    for name, sm in (
+        ("GeForce GTX TITAN X", 52),
+        ("NVIDIA TITAN X (Pascal)", 61),
+        ("Titan X Maxwell", 52),
+    ):
         code, output = why("--official", "--gpu", name)
         assert (code, f"(sm_{sm})" in output.out) == (0, True)
 
@@ -86,7 +118,11 @@ def test_no_official_wheel_leads_to_proved_builds_first(why):
     assert (code, "--channel legacy-2.14.1" in output.out) == (3, True)
     code, output = why("--official", "--gpu", "K40")
     own = output.out.split("of your own: ")[1:]
-    assert (code, "--channel debian-2.6.0" in own[0], "; about 9.2 CPU hours)" in own[0].replace("\n  ", " ")) == (
+    assert (
+        code,
+        "--channel debian-2.6.0" in own[0],
+        "; about 9.2 CPU hours)" in own[0].replace("\n  ", " "),
+    ) == (
         3,
         True,
         True,
@@ -131,15 +167,20 @@ def test_what_cannot_be_read_is_a_usage_error(why, words, says):
 
 
 @pytest.mark.parametrize(
-    ("card", "python", "code", "line"), CASES["the_official_wheel_for_a_python_that_the_farm_may_not_build_for"]
+    ("card", "python", "code", "line"),
+    CASES["the_official_wheel_for_a_python_that_the_farm_may_not_build_for"],
 )
-def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, card, python, code, line):
+def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(
+    why, card, python, code, line
+):
     got, output = why("--official", "--gpu", card, "--python", python)
     assert (got, line in output.out) == (code, True), output.out
     assert f"-{python} " not in output.out  # the farm's variant, where one is named, can be built
 
 
-@pytest.mark.parametrize(("words", "message"), CASES["a_question_that_cannot_be_answered_is_refused"])
+@pytest.mark.parametrize(
+    ("words", "message"), CASES["a_question_that_cannot_be_answered_is_refused"]
+)
 def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
     code, output = why(*words)
     assert code == 2
@@ -150,7 +191,9 @@ def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
 def test_plan_and_why_tell_one_truth(farm, line, code, says, hides):
     got, output = farm(*line.split())
     text = " ".join((output.out + output.err).split())
-    assert (got, [each for each in says if each not in text], hides in text) == (code, [], False), text
+    assert (got, [each for each in says if each not in text], hides in text) == (code, [], False), (
+        text
+    )
 
 
 @pytest.mark.parametrize("gcc", ["13", "gcc-13", "g++-13", "13.2.0"])
@@ -164,15 +207,25 @@ def test_a_driver_as_people_name_it(why, driver):
     code, output = why("--variant", "sm35-avx-py311", "--driver", driver, "--json")
     assert (code, rules(output.out)["driver-cuda"]["severity"]) == (3, "error")
     code, output = why("--official", "--gpu", "V100", "--driver", driver, "--torch", "2.7.1")
-    assert (code, f"driver {driver.strip().lower().removeprefix('r')} is too old" in output.out) == (3, True)
+    assert (
+        code,
+        f"driver {driver.strip().lower().removeprefix('r')} is too old" in output.out,
+    ) == (3, True)
 
 
 def test_a_card_beside_arm_cores_gets_the_wheel_for_arm(why):
     """The x86 index page of torch 2.9.1 has a wheel of the same name for CPUs alone on Arm."""
     code, output = why("--official", "--gpu", "NVIDIA GB10", "--torch", "2.9.1")
-    assert (code, "torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130" in output.out) == (0, True)
+    assert (
+        code,
+        "torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130" in output.out,
+    ) == (0, True)
     code, output = why("--official", "--gpu", "Jetson AGX Orin")
-    assert (code, "NVIDIA for Jetson" in output.out, "farm submit" in output.out) == (3, True, False)
+    assert (code, "NVIDIA for Jetson" in output.out, "farm submit" in output.out) == (
+        3,
+        True,
+        False,
+    )
 
 
 def test_a_driver_that_no_longer_knows_the_card(why):
@@ -226,7 +279,11 @@ def test_the_cores_beside_the_gpu_of_a_jetson_nano_are_older_than_every_level(wh
 
 @pytest.mark.parametrize(
     ("variant", "cuda", "code"),
-    [("sm87-armv8_2-py310", "12.6", 3), ("sm72-armv8_2-py310", "11.8", 3), ("sm110-armv9-py313", "13.0", 0)],
+    [
+        ("sm87-armv8_2-py310", "12.6", 3),
+        ("sm72-armv8_2-py310", "11.8", 3),
+        ("sm110-armv9-py313", "13.0", 0),
+    ],
 )
 def test_archives_for_arm_servers_do_not_run_on_older_jetsons(why, variant, cuda, code):
     """CUDA 12.6 has aarch64-jetson beside arm64-sbsa; from 13.0 on there is one."""
@@ -236,15 +293,21 @@ def test_archives_for_arm_servers_do_not_run_on_older_jetsons(why, variant, cuda
 
 
 def test_a_recipe_that_has_a_switch_off_is_asked_too(why):
-    code, output = why("--variant", "sm61-avx2-py311", "--channel", "debian-2.6.0", "--fbgemm", "--json")
-    assert (code, rules(output.out)["switch-recipe"]["source"]) == (3, "farm/recipes/torch-debian-2-6/recipe.yaml")
+    code, output = why(
+        "--variant", "sm61-avx2-py311", "--channel", "debian-2.6.0", "--fbgemm", "--json"
+    )
+    assert (code, rules(output.out)["switch-recipe"]["source"]) == (
+        3,
+        "farm/recipes/torch-debian-2-6/recipe.yaml",
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
         (("--torch", "2.14.1"), "--torch 2.7.1"),
-        # What was asked for last is kept first: of two that exclude each other, the first gives way.
+        # What was asked for last is kept first: of two that exclude each other, the first gives
+        # way.
         (("--cudnn", "8.7.0", "--cuda", "12.6"), "--cuda 11.8"),
     ],
 )
@@ -257,12 +320,23 @@ def test_the_nearest_is_the_closest(why, words, nearest):
 def test_what_was_asked_for_last_is_kept(why, first, moved):
     given = [("--torch", "2.9.1"), ("--cuda", "11.8")]
     words = [word for pair in sorted(given, key=lambda pair: pair[0] != first) for word in pair]
-    assert json.loads(why("--variant", "sm75-avx2-py312", *words, "--json")[1].out)["nearest"].startswith(moved)
+    assert json.loads(why("--variant", "sm75-avx2-py312", *words, "--json")[1].out)[
+        "nearest"
+    ].startswith(moved)
 
 
 @pytest.mark.parametrize("cuda", ["13.3", "13.4", "13.5"])
 def test_a_cuda_whose_driver_is_not_known_counts_as_its_neighbour(why, cuda):
-    words = ("--variant", "sm100-avx2-py312", "--gpu", "B200", "--driver", "580", "--arch-list", "9.0+PTX")
+    words = (
+        "--variant",
+        "sm100-avx2-py312",
+        "--gpu",
+        "B200",
+        "--driver",
+        "580",
+        "--arch-list",
+        "9.0+PTX",
+    )
     code, output = why(*words, "--cuda", cuda, "--torch", "2.15.0", "--json")
     assert (code, rules(output.out)["ptx-driver"]["severity"]) == (3, "error")
     assert ("unconfirmed" in rules(output.out)["ptx-driver"]["fact"]) == (cuda == "13.5")

@@ -18,7 +18,9 @@ def root():
 
 @pytest.fixture
 def project(tmp_path):
-    """A project of its own with the real configuration and templates, so that artifacts land in a temporary folder."""
+    """A project of its own with the real configuration and templates, so that artifacts land in a
+    temporary folder.
+    """
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "ci", folder / "ci")
     shutil.copytree(ROOT / "dockerfiles", folder / "dockerfiles")
@@ -35,7 +37,9 @@ def clean_environment(monkeypatch):
 
 @pytest.fixture
 def farm(clean_environment, monkeypatch, capsys):
-    """Runs the farm command in this process, which is quick; an exception that it lets through fails the test."""
+    """Runs the farm command in this process, which is quick; an exception that it lets through
+    fails the test.
+    """
 
     def run(*args, env=None, cwd=ROOT):
         with monkeypatch.context() as patch:

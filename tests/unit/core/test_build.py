@@ -43,7 +43,14 @@ def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, mem
     plan = plan.model_copy(update={"memory_per_job_gb": per_job, "timeout_minutes": 15})
     capacity = Capacity(cpus=cpus, memory=int(memory))
     inputs = {"/farm/job": tmp_path / "c", "/farm/source": tmp_path / "s"}
-    job = make_job(plan, image="i", inputs=inputs, capacity=capacity, labels={"a": "b"}, volumes=kept(plan, "mine"))
+    job = make_job(
+        plan,
+        image="i",
+        inputs=inputs,
+        capacity=capacity,
+        labels={"a": "b"},
+        volumes=kept(plan, "mine"),
+    )
     assert job.environment == {"FARM_JOBS": jobs}
     assert job.timeout_s == 900
     assert job.inputs == inputs
@@ -60,7 +67,9 @@ def test_a_compiler_cache_is_one_package_s_of_one_project(plan):
     """What a build writes into its cache, no build of another package finds."""
     compiled = plan.model_copy(update={"apt": ["ccache", *plan.apt]})
     other = compiled.model_copy(update={"package": "other"})
-    found = [kept(each, project)["/farm/ccache"] for each in (compiled, other) for project in ("a", "b")]
+    found = [
+        kept(each, project)["/farm/ccache"] for each in (compiled, other) for project in ("a", "b")
+    ]
     assert len(set(found)) == 4
     assert "/farm/ccache" not in kept(plan, "a")
 
@@ -99,7 +108,12 @@ def test_lines_are_whole_wherever_the_pieces_end(tmp_path, size):
 
 def test_a_line_without_an_end_stays_bounded(tmp_path):
     recorder = Recorder()
-    follow(Engine([b"begin"] + [b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]), "h", tmp_path / "log", recorder)
+    follow(
+        Engine([b"begin"] + [b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]),
+        "h",
+        tmp_path / "log",
+        recorder,
+    )
     assert [len(line) for line in recorder.lines] == [2004, 4, 2]
     assert recorder.lines[0].startswith("xxx")  # only the end of it is kept in memory
     assert recorder.lines[1:] == ["next", "��"]
@@ -113,9 +127,16 @@ def test_the_end_is_waited_for(tmp_path):
 
 
 def test_how_it_stands_is_told_until_it_runs(tmp_path):
-    seen = [Observation("queued", why="no slot"), Observation("starting", why="pulls"), Observation("running")]
+    seen = [
+        Observation("queued", why="no slot"),
+        Observation("starting", why="pulls"),
+        Observation("running"),
+    ]
     end, reports = Observation("done", exit_code=0), []
-    assert follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Watcher(), saw=reports.append) is end
+    assert (
+        follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Watcher(), saw=reports.append)
+        is end
+    )
     assert reports == seen
 
 
@@ -159,7 +180,8 @@ def test_what_the_end_of_a_build_means(tmp_path):
     with pytest.raises(BuildFailedError) as caught:
         judge(Observation("done", cause=Cause.OUT_OF_MEMORY, exit_code=137), log)
     assert str(caught.value) == (
-        "the build failed with exit code 137 (out of memory: killed at its memory limit):\n    error: b"
+        "the build failed with exit code 137 (out of memory: killed at its memory limit):\n    "
+        "error: b"
     )
     assert str(log) in caught.value.hint
     assert "memory_per_job_gb" in caught.value.hint

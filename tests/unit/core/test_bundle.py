@@ -1,4 +1,6 @@
-"""Bundles: what is carried is what was packed; any user builds it, in a folder that nobody else makes or changes."""
+"""Bundles: what is carried is what was packed; any user builds it, in a folder that nobody else
+makes or changes.
+"""
 
 import errno
 import hashlib
@@ -44,7 +46,9 @@ exit $(< /farm/job/code)
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
-    """A packed root file system: some of this machine's programs, with the libraries that they load."""
+    """A packed root file system: some of this machine's programs, with the libraries that they
+    load.
+    """
     tree = tmp_path_factory.mktemp("tree") / "tree.tar.xz"
     with tarfile.open(tree, "w:xz", dereference=True, preset=0) as archive:
         found = [str(shutil.which(name)) for name in ("bash", "mkdir", "sleep")]
@@ -58,7 +62,9 @@ def tree(tmp_path_factory):
 
 @pytest.fixture
 def make(plan, tree, tmp_path, monkeypatch):
-    """Makes a bundle in small parts that really builds, where this machine allows it: a wheel of a few bytes."""
+    """Makes a bundle in small parts that really builds, where this machine allows it: a wheel of a
+    few bytes.
+    """
     monkeypatch.setattr(bundle, "PART_BYTES", 400_000)
 
     def made(code=0, *, wait=False):
@@ -69,7 +75,9 @@ def make(plan, tree, tmp_path, monkeypatch):
         if wait:
             (job / "wait").touch()
         dest = tmp_path / "bundle"
-        files = write_bundle(plan, dest=dest, tree=tree, inputs={"job": job}, environment={"LC_ALL": "C.UTF-8"})
+        files = write_bundle(
+            plan, dest=dest, tree=tree, inputs={"job": job}, environment={"LC_ALL": "C.UTF-8"}
+        )
         return dest, files
 
     return made
@@ -96,7 +104,11 @@ def test_the_manifest_names_every_part(made, plan):
     dest, files = made
     manifest = json.loads((dest / "manifest.json").read_text())
     assert manifest["plan"] == plan.digest
-    assert [path.name for path in files] == ["run", "manifest.json", *(p["name"] for p in manifest["parts"])]
+    assert [path.name for path in files] == [
+        "run",
+        "manifest.json",
+        *(p["name"] for p in manifest["parts"]),
+    ]
     assert len(manifest["parts"]) > 2
     for part in manifest["parts"]:
         data = (dest / part["name"]).read_bytes()
@@ -105,25 +117,33 @@ def test_the_manifest_names_every_part(made, plan):
     assert (dest / "run").read_bytes() == pack(RUNNER, CARRIED)
 
 
-def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(tmp_path, root, plan, monkeypatch):
+def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(
+    tmp_path, root, plan, monkeypatch
+):
     (tmp_path / "mine").write_text("")
     monkeypatch.setattr(bundle, "open_backend", lambda *_: pytest.fail("an engine was asked"))
     with pytest.raises(UsageError, match="is not empty"):
         bundle.bundle(Workspace(root, Settings(), Watcher()), plan, tmp_path)
 
 
-def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(plan, tmp_path, monkeypatch):
+def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(
+    plan, tmp_path, monkeypatch
+):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(bundle, "_write", full)
-    with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / 'new'}: No space left on device")):
+    with pytest.raises(
+        InfrastructureError, match=re.escape(f"{tmp_path / 'new'}: No space left on device")
+    ):
         write_bundle(plan, dest=tmp_path / "new", tree=tmp_path / "tree", inputs={}, environment={})
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_nothing_is_left_of_a_bundle_that_was_interrupted(made, plan, tree, tmp_path, monkeypatch, there):
+def test_nothing_is_left_of_a_bundle_that_was_interrupted(
+    made, plan, tree, tmp_path, monkeypatch, there
+):
     whole, _ = made
     dest = tmp_path / "again"
     if there:
@@ -148,7 +168,10 @@ def test_a_check_says_what_is_missing_and_unpacks_nothing(made, entered):
     before = sorted(dest.iterdir())
     (dest / "part-01").rename(dest / "away")
     done = run(dest, "--check")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (10, "next: copy them here and call again"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (
+        10,
+        "next: copy them here and call again",
+    ), done.stderr
     assert "missing: part-01" in done.stdout
     (dest / "away").rename(dest / "part-01")
     done = run(dest, "--check", program=python(9))  # the oldest that it promises
@@ -157,7 +180,9 @@ def test_a_check_says_what_is_missing_and_unpacks_nothing(made, entered):
     assert sorted(dest.iterdir()) == before
 
 
-def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel(made, plan, tmp_path, entered):
+def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel(
+    made, plan, tmp_path, entered
+):
     dest, _ = made
     done = run(dest, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -166,7 +191,8 @@ def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel(made, p
     wheel = join_pieces(plan, tmp_path / "out", tmp_path / "built")
     assert (wheel.name, wheel.read_text()) == (WHEEL, "wheel\n")
     assert (tmp_path / "built/lib/libx.so.1").read_text() == "library\n"
-    # Else who removes the folder walks into /proc, or where /dev was mounted, removes this machine's devices.
+    # Else who removes the folder walks into /proc, or where /dev was mounted, removes this
+    # machine's devices.
     assert str(dest) not in Path("/proc/mounts").read_text()
     assert not list((work / "root/dev").iterdir())
     # A call that is repeated takes what is there.
@@ -185,7 +211,9 @@ def test_a_failed_build_is_tried_again_only_when_told_to(make, tmp_path, entered
 def test_a_call_that_ends_before_the_build_is_taken_up_by_the_next(make, tmp_path, entered):
     dest, _ = make(wait=True)
     done = run(dest, "--state", dest / "work", "--wait-s", "0")
-    assert (done.returncode, "still running" in done.stdout) == (10, True), done.stdout + done.stderr
+    assert (done.returncode, "still running" in done.stdout) == (10, True), (
+        done.stdout + done.stderr
+    )
     (dest / "work/root/farm/src/go").touch()
     done = run(dest, "--state", dest / "work", "--out", tmp_path / "out")
     assert (done.returncode, "building with" in done.stdout) == (0, False), done.stdout
@@ -198,7 +226,9 @@ PLANTED = "#!/bin/sh\ntouch {mark}\n"
 
 
 def test_a_folder_that_somebody_else_made_ready_is_not_looked_for(made, plan, tmp_path, entered):
-    """`/var/tmp/farm-<plan>` was used whoever had made it, and its python3 was executed, by root too."""
+    """`/var/tmp/farm-<plan>` was used whoever had made it, and its python3 was executed, by root
+    too.
+    """
     dest, _ = made
     planted = Path("/var/tmp") / f"farm-{plan.digest[:12]}"
     shutil.rmtree(planted, ignore_errors=True)
@@ -297,7 +327,10 @@ def test_the_setting_that_refuses_a_namespace_is_named(tmp_path, setting, value)
     text, todo = enter.explain(errno.EPERM, "unshare: Operation not permitted", tmp_path)
     dotted = setting.replace("/", ".")
     assert f"{dotted} is {value}" in text
-    assert f"as root: sysctl -w {dotted}={'15000' if value == '0' and 'max' in setting else 1 - int(value)}" in todo
+    assert (
+        "as root: sysctl -w "
+        f"{dotted}={'15000' if value == '0' and 'max' in setting else 1 - int(value)}" in todo
+    )
 
 
 def test_a_machine_without_user_namespaces_is_told_from_others_within_a_second(made, entered):

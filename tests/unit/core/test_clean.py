@@ -20,13 +20,23 @@ DAY_S = 86400
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")  # this machine's images stay
+    monkeypatch.setenv(
+        "DOCKER_HOST", f"unix://{tmp_path}/nothing.sock"
+    )  # this machine's images stay
     artifacts = tmp_path / "artifacts"
-    request = Request(package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+    request = Request(
+        package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker"
+    )
     with Journal(_made(artifacts) / "farm.db") as journal:
         done = journal.create_run("a" * 64, request, {})
         journal.finish_run(done.id, "success", 0)
-    for name in (f"runs/{done.id}/build.log", "sources/x.tar", "bundles/given-up/part", "index/whl/files/a.whl", "own"):
+    for name in (
+        f"runs/{done.id}/build.log",
+        "sources/x.tar",
+        "bundles/given-up/part",
+        "index/whl/files/a.whl",
+        "own",
+    ):
         _made((artifacts / name).parent)
         (artifacts / name).write_bytes(b"x" * 1000)
     return tmp_path
@@ -76,11 +86,15 @@ def test_what_is_younger_stays(project, capsys):
     old = project / "artifacts" / "sources" / "x.tar"
     past = old.stat().st_mtime - 2 * DAY_S
     os.utime(old, (past, past))
-    assert [entry["what"] for entry in clean(project, capsys, "--older-than", "1d")["found"]] == [str(old)]
+    assert [entry["what"] for entry in clean(project, capsys, "--older-than", "1d")["found"]] == [
+        str(old)
+    ]
 
 
 def test_while_a_run_is_under_way_its_folder_and_the_caches_stay(project, capsys):
-    request = Request(package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+    request = Request(
+        package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker"
+    )
     with Journal(project / "artifacts" / "farm.db") as journal:
         run = journal.create_run("b" * 64, request, {})
     _made(project / "artifacts" / "runs" / run.id)
@@ -95,14 +109,20 @@ def ended(project):
     """A function that makes the folder of a run that ended so, with a wheel and a log."""
 
     def go(digest, result, *, published=False, wheel=True):
-        request = Request(package="canary", variant="cpu-avx-py311", until="smoke" if published else "verify")
+        request = Request(
+            package="canary", variant="cpu-avx-py311", until="smoke" if published else "verify"
+        )
         with Journal(project / "artifacts" / "farm.db") as journal:
             run = journal.create_run(digest, request, {})
             if published:
                 journal.event(run.id, "step", name="publish", seconds=1, outcome="done", result="")
             journal.finish_run(run.id, result, 0 if result == "success" else 5)
         folder = project / "artifacts/runs" / run.id
-        for name in ("build.log", "context/job/build.sh", *(["built/wheel/a.whl"] if wheel else [])):
+        for name in (
+            "build.log",
+            "context/job/build.sh",
+            *(["built/wheel/a.whl"] if wheel else []),
+        ):
             _made((folder / name).parent)
             (folder / name).touch()
         return folder
@@ -111,13 +131,20 @@ def ended(project):
 
 
 def of(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
-def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(project, capsys, ended):
+def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(
+    project, capsys, ended
+):
     """The only copy of the wheel of a run with --no-publish went without a question."""
     unpublished, failed = ended("b" * 64, "success"), ended("c" * 64, "failure", wheel=False)
-    published, untested = ended("d" * 64, "success", published=True), ended("e" * 64, "failure", published=True)
+    published, untested = (
+        ended("d" * 64, "success", published=True),
+        ended("e" * 64, "failure", published=True),
+    )
     half = ended("f" * 64, "failure")  # its publish failed: `farm retry` goes on from the wheel
     clean(project, capsys)
     assert of(unpublished) == ["built/wheel/a.whl"]
@@ -137,7 +164,9 @@ def test_in_a_terminal_it_asks(project, answer, removes):
     before = files(project)
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "clean"]
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE
+    ) as process:
         os.close(terminal)
         os.write(controller, f"{answer}\n".encode())
         process.communicate()
@@ -163,7 +192,9 @@ def test_a_hosts_compiler_cache_stays_unless_told(project, capsys):
 
 
 def test_the_folder_of_a_cluster_is_cleaned_of_what_is_this_projects(project, capsys):
-    """Jobs of runs that ended, the toolchains and build trees of this project; nothing that others put there."""
+    """Jobs of runs that ended, the toolchains and build trees of this project; nothing that others
+    put there.
+    """
     shared, own = project / "shared", Workspace(project, load_settings(project), Watcher()).id
     settings = project / "ci/farm.yaml"
     _made(settings.parent)
@@ -173,7 +204,14 @@ def test_the_folder_of_a_cluster_is_cleaned_of_what_is_this_projects(project, ca
         attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "slurm", "local")
         journal.set_handle(attempt.id, "farm-1")
     tree, cache = f"farm-tree-{'b' * 24}", f"farm-ccache-{own}-torch"
-    names = ("jobs/farm-1", "jobs/farm-2", "toolchains/mine", "toolchains/other", f"volumes/{tree}", f"volumes/{cache}")
+    names = (
+        "jobs/farm-1",
+        "jobs/farm-2",
+        "toolchains/mine",
+        "toolchains/other",
+        f"volumes/{tree}",
+        f"volumes/{cache}",
+    )
     for name in (*names, "volumes/farm-tree-2"):
         _made(shared / name)
     (shared / "toolchains/mine/project").write_text(own)

@@ -1,4 +1,6 @@
-"""The farm command as a user sees it: exit codes, one JSON document, what to do next, and never a traceback."""
+"""The farm command as a user sees it: exit codes, one JSON document, what to do next, and never a
+traceback.
+"""
 
 import errno
 import inspect
@@ -26,7 +28,11 @@ from tests.answers import CANARY, HOSTILE, control, failed
 
 def test_every_command_has_help_that_works_and_no_program_takes_abbreviated_options(capsys, root):
     files = [*root.glob("farm/**/*.py"), *root.glob("tools/*.py")]
-    assert not [file for file in files if re.search(r"ArgumentParser\((?!\s*allow_abbrev=False)", file.read_text())]
+    assert not [
+        file
+        for file in files
+        if re.search(r"ArgumentParser\((?!\s*allow_abbrev=False)", file.read_text())
+    ]
     actions = next(a for a in parser()._actions if a.dest == "command")
     assert set(actions.choices) == set(COMMANDS)
     for name in COMMANDS:
@@ -45,7 +51,10 @@ def test_help_lists_every_command_in_one_group(capsys):
     with pytest.raises(SystemExit):
         parse(["--help"])
     out = capsys.readouterr().out
-    assert [line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "] == ["options", *GROUPS]
+    assert [line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "] == [
+        "options",
+        *GROUPS,
+    ]
     for name, text in COMMANDS.items():
         assert out.count(f"  {name:<12}{text}\n") == 1
 
@@ -54,11 +63,23 @@ def test_help_lists_every_command_in_one_group(capsys):
     ("given", "wrong", "meant"),
     [
         (["smok"], "no command 'smok'", "farm smoke"),
-        (["plan", "--variant", "x", "--pakage", "y"], "unrecognized arguments: --pakage y", "--package"),
-        (["plan", "--variant", "x", "--with", "magma"], "unrecognized arguments: --with magma", "--without"),
+        (
+            ["plan", "--variant", "x", "--pakage", "y"],
+            "unrecognized arguments: --pakage y",
+            "--package",
+        ),
+        (
+            ["plan", "--variant", "x", "--with", "magma"],
+            "unrecognized arguments: --with magma",
+            "--without",
+        ),
         (["plan", "--vari=x"], "unrecognized arguments: --vari", "--variant"),
         (["plan", "--variant", "x", "--zzzzzz"], "unrecognized arguments: --zzzzzz", None),
-        (["index", "yank", "--reas", "y", "x"], "farm index yank: unrecognized arguments: --reas", "--reason"),
+        (
+            ["index", "yank", "--reas", "y", "x"],
+            "farm index yank: unrecognized arguments: --reas",
+            "--reason",
+        ),
         (["matrix", "--format", "tabel"], "invalid choice: 'tabel'", "table"),
         (["index", "chekc"], "invalid choice: 'chekc'", "check"),
         (["--project", "smoke", "statsu"], "no command 'statsu'", "farm status"),
@@ -79,7 +100,9 @@ def test_names_that_are_unknown(farm):
     text = failed(farm("plan", "--variant", "sm34-avx-py311"), 2)
     assert "unknown variant 'sm34-avx-py311'" in text
     assert "  next: nearest: sm35-avx-py311" in text
-    assert "next: nearest: canary" in failed(farm("plan", "--variant", "sm35-avx-py311", "--package", "canry"), 2)
+    assert "next: nearest: canary" in failed(
+        farm("plan", "--variant", "sm35-avx-py311", "--package", "canry"), 2
+    )
     assert "rebuild = -1 (from --rebuild)" in failed(farm("plan", *CANARY, "--rebuild", "-1"), 2)
 
 
@@ -90,7 +113,10 @@ def test_names_that_are_unknown(farm):
         ("status --limit -3", "argument --limit: '-3': a number from 1"),
         ("--rebuild x", "invalid int value: 'x'"),
         ("--package canary --torch 2.0.1", "--torch means nothing to recipe canary"),
-        ("plan --variant cpu-avx-py311 --cuda 11.4", "--cuda means nothing to variant cpu-avx-py311"),
+        (
+            "plan --variant cpu-avx-py311 --cuda 11.4",
+            "--cuda means nothing to variant cpu-avx-py311",
+        ),
         ("--without ncll", "next: did you mean 'nccl'?"),
         ("--without foo,nccl --without=bar", "foo, bar (from --without): recipe torch-de"),
         ("--without nccl,", "'nccl,' (from --without): an empty name"),
@@ -162,7 +188,9 @@ def test_render_lists_what_it_wrote(farm, tmp_path):
 
 def test_the_plan_as_a_table(farm):
     out = farm("plan", *CANARY, "--all", env={"FARM_PTX": "1"}).stdout
-    assert re.search(r"canary 0\.1\.0\+cu118\.sm35\.avx for sm35-avx-py311 on linux \(plan [0-9a-f]{12}\)", out)
+    assert re.search(
+        r"canary 0\.1\.0\+cu118\.sm35\.avx for sm35-avx-py311 on linux \(plan [0-9a-f]{12}\)", out
+    )
     assert re.search(r"ptx +True +environment FARM_PTX", out)
     assert re.search(r"env CFLAGS +-mavx +variant: avx", out)
 
@@ -191,7 +219,11 @@ def test_errors_are_explained_line_by_line(capsys):
 
 
 def test_tables_show_cells_as_they_are(capsys):
-    show.table(f"title {HOSTILE}", ("a", "seconds"), [("[bold]x[/bold] :smile: \\", "1.0"), (HOSTILE, "22.0")])
+    show.table(
+        f"title {HOSTILE}",
+        ("a", "seconds"),
+        [("[bold]x[/bold] :smile: \\", "1.0"), (HOSTILE, "22.0")],
+    )
     out = capsys.readouterr().out
     assert not control(out)
     assert [line.split() for line in out.splitlines()] == [
@@ -207,7 +239,9 @@ WORDS = st.text(st.sampled_from("abc   -.\u2026\u4e2d"), max_size=200)
 
 @given(st.data(), st.sampled_from([60, 80, 120, 240]))
 def test_tables_fit_and_lose_no_character(data, room):
-    columns = data.draw(st.lists(st.sampled_from(["seconds", "what", "a value", "why"]), min_size=1, max_size=5))
+    columns = data.draw(
+        st.lists(st.sampled_from(["seconds", "what", "a value", "why"]), min_size=1, max_size=5)
+    )
     rows = data.draw(st.lists(st.tuples(*(WORDS for _ in columns)), max_size=5))
     lines = list(show.lines(columns, rows, room))
     assert all(len(line) + line.count("\u4e2d") <= room for line in lines)
@@ -234,9 +268,16 @@ def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
     watcher.line("cc -c x.c")
     watcher.note(f"+ git clone {HOSTILE}")
     watcher.note("passed   import  0.02 s")
-    waits = f"farm: waits for another build in the same tree: run 20261127-013611, log: /{'x' * 100}/build.log"
+    waits = (
+        "farm: waits for another build in the same tree: run 20261127-013611, log: "
+        f"/{'x' * 100}/build.log"
+    )
     watcher.note(waits)  # whole: the log's path is at its end
-    assert capsys.readouterr().err.splitlines() == ["==> build", "    + git clone red2J", f"    {waits}"]
+    assert capsys.readouterr().err.splitlines() == [
+        "==> build",
+        "    + git clone red2J",
+        f"    {waits}",
+    ]
 
 
 def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeypatch):
@@ -273,7 +314,12 @@ def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
     # It only moves forward, and the end of a count is not the end of the step.
     watcher.progress(15, 40)
     assert watcher.view().startswith("    20/40 (50 %), ")
-    for noise in ("    7 |   int x;", "      |       ^~~", "/usr/bin/c++ -O2 x.o -o x", "ccache g++-12 -shared x.o"):
+    for noise in (
+        "    7 |   int x;",
+        "      |       ^~~",
+        "/usr/bin/c++ -O2 x.o -o x",
+        "ccache g++-12 -shared x.o",
+    ):
         watcher.line(noise)
         assert watcher.view().endswith(": Get:1 gcc")
     watcher.line("g++-12 -O2 -Icsrc -c csrc/basis.cpp -o basis.o")
@@ -291,7 +337,9 @@ def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A watcher that draws on a terminal of 80 columns, what stands on its last lines now, and all that it wrote."""
+    """A watcher that draws on a terminal of 80 columns, what stands on its last lines now, and all
+    that it wrote.
+    """
     from rich.console import Console
 
     written = io.StringIO()
@@ -382,7 +430,9 @@ def test_the_probe_as_one_file_for_a_machine_without_the_farm(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert main(["smoke", "--write-probe", "probe.pyz"]) == 0
     texts = [root / "README.md", *root.glob("docs/**/*.md"), root / "farm/smoke/probe/__init__.py"]
-    written = re.findall(r"python3? probe\.pyz (--[^`\n]*)", "\n".join(path.read_text() for path in texts))
+    written = re.findall(
+        r"python3? probe\.pyz (--[^`\n]*)", "\n".join(path.read_text() for path in texts)
+    )
     assert "--expect-arch sm_35" in written
     for form in written:
         command = [sys.executable, "-I", "probe.pyz", *form.split(), "--module", "no_such_module"]
@@ -405,7 +455,9 @@ def test_no_command_shows_steps_without_the_options():
     shown = {name for name in COMMANDS if steps.search(inspect.getsource(handler(name)))}
     assert {"build", "publish", "render", "retry", "smoke", "submit"} == shown
     for name in shown:
-        assert {"--quiet", "--verbose"} <= command_parser(parser((name,)), name)._option_string_actions.keys(), name
+        assert {"--quiet", "--verbose"} <= command_parser(
+            parser((name,)), name
+        )._option_string_actions.keys(), name
 
 
 def test_quiet_and_verbose(capsys):
@@ -446,7 +498,9 @@ def test_rebuild_alone_forces_and_with_a_number_is_the_version(capsys):
 
 def test_the_answer_that_the_readme_shows_is_the_farms(root, capsys):
     page = (root / "README.md").read_text()
-    command, shown = re.search(r"^\$ farm (why [^\n]* --msvc 2022)\n(.*?)^```", page, re.MULTILINE | re.DOTALL).groups()
+    command, shown = re.search(
+        r"^\$ farm (why [^\n]* --msvc 2022)\n(.*?)^```", page, re.MULTILINE | re.DOTALL
+    ).groups()
     assert main(["--project", str(root), *shlex.split(command)]) == 3
     printed = " ".join(capsys.readouterr().out.split())
     lines = [" ".join(line.split()) for line in shown.splitlines() if line != "…"]

@@ -1,4 +1,6 @@
-"""torchvision and torchaudio of channel debian-2.6.0: built against the farm's torch of the same variant."""
+"""torchvision and torchaudio of channel debian-2.6.0: built against the farm's torch of the same
+variant.
+"""
 
 from pathlib import Path
 
@@ -16,9 +18,15 @@ def plan(package, variant="sm35-avx-py311", channel="debian-2.6.0", **options):
     return plan_of(variant, package, channel, **options)
 
 
-@pytest.mark.parametrize(("package", "version"), [("torchvision", "0.21.0"), ("torchaudio", "2.6.0")])
-@pytest.mark.parametrize("variant", ["sm35-avx-py311", "sm90-avx512-py311", "kepler-sse41-py311", "cpu-avx-py311"])
-def test_a_companion_is_of_the_release_and_needs_the_torch_of_its_variant(package, version, variant):
+@pytest.mark.parametrize(
+    ("package", "version"), [("torchvision", "0.21.0"), ("torchaudio", "2.6.0")]
+)
+@pytest.mark.parametrize(
+    "variant", ["sm35-avx-py311", "sm90-avx512-py311", "kepler-sse41-py311", "cpu-avx-py311"]
+)
+def test_a_companion_is_of_the_release_and_needs_the_torch_of_its_variant(
+    package, version, variant
+):
     made, torch = plan(package, variant), plan("torch", variant)
     assert made.version == torch.version.replace("2.6.0", version)
     assert made.needs == [f"torch=={torch.version}"]
@@ -31,15 +39,26 @@ def test_a_companion_is_of_the_release_and_needs_the_torch_of_its_variant(packag
 def test_a_build_that_imports_torch_has_the_libraries_that_torch_loads(package, channel):
     made, torch = plan(package, channel=channel), plan("torch", channel=channel)
     assert "cupti" in torch.toolkit.components
-    assert set(torch.toolkit.components) <= {*made.toolkit.components, "driver_stub", "nvml", "profiler_api"}
+    assert set(torch.toolkit.components) <= {
+        *made.toolkit.components,
+        "driver_stub",
+        "nvml",
+        "profiler_api",
+    }
     assert "nvidia-nccl-cu11" in {wheel.package for wheel in made.build_requires}
 
 
 @pytest.mark.parametrize("package", ["torch", "torchvision", "torchaudio"])
 @pytest.mark.parametrize("python", ["py310", "py312", "py313"])
-def test_another_python_is_built_by_the_same_compiler_so_that_the_compiler_cache_serves_both(package, python):
+def test_another_python_is_built_by_the_same_compiler_so_that_the_compiler_cache_serves_both(
+    package, python
+):
     made, other = plan(package, f"sm35-avx-{python}", channel=None), plan(package)
-    assert (made.channel, made.base) == (other.channel, other.base) == ("debian-2.6.0", "debian-bookworm")
+    assert (
+        (made.channel, made.base)
+        == (other.channel, other.base)
+        == ("debian-2.6.0", "debian-bookworm")
+    )
     assert (made.python is None, other.python is None) == (False, True)
     assert all(made.env[name] == other.env[name] for name in ("CC", "CXX", "CUDAHOSTCXX"))
     assert (made.toolkit, made.source, made.parts) == (other.toolkit, other.source, other.parts)
@@ -49,7 +68,11 @@ def test_another_python_is_built_by_the_same_compiler_so_that_the_compiler_cache
 
 def test_the_default_for_a_k40_is_the_channel_of_its_torch():
     for package in ("torchvision", "torchaudio"):
-        assert plan(package, channel=None).channel == plan("torch", channel=None).channel == "debian-2.6.0"
+        assert (
+            plan(package, channel=None).channel
+            == plan("torch", channel=None).channel
+            == "debian-2.6.0"
+        )
 
 
 @pytest.mark.parametrize("package", ["torch", "torchvision", "torchaudio"])
@@ -64,8 +87,16 @@ def test_a_recipe_of_a_fixed_version_says_which_release_it_is_of_and_is_what_the
         found = recipe(name)
         if found.torch_release is None:
             # Nothing else of PyTorch comes from a source of one fixed version.
-            assert isinstance(found.source, GitSource) or found.package not in ("torch", "torchvision", "torchaudio")
+            assert isinstance(found.source, GitSource) or found.package not in (
+                "torch",
+                "torchvision",
+                "torchaudio",
+            )
             continue
         release = catalog.torch_releases()[found.torch_release]
-        versions = {"torch": found.torch_release, "torchvision": release.vision, "torchaudio": release.audio}
+        versions = {
+            "torch": found.torch_release,
+            "torchvision": release.vision,
+            "torchaudio": release.audio,
+        }
         assert found.version == versions[found.package]

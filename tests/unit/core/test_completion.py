@@ -27,10 +27,22 @@ BIN = Path(sys.executable).parent
 def test_bash_completes(line, offered, capsys):
     assert main(["completion", "bash"]) == 0
     words = line.split()
-    script = f"{capsys.readouterr().out}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; COMP_LINE='{line}'; "
-    script += f"COMP_POINT={len(line)}; _python_argcomplete farm; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    script = (
+        f"{capsys.readouterr().out}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
+        f"COMP_LINE='{line}'; "
+    )
+    script += (
+        f"COMP_POINT={len(line)}; _python_argcomplete farm; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == offered, done.stderr
 
 
@@ -41,14 +53,25 @@ def test_other_shells_take_the_script(shell, capsys, tmp_path):
     if program is None:
         pytest.skip(f"no {shell} on this machine")
     (tmp_path / "script").write_text(capsys.readouterr().out)
-    done = subprocess.run([program, "-n", str(tmp_path / "script")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "-n", str(tmp_path / "script")], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_start_of_a_shell_loads_no_command():
     """`eval "$(farm completion bash)"` stands in a user's .bashrc."""
-    program = "import sys; from farm.cli.main import main; main(['completion', 'bash']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "import sys; from farm.cli.main import main; main(['completion', 'bash']); "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     loaded = done.stdout.splitlines()[-1].split()
     assert "argcomplete" in loaded
-    assert not [name for name in loaded if name.startswith(("pydantic.main", "farm.plan", "farm.cli.builds"))]
+    assert not [
+        name
+        for name in loaded
+        if name.startswith(("pydantic.main", "farm.plan", "farm.cli.builds"))
+    ]

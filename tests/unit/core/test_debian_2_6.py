@@ -23,14 +23,18 @@ def test_each_base_has_its_compiler_and_the_headers_of_its_flatc(channel, gcc, f
         plan = plan_of(f"{gpu}-avx-{CHANNELS[channel]}", channel=channel)
         assert plan.env["CC"] == gcc  # also without CUDA: such builds share the compiler cache
         parts = [part.source.file for part in plan.parts if part.into == "third_party/flatbuffers"]
-        assert parts == [f"flatbuffers_{flatbuffers}+dfsg{'1' if gcc == 'gcc-11' else ''}.orig.tar.xz"]
+        assert parts == [
+            f"flatbuffers_{flatbuffers}+dfsg{'1' if gcc == 'gcc-11' else ''}.orig.tar.xz"
+        ]
 
 
 OF_A_BASE = ("third_party/flatbuffers", "third_party/nccl")
 
 
 def test_both_take_the_same_source_and_the_same_other_parts():
-    one, two = (plan_of(f"sm70-avx-{python}", channel=channel) for channel, python in CHANNELS.items())
+    one, two = (
+        plan_of(f"sm70-avx-{python}", channel=channel) for channel, python in CHANNELS.items()
+    )
     assert one.source == two.source
     assert one.job_files == two.job_files
     other = [[part for part in plan.parts if part.into not in OF_A_BASE] for plan in (one, two)]
@@ -63,14 +67,20 @@ def test_cuda_12_4_and_cudnn_9_1_come_from_debian_13_and_the_python_index():
     assert (plan.toolkit.provider, plan.toolkit.archives) == ("debian", [])
     assert [wheel.package for wheel in plan.toolkit.wheels] == ["nvidia-cudnn-cu12"]
     packages = re.findall(r'"package": "([^"]+)"', manifest)
-    assert {"nvidia-cuda-toolkit", "libcublas12", "libcusparse12", "libnvjitlink12", "libnvrtc-builtins12.4"} < set(
-        packages
-    )
+    assert {
+        "nvidia-cuda-toolkit",
+        "libcublas12",
+        "libcusparse12",
+        "libnvjitlink12",
+        "libnvrtc-builtins12.4",
+    } < set(packages)
     assert not [name for name in packages if re.search(r"11\.|cublas11", name)]
 
 
 def test_the_wheel_for_cuda_12_4_needs_upstreams_pins():
-    """As METADATA of upstream's torch 2.6.0 for CUDA 12.4 has them, without what this build leaves out."""
+    """As METADATA of upstream's torch 2.6.0 for CUDA 12.4 has them, without what this build leaves
+    out.
+    """
     pins = {
         wheel.package: wheel.version
         for wheel in plan_of("sm90-avx512-py313", channel="debian-2.6.0-cu124").library_wheels
@@ -111,7 +121,9 @@ def test_every_build_of_the_channel_can_be_planned_and_holds_no_kepler():
         assert plan.base == "debian-trixie"
 
 
-@pytest.mark.parametrize(("variant", "bound"), [("cpu-sse41-py311", "<2.4"), ("cpu-avx-py311", "<3")])
+@pytest.mark.parametrize(
+    ("variant", "bound"), [("cpu-sse41-py311", "<2.4"), ("cpu-avx-py311", "<3")]
+)
 def test_numpy_is_one_that_the_cpu_can_run(variant, bound):
     """numpy 2.4's wheels need x86-64-v2, which a Penryn has not: there they do not import."""
     plan = plan_of(variant, channel="debian-2.6.0")

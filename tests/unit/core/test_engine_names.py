@@ -21,7 +21,10 @@ def compared(path):
         (node.lineno, ast.unparse(node))
         for node in ast.walk(tree)
         if isinstance(node, ast.Compare) and ast.unparse(node.left) not in OTHERS
-        if any(isinstance(side, ast.Constant) and side.value in ENGINES for side in (node.left, *node.comparators))
+        if any(
+            isinstance(side, ast.Constant) and side.value in ENGINES
+            for side in (node.left, *node.comparators)
+        )
     ]
 
 
@@ -41,7 +44,9 @@ def test_a_comparison_with_an_engines_name_is_found(tmp_path):
 
 
 def test_each_engine_of_the_runners_file_exists_and_says_how_its_runners_are_found():
-    assert set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()
+    assert (
+        set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()
+    )
 
 
 def test_the_words_of_on_are_the_engines_and_so_are_the_rows_of_the_page():

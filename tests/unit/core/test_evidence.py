@@ -31,7 +31,11 @@ def test_the_default_of_a_k40_on_linux_has_run_on_a_card():
     assert {wheel.channel for wheel in proved} == {"debian-2.6.0"}
     tested = "built and run in part on NVIDIA H200 (sm_90), by JIT of its PTX, not its machine code"
     assert tested in [wheel.state for wheel in proved]
-    assert load_evidence(ROOT).rows(plan(without="kineto"))[0][1].startswith("without kineto; with it, 2026-11-27: ")
+    assert (
+        load_evidence(ROOT)
+        .rows(plan(without="kineto"))[0][1]
+        .startswith("without kineto; with it, 2026-11-27: ")
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,25 +55,36 @@ def test_what_differs_from_the_entry_is_not_proved(variant, options):
     what, named = rows[0][1].split("; of its channel were tested: ")
     assert what == "this build"
     assert named.startswith("sm35-avx-py311")
-    # One build may be proved several times, by wheels of several days: it is named once for each card.
+    # One build may be proved several times, by wheels of several days: it is named once for each
+    # card.
     proofs = re.split(r"\), (?=sm|cpu)", named)
     assert len(proofs) == len(set(proofs))
 
 
 def test_a_channel_without_an_entry_is_planned():
     rows = load_evidence(ROOT).rows(plan("sm61-avx2-py313"))
-    assert rows == [("not tested", "no build of torch from channel main has been run to its end", FILE)]
+    assert rows == [
+        ("not tested", "no build of torch from channel main has been run to its end", FILE)
+    ]
 
 
 def test_every_entry_is_of_a_build_that_can_be_planned_and_its_page_is_there_and_has_its_hash():
     for wheel in load_evidence(ROOT).wheels:
         options = dict(wheel.options)
         rebuild = wheel.version.rpartition(".")[2]
-        if rebuild.isdigit() and wheel.package == "canary" and not wheel.version.endswith(".armv8.2"):
+        if (
+            rebuild.isdigit()
+            and wheel.package == "canary"
+            and not wheel.version.endswith(".armv8.2")
+        ):
             options["rebuild"] = int(rebuild)
         offered = load_matrix(ROOT).channels[wheel.channel].builds
-        assert (wheel.package, wheel.variant) in {(build.package, str(build.variant)) for build in offered}
-        assert wheel in load_evidence(ROOT).of(plan(wheel.variant, wheel.package, wheel.channel, **options)), wheel
+        assert (wheel.package, wheel.variant) in {
+            (build.package, str(build.variant)) for build in offered
+        }
+        assert wheel in load_evidence(ROOT).of(
+            plan(wheel.variant, wheel.package, wheel.channel, **options)
+        ), wheel
         page = (ROOT / wheel.page).read_text(encoding="utf-8")
         assert wheel.sha256 is None or wheel.sha256 in page
         assert wheel.built.date in page
@@ -78,7 +93,9 @@ def test_every_entry_is_of_a_build_that_can_be_planned_and_its_page_is_there_and
 def test_two_builds_that_left_out_different_things_are_not_called_wholly_tested():
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     wheel = load_evidence(ROOT).of(plan)[0]
-    both = (wheel.model_copy(update={"not_run": [text]}) for text in ("any card", "a card with sm_35"))
+    both = (
+        wheel.model_copy(update={"not_run": [text]}) for text in ("any card", "a card with sm_35")
+    )
     assert Evidence(tuple(both)).rows(plan)[-1][:2] == ("not tested", "any card")
 
 
@@ -98,12 +115,17 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     assert "all-reduce by NCCL on two cards" in out
     assert "TORCH_CUDA_ARCH_LIST" in out
     assert main(["why", "--variant", PROVED, "--json"]) == 0
-    assert whats(row.values() for row in json.loads(capsys.readouterr().out)["evidence"])[0] == "tested"
+    assert (
+        whats(row.values() for row in json.loads(capsys.readouterr().out)["evidence"])[0]
+        == "tested"
+    )
     assert main(["why", "--variant", "sm75-avx2-py313"]) == 0
     assert "no build of torch from channel main has been run to its end" in capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["plan", "--variant", PROVED]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80 < max(map(len, out.splitlines()))
+    assert (
+        max(map(len, capsys.readouterr().out.splitlines())) <= 80 < max(map(len, out.splitlines()))
+    )
 
 
 def test_a_channel_of_ones_own_takes_no_proof_from_one_of_the_same_name(tmp_path):
@@ -114,7 +136,9 @@ def test_a_channel_of_ones_own_takes_no_proof_from_one_of_the_same_name(tmp_path
     (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(own))
     everything = {wheel.channel for wheel in load_evidence(ROOT).wheels}
     assert "debian-2.6.0" in everything
-    assert {wheel.channel for wheel in load_evidence(tmp_path).wheels} == everything - {"debian-2.6.0"}
+    assert {wheel.channel for wheel in load_evidence(tmp_path).wheels} == everything - {
+        "debian-2.6.0"
+    }
     (tmp_path / FILE).write_text("wheels: [{channel: x, chanel: y}]")
     with pytest.raises(UsageError, match="unknown key"):
         load_evidence(tmp_path)

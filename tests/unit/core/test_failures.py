@@ -1,5 +1,6 @@
-# ruff: noqa: E501 - one case a line
-"""What the log of a failed step says: the first error of the tool itself, the cause, and what to do."""
+"""What the log of a failed step says: the first error of the tool itself, the cause, and what to
+do.
+"""
 
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def test_an_image_without_network():
     CASES["first_errors_and_causes"],
 )  # fmt: skip
 def test_first_errors_and_causes(log, first, cause):
-    found = failures.read(["-- Looking for x - not found", "[1/90] fine with -Werror", *log.splitlines()])
+    found = failures.read(
+        ["-- Looking for x - not found", "[1/90] fine with -Werror", *log.splitlines()]
+    )
     assert found.lines[0].startswith(first)
     assert (cause is None and found.cause is None) or cause in found.cause
     assert bool(found.advice) == bool(found.cause)

@@ -1,4 +1,6 @@
-"""The features of PyTorch in a plan: which are on, which are missing beside the official wheel, and why."""
+"""The features of PyTorch in a plan: which are on, which are missing beside the official wheel, and
+why.
+"""
 
 from pathlib import Path
 
@@ -13,11 +15,19 @@ PROJECT = Path(__file__).parents[3]
 
 def test_a_whole_pytorch_for_kepler():
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
-    assert {"onednn", "mkl", "gloo", "tensorpipe", "nccl", "kineto", "xnnpack", "qnnpack"} <= set(plan.features)
+    assert {"onednn", "mkl", "gloo", "tensorpipe", "nccl", "kineto", "xnnpack", "qnnpack"} <= set(
+        plan.features
+    )
     [_, (_, without)] = feature_rows(plan.features, plan.without)
-    assert {"FBGEMM (needs AVX2)", "memory-efficient attention (needs sm_50)"} <= set(without.split("; "))
-    page = " ".join((PROJECT / "docs" / "k40-in-ten-minutes.md").read_text(encoding="utf-8").split())
-    assert all(f"{what}: {text}." in page for what, text in feature_rows(plan.features, plan.without))
+    assert {"FBGEMM (needs AVX2)", "memory-efficient attention (needs sm_50)"} <= set(
+        without.split("; ")
+    )
+    page = " ".join(
+        (PROJECT / "docs" / "k40-in-ten-minutes.md").read_text(encoding="utf-8").split()
+    )
+    assert all(
+        f"{what}: {text}." in page for what, text in feature_rows(plan.features, plan.without)
+    )
     assert plan.env["USE_NCCL"] == "1"
     assert plan.env["USE_FBGEMM"] == "0"
     nccl = next(part for part in plan.parts if part.into == "third_party/nccl")
@@ -34,7 +44,10 @@ def test_a_wheel_for_the_cpu_misses_nothing_of_cuda():
     assert "onednn" in plan.features
     assert not {"nccl", "magma", "flash-attention"} & {*plan.features, *plan.without}
     assert not any(part.into == "third_party/nccl" for part in plan.parts)
-    assert plan_of("cpu-sse41-py311", channel="debian-2.6.0", without="nccl,magma").digest == plan.digest
+    assert (
+        plan_of("cpu-sse41-py311", channel="debian-2.6.0", without="nccl,magma").digest
+        == plan.digest
+    )
 
 
 def test_nccl_needs_code_for_the_card():
@@ -52,11 +65,17 @@ def test_only_what_the_official_wheel_for_the_same_kind_of_machine_has_counts_as
 
 @pytest.mark.parametrize(
     "words",
-    ["kineto,nccl|NCCL , Kineto,magma,nccl|kineto,nccl", "distributed|torch.distributed,gloo|distributed,gloo,nccl"],
+    [
+        "kineto,nccl|NCCL , Kineto,magma,nccl|kineto,nccl",
+        "distributed|torch.distributed,gloo|distributed,gloo,nccl",
+    ],
 )
 def test_without_leaves_features_out_in_any_spelling_and_what_needs_them(words):
     first, second, gone = words.split("|")
-    plan, other = (plan_of("sm35-avx-py311", channel="debian-2.6.0", without=names) for names in (first, second))
+    plan, other = (
+        plan_of("sm35-avx-py311", channel="debian-2.6.0", without=names)
+        for names in (first, second)
+    )
     assert set(gone.split(",")) <= set(plan.without) - set(plan.features)
     assert (other.digest, other.features) == (plan.digest, plan.features)
     assert plan.options["without"] == first

@@ -45,8 +45,12 @@ def test_no_circle_of_imports():
 
 
 def test_every_module_is_in_a_layer():
-    """import-linter says nothing of one that its contract does not name: it may import what it likes."""
-    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    """import-linter says nothing of one that its contract does not name: it may import what it
+    likes.
+    """
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     layers = [name.strip() for layer in contract["layers"] for name in re.split("[|:]", layer)]
     packages = {
         "farm",
@@ -57,4 +61,6 @@ def test_every_module_is_in_a_layer():
         "farm.run",
     }  # of several layers; their modules count
     modules = imports(ROOT).keys() - packages
-    assert [name for name in modules if not any(f"{name}.".startswith(f"{layer}.") for layer in layers)] == []
+    assert [
+        name for name in modules if not any(f"{name}.".startswith(f"{layer}.") for layer in layers)
+    ] == []

@@ -1,4 +1,6 @@
-"""Every `--json` has a schema with a version; tests/integration/index/test_json_documents.py holds documents to it."""
+"""Every `--json` has a schema with a version; tests/integration/index/test_json_documents.py holds
+documents to it.
+"""
 
 import argparse
 import json
@@ -26,7 +28,10 @@ def with_json(one: argparse.ArgumentParser) -> Iterator[str]:
 def test_every_command_with_json_has_a_schema_and_no_other():
     top = parser()
     commands = {name for command in COMMANDS for name in with_json(command_parser(top, command))}
-    files = {file.name.removesuffix(".schema.json"): json.loads(file.read_text()) for file in FOLDER.iterdir()}
+    files = {
+        file.name.removesuffix(".schema.json"): json.loads(file.read_text())
+        for file in FOLDER.iterdir()
+    }
     assert {name.replace(" ", "-") for name in commands} == set(files)
     for name, schema in files.items():
         assert schema["$id"] == f"urn:torch-farm:json:{name}:{schema['version']}"
@@ -38,11 +43,13 @@ HELD = r"(?:valid|ask)\(\s*\"([a-z ]+)\""
 ROWS = TESTS / "integration/index/test_json_documents.py"
 
 
-@pytest.mark.parametrize("command", sorted(file.name.removesuffix(".schema.json") for file in FOLDER.iterdir()))
+@pytest.mark.parametrize(
+    "command", sorted(file.name.removesuffix(".schema.json") for file in FOLDER.iterdir())
+)
 def test_what_the_command_prints_is_held_to_its_schema_somewhere(command):
     files = [file for file in TESTS.rglob("test_*.py") if file != Path(__file__)]
     held = {name for file in files for name in re.findall(HELD, file.read_text())}
-    held |= set(re.findall(r"^ +\(\"([a-z ]+)\",", ROWS.read_text(), re.MULTILINE))
+    held |= set(re.findall(r"\(\s*\"([a-z ]+)\",", ROWS.read_text()))
     assert command in {name.replace(" ", "-") for name in held}
 
 

@@ -32,7 +32,11 @@ def test_the_log_grows_by_what_is_printed_and_the_code_is_the_programs(logged):
     words = ("-c", "import sys; print('one'); print('two', file=sys.stderr); sys.exit(7)")
     assert logged(sys.executable, "-u", *words) == (7, "", b"step build\none\ntwo\n")
     big = ("-c", "import sys; sys.stdout.buffer.write(bytes(range(256)) * 8192)")
-    assert logged(sys.executable, *big) == (0, "", b"step build\none\ntwo\n" + bytes(range(256)) * 8192)
+    assert logged(sys.executable, *big) == (
+        0,
+        "",
+        b"step build\none\ntwo\n" + bytes(range(256)) * 8192,
+    )
 
 
 def test_words_reach_the_program_as_they_are(logged):
@@ -42,7 +46,9 @@ def test_words_reach_the_program_as_they_are(logged):
 
 
 def test_what_goes_on_is_not_waited_for(logged, tmp_path):
-    """It has the program's output, as a compiler's helper has, until this test closes what it reads."""
+    """It has the program's output, as a compiler's helper has, until this test closes what it
+    reads.
+    """
     end = tmp_path / "end"
     os.mkfifo(end)
     keep = os.open(end, os.O_RDWR)
@@ -58,10 +64,20 @@ def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
     waits = tmp_path / "waits"
     os.mkfifo(waits)
     start = "import sys, logged; logged.EVERY_S = 0.01; sys.exit(logged.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", start, sys.executable, "-c", "import sys; open(sys.argv[1])", str(waits)]
+    command = [
+        sys.executable,
+        "-c",
+        start,
+        sys.executable,
+        "-c",
+        "import sys; open(sys.argv[1])",
+        str(waits),
+    ]
     scripts = root / "dockerfiles/scripts"
     given = {"PYTHONPATH": str(scripts), "FARM_STEP": "source", "FARM_LOG": str(tmp_path / "log")}
-    with subprocess.Popen(command, env={**os.environ, **given}, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env={**os.environ, **given}, stdout=subprocess.PIPE, text=True
+    ) as process:
         line = process.stdout.readline()
         assert line
         os.close(os.open(waits, os.O_WRONLY))
@@ -71,12 +87,16 @@ def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
 
 def test_where_there_is_no_log_nothing_is_started(logged, tmp_path):
     made = tmp_path / "made"
-    code, output, _ = logged(sys.executable, "-c", f"open({str(made)!r}, 'w')", target=tmp_path / "away/build.log")
+    code, output, _ = logged(
+        sys.executable, "-c", f"open({str(made)!r}, 'w')", target=tmp_path / "away/build.log"
+    )
     assert (code, "was not started" in output, made.exists()) == (9, True, False)
     code, output, _ = logged(tmp_path / "no program")
     assert (code, "no program was not started" in output) == (9, True)
 
 
 def test_a_full_disk_is_said_once_and_the_program_goes_on(logged):
-    code, output, _ = logged(sys.executable, "-uc", "print(1); print(2); raise SystemExit(3)", target="/dev/full")
+    code, output, _ = logged(
+        sys.executable, "-uc", "print(1); print(2); raise SystemExit(3)", target="/dev/full"
+    )
     assert (code, output.count("is the disk full?")) == (3, 1)

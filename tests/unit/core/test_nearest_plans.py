@@ -1,4 +1,6 @@
-"""What a refusal calls the nearest is a plan: it is typed as it stands, and `farm plan` takes it."""
+"""What a refusal calls the nearest is a plan: it is typed as it stands, and `farm plan` takes
+it.
+"""
 
 import shlex
 from pathlib import Path
@@ -18,7 +20,11 @@ from tests.plans import plan_of, selectors
 
 ROOT = Path(__file__).parents[3]
 CARDS = [gpu for gpu in gpus() if gpu != "mps"]
-VERSIONS = {"cuda": catalog.toolkits, "torch": catalog.torch_releases, "cudnn": catalog.cudnn_releases}
+VERSIONS = {
+    "cuda": catalog.toolkits,
+    "torch": catalog.torch_releases,
+    "cudnn": catalog.cudnn_releases,
+}
 
 
 def followed(selectors: Selectors, nearest: str) -> Selectors:
@@ -74,7 +80,9 @@ selectors_ = st.builds(
         Variant,
         gpu=st.sampled_from(CARDS),
         cpu=st.sampled_from(cpus()),
-        python=st.sampled_from([name for name in PYTHONS if name != "py314"]),  # Windows has no pinned numpy for 3.14
+        python=st.sampled_from(
+            [name for name in PYTHONS if name != "py314"]
+        ),  # Windows has no pinned numpy for 3.14
     ),
     package=st.sampled_from(["torch", "torchvision", "canary"]),
     platform=st.sampled_from(["linux", "linux", "windows"]),
@@ -132,11 +140,15 @@ def test_a_channel_with_the_cuda_that_was_asked_for_comes_before_others(variant,
 def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
     options = {"torch": "2.1.2", "cuda": "12.1", "cudnn": "8.9.2"}
     plan = plan_of("sm86-avx2-py311", **options)
-    assert [one.file for one in plan.toolkit.wheels] == ["nvidia_cudnn_cu12-8.9.2.26-py3-none-manylinux1_x86_64.whl"]
+    assert [one.file for one in plan.toolkit.wheels] == [
+        "nvidia_cudnn_cu12-8.9.2.26-py3-none-manylinux1_x86_64.whl"
+    ]
     assert "cudnn" not in {archive.component for archive in plan.toolkit.archives}
 
 
-@pytest.mark.parametrize(("option", "value"), [("cuda", "11.9"), ("torch", "2.0.5"), ("cudnn", "9.99")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("cuda", "11.9"), ("torch", "2.0.5"), ("cudnn", "9.99")]
+)
 def test_an_unknown_version_is_not_called_impossible(option, value):
     with pytest.raises(UsageError, match="not in the catalogue"):
         plan_of("sm86-avx2-py311", **{option: value})

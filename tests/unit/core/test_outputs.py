@@ -1,4 +1,6 @@
-"""Errors of writing name the file; what goes wrong meanwhile with something else keeps its own words."""
+"""Errors of writing name the file; what goes wrong meanwhile with something else keeps its own
+words.
+"""
 
 import errno
 import os
@@ -13,7 +15,10 @@ from farm.base.errors import InfrastructureError
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_an_error_of_the_disk_names_what_is_written(number: int) -> None:
     path = Path("some/file")
-    with pytest.raises(InfrastructureError, match=f"^{path}: {os.strerror(number)}$"), outputs.writing(path):
+    with (
+        pytest.raises(InfrastructureError, match=f"^{path}: {os.strerror(number)}$"),
+        outputs.writing(path),
+    ):
         raise OSError(number, os.strerror(number))
 
 

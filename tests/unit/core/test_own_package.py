@@ -65,7 +65,9 @@ RECIPE = "recipes/hello/recipe.yaml"
 
 
 def edit(own, *changes, file=RECIPE, more=""):
-    """Changes the example's recipe, or another file of the project, as its user would; `more` comes at its end."""
+    """Changes the example's recipe, or another file of the project, as its user would; `more` comes
+    at its end.
+    """
     text = (own / file).read_text()
     for old, new in changes:
         assert old in text
@@ -78,7 +80,9 @@ def tree(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize(("there", "make", "message"), CASES["init_writes_nothing_where_something_is_in_the_way"])
+@pytest.mark.parametrize(
+    ("there", "make", "message"), CASES["init_writes_nothing_where_something_is_in_the_way"]
+)
 def test_init_writes_nothing_where_something_is_in_the_way(tmp_path, capsys, there, make, message):
     own = tmp_path / "own"
     path = own / there
@@ -121,7 +125,9 @@ def test_the_next_line_of_init_can_be_typed(tmp_path, monkeypatch, capsys, name)
     monkeypatch.chdir(tmp_path)
     assert main(["init", f"./{name}"]) == 0
     typed = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ").split(" && ")[0]
-    shown = subprocess.run(["sh", "-c", f"{typed} && pwd"], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        ["sh", "-c", f"{typed} && pwd"], capture_output=True, text=True, check=False
+    )
     assert shown.stdout == f"{tmp_path / name}\n"
 
 
@@ -142,7 +148,9 @@ def test_a_package_without_device_code_promises_none(own):
     assert "--sm" not in render(own, plan).image["Dockerfile"]  # the image has no nvcc to be tried
     edit(own, ("device_code: false", "device_code: true"))
     assert list(plan_of(own).verify.sass) == []
-    with pytest.raises(UsageError, match=r"recipe\.yaml:7: components: .* sm35-avx-py311: nvcc is missing"):
+    with pytest.raises(
+        UsageError, match=r"recipe\.yaml:7: components: .* sm35-avx-py311: nvcc is missing"
+    ):
         plan_of(own, "sm35-avx-py311")
     edit(own, ("components: []", "components: [nvcc, headers, cudart]"))
     plan = plan_of(own, "sm35-avx-py311", ptx=True)
@@ -154,7 +162,9 @@ def test_the_projects_own_recipe_stands_before_the_farms(own):
     folder = own / "recipes" / "canary"
     folder.mkdir()
     text = (own / "recipes" / "hello" / "recipe.yaml").read_text()
-    text = text.replace("package: hello", "package: canary").replace("path: src", "path: ../hello/src")
+    text = text.replace("package: hello", "package: canary").replace(
+        "path: src", "path: ../hello/src"
+    )
     (folder / "recipe.yaml").write_text(text.replace(", script: smoke.py", ""))
     use_project(own)
     assert "hello" in names()
@@ -165,8 +175,14 @@ def test_the_projects_own_recipe_stands_before_the_farms(own):
 
 
 def test_a_recipe_in_place_of_the_farms_may_be_for_less_than_the_farms_channels(own, root):
-    """Those channels were not written for it, and it may not have them as a file; the plan judges it."""
-    text = (own / "recipes/hello/recipe.yaml").read_text().replace("package: hello", "package: torch", 1)
+    """Those channels were not written for it, and it may not have them as a file; the plan judges
+    it.
+    """
+    text = (
+        (own / "recipes/hello/recipe.yaml")
+        .read_text()
+        .replace("package: hello", "package: torch", 1)
+    )
     shutil.copytree(own / "recipes/hello", own / "recipes/torch")
     (own / "recipes/torch/recipe.yaml").write_text(text)
     assert "platforms: [linux]" in text
@@ -187,7 +203,9 @@ def test_a_package_that_is_called_as_pip_calls_it_is_named_by_its_folder(own, fo
     (own / "recipes" / "hello").rename(own / "recipes" / folder)
     edit(own, ("package: hello", "package: Ruamel.yaml_clib"), file=f"recipes/{folder}/recipe.yaml")
     (own / "recipes" / "broken").mkdir()
-    (own / "recipes" / "broken" / "recipe.yaml").write_text("package: [")  # another recipe's mistake is not in the way
+    (own / "recipes" / "broken" / "recipe.yaml").write_text(
+        "package: ["
+    )  # another recipe's mistake is not in the way
     use_project(own)
     with pytest.raises(UsageError, match="unknown package 'ruamel-yaml-clib'") as caught:
         recipe("ruamel-yaml-clib")
@@ -208,7 +226,9 @@ def test_the_projects_own_templates_stand_before_the_farms(own):
     target = own / "dockerfiles" / "linux"
     target.mkdir(parents=True)
     for file in (shipped.ROOT / "dockerfiles" / "linux").iterdir():
-        (target / file.name).write_text(file.read_text() + ("# mine\n" if file.name == "build.sh.j2" else ""))
+        (target / file.name).write_text(
+            file.read_text() + ("# mine\n" if file.name == "build.sh.j2" else "")
+        )
     assert render(own, plan_of(own)).job["build.sh"].endswith("# mine\n")
 
 
@@ -230,7 +250,9 @@ def test_wheels_of_the_python_index_are_installed_for_the_build(own):
     script = render(own, plan).job["build.sh"]
     assert '--no-index --no-deps --find-links "$FARM_ROOT/needs"' in script
     assert '--target "$FARM_ROOT/needs/site" cython==3.1.8' in script
-    assert 'export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"' in script
+    assert (
+        'export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"' in script
+    )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
@@ -245,12 +267,16 @@ def test_wheels_for_the_build_are_refused_where_nothing_installs_them(own):
     requiring(own)
     use_project(own)
     with pytest.raises(UsageError, match=r"hello/recipe\.yaml: build_requires: .* not on macos"):
-        build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("mps-neon-py311"), "macos"), None)
+        build_requires(
+            "hello", recipe("hello"), Stack("hello", Variant.parse("mps-neon-py311"), "macos"), None
+        )
     stack = Stack("hello", Variant.parse("cpu-avx-py311"), "linux")
     assert len(build_requires("hello", recipe("hello"), stack, None)) == 1
 
 
-@pytest.mark.parametrize(("tags", "taken"), CASES["a_wheel_for_the_build_is_for_its_python_and_machine"])
+@pytest.mark.parametrize(
+    ("tags", "taken"), CASES["a_wheel_for_the_build_is_for_its_python_and_machine"]
+)
 def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
     requiring(own)
     edit(own, ("py2.py3-none-any", tags))
@@ -258,19 +284,26 @@ def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
         assert len(plan_of(own).build_requires) == 1
     else:
         with pytest.raises(
-            UsageError, match=r"recipe\.yaml:18: build_requires\.0\.file: .* is not for Python 3\.11 on linux"
+            UsageError,
+            match=r"recipe\.yaml:18: build_requires\.0\.file: .* is not for Python 3\.11 on linux",
         ):
             plan_of(own)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "text"), CASES["a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written"]
+    ("old", "new", "line", "text"),
+    CASES["a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written"],
 )
-def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own, capsys, old, new, line, text):
+def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(
+    own, capsys, old, new, line, text
+):
     file = own / RECIPE
     edit(own, (old, new))
     before = tree(own)
-    assert main(["--project", str(own), "submit", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    assert (
+        main(["--project", str(own), "submit", "--variant", "cpu-avx-py311", "--package", "hello"])
+        == 2
+    )
     stderr = capsys.readouterr().err
     assert stderr.startswith(f"farm: {file}:{line}: ")
     assert text in stderr
@@ -279,7 +312,9 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own
 
 def test_a_python_that_the_base_image_lacks_is_had_without_the_base(own):
     edit(own, ("pythons: [py311]", "pythons: [py311, py313]"), file="ci/matrix.yaml")
-    with pytest.raises(UsageError, match=r"debian-bookworm has py311, not py313.*; without `base` in the channel"):
+    with pytest.raises(
+        UsageError, match=r"debian-bookworm has py311, not py313.*; without `base` in the channel"
+    ):
         plan_of(own, "cpu-avx-py313")
     edit(own, ("    base: debian-bookworm\n", ""), file="ci/matrix.yaml")
     assert [plan_of(own, f"cpu-avx-{python}").base for python in ("py311", "py313")] == [
@@ -293,13 +328,20 @@ def named(own, folder, package, source=None):
     there, here = own / "recipes" / folder, own / "recipes" / "hello"
     shutil.copytree(here, there)
     text = (here / "recipe.yaml").read_text().replace("package: hello", f"package: {package}")
-    (there / "recipe.yaml").write_text(text.replace("{kind: path, path: src}", source or "{kind: path, path: src}"))
+    (there / "recipe.yaml").write_text(
+        text.replace("{kind: path, path: src}", source or "{kind: path, path: src}")
+    )
     edit(own, ("packages: [hello]", f"packages: [hello, {folder}]"), file="ci/matrix.yaml")
 
 
 @pytest.mark.parametrize(
     ("folder", "package"),
-    [("levenshtein", "Levenshtein"), ("ruamel", "ruamel.yaml.clib"), ("_2to", "2to3-x"), ("Other", "Other")],
+    [
+        ("levenshtein", "Levenshtein"),
+        ("ruamel", "ruamel.yaml.clib"),
+        ("_2to", "2to3-x"),
+        ("Other", "Other"),
+    ],
 )
 def test_a_distributions_name_may_differ_from_its_folder(own, folder, package):
     if folder.startswith("_"):
@@ -323,7 +365,9 @@ def test_a_build_may_need_any_package_of_the_farm(own):
     assert plan.needs == ["Base.Lib==3.1+cu118.sm35.avx", "canary==0.1.0+cu118.sm35.avx"]
     assert "Base.Lib==3.1+cu118.sm35.avx" in render(own, plan).job["build.sh"]
     settings = Settings(artifacts="artifacts", index="artifacts/index")
-    with pytest.raises(UsageError, match=r"built against Base\.Lib==3\.1.*no such wheel") as refused:
+    with pytest.raises(
+        UsageError, match=r"built against Base\.Lib==3\.1.*no such wheel"
+    ) as refused:
         published_needs(Workspace(own, settings, Watcher()), plan)
     assert str(refused.value.hint).endswith("--package base_lib --platform linux --channel mine")
 
@@ -338,7 +382,9 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
     words = str(refused.value.hint).split("farm submit ")[1].split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
     choices = {"torch": Choice(chosen["--torch"], "test")}
-    made = resolve(own, Selectors(Variant.parse(chosen["--variant"]), chosen["--package"], options=choices))
+    made = resolve(
+        own, Selectors(Variant.parse(chosen["--variant"]), chosen["--package"], options=choices)
+    )
     assert f"{made.package}=={made.version}" == plan.needs[0]
 
 
@@ -352,31 +398,45 @@ OFFICIAL = """
 
 
 @pytest.mark.parametrize(
-    ("variant", "digits"), CASES["a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card"]
+    ("variant", "digits"),
+    CASES["a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card"],
 )
-def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card(own, capsys, variant, digits):
+def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card(
+    own, capsys, variant, digits
+):
     needing(own, "torch")
     file = own / "ci" / "matrix.yaml"
     hashes = re.sub(r"\b([A-D])\1\b", lambda match: 32 * match[0].lower(), OFFICIAL)
     gpus = "    gpus: [cpu, sm35, sm80]"
     text = re.sub(r"^    gpus: .*$", gpus, file.read_text(), count=1, flags=re.MULTILINE)
-    file.write_text(text.replace('cuda: "11.8"', f'cuda: "11.8"\n    torch: "2.6.0"{hashes.rstrip()}'))
+    file.write_text(
+        text.replace('cuda: "11.8"', f'cuda: "11.8"\n    torch: "2.6.0"{hashes.rstrip()}')
+    )
     edit(own, more='requires: ["torch=={torch_version}"]\n')
     plan = plan_of(own, variant)
-    found = [wheel.sha256[0].upper() for wheel in plan.build_requires if wheel.package != "nvidia-nccl-cu11"]
+    found = [
+        wheel.sha256[0].upper()
+        for wheel in plan.build_requires
+        if wheel.package != "nvidia-nccl-cu11"
+    ]
     assert (found, len(plan.build_requires) - len(found)) == (list(digits), 0 if digits else 1)
     farms = f"torch==2.6.0+{'cpu' if variant.startswith('cpu') else 'cu118.' + variant.split('-')[0]}.avx"
     assert (plan.needs, plan.requires) == (([], ["torch==2.6.0"]) if digits else ([farms], [farms]))
     assert main(["--project", str(own), "plan", "--variant", variant, "--package", "hello"]) == 0
     fields = capsys.readouterr().out.splitlines()[1].split(maxsplit=1)
     assert fields[0] == ("torch" if digits else "first")
-    assert (": not in the index; about 9.2 CPU hours: " in fields[1], "PyTorch's own" in fields[1]) == (
+    assert (
+        ": not in the index; about 9.2 CPU hours: " in fields[1],
+        "PyTorch's own" in fields[1],
+    ) == (
         not digits,
         bool(digits),
     )
 
 
-@pytest.mark.parametrize(("needed", "fault"), [("heloo", "no recipe for package 'heloo'"), ("hello", "need itself")])
+@pytest.mark.parametrize(
+    ("needed", "fault"), [("heloo", "no recipe for package 'heloo'"), ("hello", "need itself")]
+)
 def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
     needing(own, needed)
     with pytest.raises(UsageError, match=rf"hello/recipe\.yaml:18: needs: .*{fault}"):
@@ -386,7 +446,11 @@ def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
 @pytest.mark.parametrize(
     ("needed", "first", "circle"),
     [
-        ({"hello": "one", "one": "two", "two": "hello"}, "hello", "hello needs one, one needs two, two needs hello"),
+        (
+            {"hello": "one", "one": "two", "two": "hello"},
+            "hello",
+            "hello needs one, one needs two, two needs hello",
+        ),
         ({"hello": "one", "one": "two", "two": "one"}, "one", "one needs two, two needs one"),
     ],
 )
@@ -396,16 +460,22 @@ def test_a_circle_of_needs_is_named_before_anything_is_built(own, needed, first,
         edit(own, (f"[hello, {name}]", "[hello]"), file="ci/matrix.yaml")
     for name, other in needed.items():
         edit(own, file=f"recipes/{name}/recipe.yaml", more=f"needs: [{other}]\n")
-    with pytest.raises(UsageError, match=rf"{first}/recipe\.yaml:\d+: needs: a circle.*: {circle}$"):
+    with pytest.raises(
+        UsageError, match=rf"{first}/recipe\.yaml:\d+: needs: a circle.*: {circle}$"
+    ):
         plan_of(own)
 
 
 def test_the_variants_gpus_stand_in_variables_as_builds_want_them(own):
-    wanted = '{A: "{arch_list}", CUDAARCHS: "{cmake_architectures}", NVCC_APPEND_FLAGS: "{gencode}"}'
+    wanted = (
+        '{A: "{arch_list}", CUDAARCHS: "{cmake_architectures}", NVCC_APPEND_FLAGS: "{gencode}"}'
+    )
     edit(own, ('env: {FARM_VERSION: "{version}"}', f"env: {wanted}"))
     env = plan_of(own, "sm35-avx-py311", ptx=True).env
     assert (env["A"], env["CUDAARCHS"]) == ("3.5+PTX", "35-real;35-virtual")
-    assert env["NVCC_APPEND_FLAGS"] == ("-gencode=arch=compute_35,code=sm_35 -gencode=arch=compute_35,code=compute_35")
+    assert env["NVCC_APPEND_FLAGS"] == (
+        "-gencode=arch=compute_35,code=sm_35 -gencode=arch=compute_35,code=compute_35"
+    )
     assert plan_of(own).env["CUDAARCHS"] == ""
 
 
@@ -425,14 +495,18 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
 def test_what_changes_the_source_is_refused_where_nothing_applies_it(own, name):
     for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
         text = (own / file).read_text().replace("platforms: [linux]", "platforms: [linux, windows]")
-        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace(
+            "    base: debian-bookworm\n", ""
+        )
         (own / file).write_text(text)
     wanted = Selectors(Variant.parse("cpu-avx-py311"), "hello", "windows")
     assert resolve(own, wanted).platform == "windows"
     file = own / "recipes" / "hello" / "job" / name
     file.parent.mkdir(parents=True)
     file.write_text("x")
-    with pytest.raises(UsageError, match=f"hello: job/{name}: only builds in Linux images .* not those on windows"):
+    with pytest.raises(
+        UsageError, match=f"hello: job/{name}: only builds in Linux images .* not those on windows"
+    ):
         resolve(own, wanted)
     assert plan_of(own).platform == "linux"
 
@@ -440,7 +514,10 @@ def test_what_changes_the_source_is_refused_where_nothing_applies_it(own, name):
 @pytest.mark.parametrize(
     ("written", "carried"),
     [
-        (b"--- a/x\r\n+++ b/x\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n", b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"),
+        (
+            b"--- a/x\r\n+++ b/x\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n",
+            b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n",
+        ),
         (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\r\n+b\r\n", None),  # `diff -u` of files with CRLF
         (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-caf\xe9\n+caf\xe8\n", None),  # a source in Latin-1
     ],
@@ -468,22 +545,32 @@ def test_a_source_may_have_names_that_are_no_text(own):
 
 
 @pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
-def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, monkeypatch, fails_at):
+def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(
+    own, tmp_path, monkeypatch, fails_at
+):
     disk = full_at(monkeypatch, fails_at)
     rendered = render(own, plan_of(own))
     rendered.write(tmp_path / "old")
-    before = {path: path.read_bytes() for path in sorted((tmp_path / "old").rglob("*")) if path.is_file()}
+    before = {
+        path: path.read_bytes() for path in sorted((tmp_path / "old").rglob("*")) if path.is_file()
+    }
     disk.append("full")
     for name in ("old", "new/er"):
-        with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / name / fails_at}: No space left")):
+        with pytest.raises(
+            InfrastructureError, match=re.escape(f"{tmp_path / name / fails_at}: No space left")
+        ):
             rendered.write(tmp_path / name)
-    assert {path: path.read_bytes() for path in sorted(tmp_path.glob("old/**/*")) if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in sorted(tmp_path.glob("old/**/*")) if path.is_file()
+    } == before
     assert {path.name for path in tmp_path.iterdir()} == {"own", "old"}
     assert not list(tmp_path.glob("old/.farm-*"))
 
 
 @pytest.mark.parametrize("why", ["a folder", "a file", "refused", "interrupted"])
-def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(own, tmp_path, monkeypatch, why):
+def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(
+    own, tmp_path, monkeypatch, why
+):
     dest, replace = tmp_path / "context", Path.replace
     for name in ("image/Dockerfile", "image/scripts/mine", "job/build.sh"):
         (dest / name).parent.mkdir(parents=True, exist_ok=True)
@@ -496,7 +583,11 @@ def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(o
 
     def refused(path, target):
         if target == dest / "job/plan.json":
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) if why == "refused" else KeyboardInterrupt
+            raise (
+                PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+                if why == "refused"
+                else KeyboardInterrupt
+            )
         return replace(path, target)
 
     if why in ("refused", "interrupted"):
@@ -516,7 +607,9 @@ def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(o
         ["render", "--variant", "cpu-avx-py311", "--package", "hello", "--bundle", "FOLDER"],
     ],
 )
-def test_a_folder_that_cannot_be_is_the_callers_mistake(own, tmp_path, monkeypatch, capsys, command):
+def test_a_folder_that_cannot_be_is_the_callers_mistake(
+    own, tmp_path, monkeypatch, capsys, command
+):
     (tmp_path / "file").write_text("")
     words = [str(tmp_path / "file") if word == "FOLDER" else word for word in command]
     assert main(["--project", str(own), *words]) == 2
@@ -547,19 +640,37 @@ def test_a_smoke_test_of_a_wheel_for_a_newer_system_was_not_run(own, tmp_path, c
 
 def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys):
     before = sorted(own.rglob("*"))
-    assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    assert (
+        main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"])
+        == 2
+    )
     stderr = capsys.readouterr().err
     assert f"hello 0.1.0+cpu.avx is not published in {own / 'artifacts' / 'index'}" in stderr
-    assert "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in stderr
+    assert (
+        "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine"
+        in stderr
+    )
     assert sorted(own.rglob("*")) == before
 
 
 @pytest.mark.parametrize("spelled", [str, Path.as_uri])
-def test_a_smoke_test_takes_an_index_in_a_folder_as_other_commands_do(own, tmp_path, capsys, spelled):
+def test_a_smoke_test_takes_an_index_in_a_folder_as_other_commands_do(
+    own, tmp_path, capsys, spelled
+):
     """pip took the path for a malformed URL, and its failure was the wheel's, exit code 8."""
-    words = ["smoke", "--variant", "cpu-avx-py311", "--package", "hello", "--index-url", spelled(tmp_path / "index")]
+    words = [
+        "smoke",
+        "--variant",
+        "cpu-avx-py311",
+        "--package",
+        "hello",
+        "--index-url",
+        spelled(tmp_path / "index"),
+    ]
     assert main(["--project", str(own), *words]) == 2
-    assert f"hello 0.1.0+cpu.avx is not published in {tmp_path / 'index'}" in capsys.readouterr().err
+    assert (
+        f"hello 0.1.0+cpu.avx is not published in {tmp_path / 'index'}" in capsys.readouterr().err
+    )
 
 
 def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys, monkeypatch):
@@ -570,7 +681,10 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
     assert plan_of(own).recipe == "special"
     read: list[object] = []
     monkeypatch.setattr(selection, "from_environment", lambda environ: read.append(environ) or {})
-    assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    assert (
+        main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"])
+        == 2
+    )
     command = "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine"
     assert command in capsys.readouterr().err
     assert len(read) == 1  # the selectors are those of the plan
@@ -582,7 +696,11 @@ def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
     """The farm's defaults in its place would publish elsewhere."""
     (own / name).unlink()
     (own / name).symlink_to(own / "not mounted")
-    words = ["runners", "check"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
+    words = (
+        ["runners", "check"]
+        if "runners" in name
+        else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
+    )
     assert main(["--project", str(own), *words]) == 2
     assert f"{own / name}: cannot be read: No such file or directory" in capsys.readouterr().err
 
@@ -596,7 +714,10 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 def test_a_git_source_is_a_tag_and_its_commit(own):
-    source = f'{{kind: git, url: "https://git.example.org/x.git", tag: "v{{version}}", commit: {COMMIT}}}'
+    source = (
+        '{kind: git, url: "https://git.example.org/x.git", tag: "v{version}", commit: '
+        f"{COMMIT}}}"
+    )
     named(own, "fetched", "fetched", source)
     made = plan_of(own, package="fetched").source
     assert (made.kind, made.tag, made.commit) == ("git", "v0.1.0", COMMIT)
@@ -604,24 +725,36 @@ def test_a_git_source_is_a_tag_and_its_commit(own):
 
 @pytest.mark.parametrize(
     "source",
-    [f'{{kind: git, url: "https://git.example.org/x.git", tag: v1, commit: {COMMIT}}}', "{kind: path, path: src}"],
+    [
+        f'{{kind: git, url: "https://git.example.org/x.git", tag: v1, commit: {COMMIT}}}',
+        "{kind: path, path: src}",
+    ],
 )
 @pytest.mark.parametrize(
     ("platform", "script", "start"),
-    [("linux", "build.sh", 'python3 "$FARM_ROOT/job/run_build.py"'), ("windows", "build.cmd", '"%FARM_PYTHON%"')],
+    [
+        ("linux", "build.sh", 'python3 "$FARM_ROOT/job/run_build.py"'),
+        ("windows", "build.cmd", '"%FARM_PYTHON%"'),
+    ],
 )
 def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platform, script, start):
     """And a plan without one is what it was before there was the key."""
     (own / "recipes" / "hello" / "src" / "lib" / "python").mkdir(parents=True)
     for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
         text = (own / file).read_text().replace("platforms: [linux]", f"platforms: [{platform}]")
-        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace(
+            "    base: debian-bookworm\n", ""
+        )
         (own / file).write_text(text.replace("{kind: path, path: src}", source))
     for key, place in ((None, "."), ("lib/python", "lib/python")):
         edit(own, more=f"subdirectory: {key}\n" if key else "")
         plan = resolve(own, Selectors(Variant.parse("cpu-avx-py311"), "hello", platform))
         assert json.loads(plan.to_json()).get("subdirectory", "none") == (key or "none")
-        (line,) = [text for text in render(own, plan).job[script].splitlines() if " --no-isolation " in text]
+        (line,) = [
+            text
+            for text in render(own, plan).job[script].splitlines()
+            if " --no-isolation " in text
+        ]
         assert line.startswith(start)
         assert line.removesuffix(" || status=$?").endswith(f" {place}")
 
@@ -634,7 +767,14 @@ def test_a_git_source_without_a_commit_is_refused_with_how_to_find_it(own):
 
 def test_no_packages_name_stands_in_the_code(root):
     done = subprocess.run(
-        ["grep", "-rnE", r"\"(canary|torchvision|torchaudio)\"", "farm", "--include=*.py", "--exclude-dir=recipes"],
+        [
+            "grep",
+            "-rnE",
+            r"\"(canary|torchvision|torchaudio)\"",
+            "farm",
+            "--include=*.py",
+            "--exclude-dir=recipes",
+        ],
         cwd=root,
         capture_output=True,
         text=True,
@@ -659,10 +799,14 @@ class Small:
         return 2
 
 
-@pytest.mark.parametrize(("package", "memory", "free", "expected"), CASES["doctor_asks_for_what_the_package_needs"])
+@pytest.mark.parametrize(
+    ("package", "memory", "free", "expected"), CASES["doctor_asks_for_what_the_package_needs"]
+)
 def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expected):
     plan = plan_of(own, "sm35-avx-py311", package)
-    patient = Patient(Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan)
+    patient = Patient(
+        Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan
+    )
     found = [*doctor.memory(patient), *doctor.disk(patient)]
     assert {finding.check: finding.state for finding in found} == expected
     advice = "".join(finding.todo for finding in found)
@@ -672,10 +816,18 @@ def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expe
 
 @pytest.mark.parametrize(("gpu", "note"), [("sm35", True), ("cpu", False)])
 def test_a_package_without_device_code_is_the_same_for_every_card(own, capsys, gpu, note):
-    assert main(["--project", str(own), "plan", "--variant", f"{gpu}-avx-py311", "--package", "hello"]) == 0
-    assert ("it has no code for a GPU: cpu-avx-py311 is the same code" in capsys.readouterr().out) == note
+    assert (
+        main(["--project", str(own), "plan", "--variant", f"{gpu}-avx-py311", "--package", "hello"])
+        == 0
+    )
+    assert (
+        "it has no code for a GPU: cpu-avx-py311 is the same code" in capsys.readouterr().out
+    ) == note
     assert main(["--project", str(own), "matrix", "--variant", f"{gpu}-*"]) == 0
-    assert ("hello has no code for a GPU: its builds are the same code for each" in capsys.readouterr().out) == note
+    assert (
+        "hello has no code for a GPU: its builds are the same code for each"
+        in capsys.readouterr().out
+    ) == note
 
 
 def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, capsys):
@@ -692,7 +844,14 @@ def test_a_project_that_is_the_package_itself_is_what_git_has_of_it(own, tmp_pat
 
     def git(*words):
         # As an ordinary user's, whatever this machine is configured to.
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always"]
+        identity = [
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@example.org",
+            "-c",
+            "protocol.file.allow=always",
+        ]
         subprocess.run(["git", "-C", own, *identity, *words], check=True, capture_output=True)
 
     edit(own, ("path: src}", "path: ../..}"))
@@ -745,13 +904,19 @@ def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
     (at,) = (number for number, row in enumerate(lines) if row.startswith("env:"))
     lines[at] = 'env:\n  OPTION: "one\\ttwo"'
     file.write_text("\n".join(lines) + "\n")
-    line = next(number for number, row in enumerate(file.read_text().splitlines(), 1) if "OPTION" in row)
-    with pytest.raises(UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo' must match ") as caught:
+    line = next(
+        number for number, row in enumerate(file.read_text().splitlines(), 1) if "OPTION" in row
+    )
+    with pytest.raises(
+        UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo' must match "
+    ) as caught:
         plan_of(own)
     assert "docs/your-package.md" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["alpha", "zeta"])  # before and after `mine`, the default, in the alphabet
+@pytest.mark.parametrize(
+    "name", ["alpha", "zeta"]
+)  # before and after `mine`, the default, in the alphabet
 def test_a_build_that_the_first_channel_does_not_offer_is_of_the_first_that_does(own, name):
     with (own / "ci" / "matrix.yaml").open("a") as file:
         file.write(f"\n  {name}:\n    extends: mine\n    summary: more\n    gpus: [sm70]\n")

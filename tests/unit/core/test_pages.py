@@ -1,4 +1,6 @@
-"""README, CHANGELOG and docs/: links lead somewhere, pages stay short, and what they install is there."""
+"""README, CHANGELOG and docs/: links lead somewhere, pages stay short, and what they install is
+there.
+"""
 
 import re
 import shlex
@@ -21,7 +23,9 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_a_file_and_a_heading(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith(("https://", "http://", "mailto:")):
             continue
@@ -42,21 +46,32 @@ def test_links_lead_to_a_file_and_a_heading(page):
     ids=["README", "K40", "CHANGELOG", "docs"],
 )
 def test_pages_stay_short(pages, most):
-    # The bars and rules of tables are no words: a table is to be no dearer than a paragraph of figures.
-    words = [word for page in pages for word in page.read_text(encoding="utf-8").split() if word.strip("|-:")]
+    # The bars and rules of tables are no words: a table is to be no dearer than a paragraph of
+    # figures.
+    words = [
+        word
+        for page in pages
+        for word in page.read_text(encoding="utf-8").split()
+        if word.strip("|-:")
+    ]
     assert len(words) <= most
 
 
 def test_no_page_installs_a_name_that_no_index_has():
     """Whoever registers it would run code on every reader's machine."""
     for path in [*PAGES, *(ROOT / "farm" / "cli" / "example").rglob("*.md")]:
-        found = re.search(r"(?:uv tool|pipx?|uv pip) install (?:-\S+ )*'?torch-farm", path.read_text(encoding="utf-8"))
+        found = re.search(
+            r"(?:uv tool|pipx?|uv pip) install (?:-\S+ )*'?torch-farm",
+            path.read_text(encoding="utf-8"),
+        )
         assert found is None, (path, found)
 
 
 def test_the_sample_of_why_is_what_it_prints(capsys):
     [(command, lines)] = re.findall(
-        r"^\$ farm (why --variant .*)\n((?:.*\n)*?)```", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\$ farm (why --variant .*)\n((?:.*\n)*?)```",
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE,
     )
     assert main(["--project", str(ROOT), *shlex.split(command)]) == 3
     printed = capsys.readouterr().out.splitlines()

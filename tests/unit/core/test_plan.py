@@ -1,4 +1,6 @@
-"""Plans: resolved, with the origin of every value, content-addressed, read back, and safe to render."""
+"""Plans: resolved, with the origin of every value, content-addressed, read back, and safe to
+render.
+"""
 
 import json
 import os
@@ -27,7 +29,9 @@ from tests.plans import plan_of
 
 def select(variant, package="canary", channel=None, options=None, **overrides):
     options = {name: (value, f"--{name}") for name, value in overrides.items()} | (options or {})
-    return Selectors(variant=Variant.parse(variant), package=package, channel=channel, options=options)
+    return Selectors(
+        variant=Variant.parse(variant), package=package, channel=channel, options=options
+    )
 
 
 WORDS = st.sampled_from(["", "x", "11.8", "12.8", "1\n2", "$(x)", "{version}", "☃", "9" * 50])
@@ -54,7 +58,15 @@ OVERRIDES = st.fixed_dictionaries(
     channel=st.sampled_from([None, "kepler-debian", "kepler-2.0.1", "no-such"]),
     overrides=OVERRIDES,
 )
-@example(gpu="cpu", cpu="sse41", python="py311", package="torch", platform="linux", channel=None, overrides={})
+@example(
+    gpu="cpu",
+    cpu="sse41",
+    python="py311",
+    package="torch",
+    platform="linux",
+    channel=None,
+    overrides={},
+)
 def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     root, gpu, cpu, python, package, platform, channel, overrides
 ):
@@ -79,7 +91,11 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     rendered = render(root, plan)
     recipes_own = {name for name in rendered.job if name.startswith("recipe/")}
     own = {"build.sh", "plan.json", "run_build.py", "tiers.cmake"} | recipes_own
-    assert set(rendered.job) >= {"build.cmd", "plan.json"} if platform == "windows" else set(rendered.job) == own
+    assert (
+        set(rendered.job) >= {"build.cmd", "plan.json"}
+        if platform == "windows"
+        else set(rendered.job) == own
+    )
     assert bool(recipes_own) == (root / "farm/recipes" / plan.recipe / "job").is_dir()
     assert Version(plan.version).local
     assert set(plan.origins) == {
@@ -118,24 +134,40 @@ def test_the_origin_of_each_rank(project, farm):
     assert plan["origins"]["env.CFLAGS"] == "variant: avx"
     assert plan["origins"]["env.BLAS"] == "recipe torch"
     answer = farm("plan", "--variant", "sm35-avx-py311", env={"FARM_CUDA": "12"})
-    assert "sm35-avx-py311 with cuda 12.9 (from environment FARM_CUDA) cannot be built" in answer.stderr
+    assert (
+        "sm35-avx-py311 with cuda 12.9 (from environment FARM_CUDA) cannot be built"
+        in answer.stderr
+    )
 
 
 def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
-    given = {name: Choice(value, "ci/farm.yaml") for name, value in (("torch", "2.0.1"), ("cudnn", "8.9.7"))}
-    result = resolve(root, replace(select("sm35-avx-py311"), options={**given, "blas": Choice("mkl", "ci/farm.yaml")}))
+    given = {
+        name: Choice(value, "ci/farm.yaml")
+        for name, value in (("torch", "2.0.1"), ("cudnn", "8.9.7"))
+    }
+    result = resolve(
+        root,
+        replace(select("sm35-avx-py311"), options={**given, "blas": Choice("mkl", "ci/farm.yaml")}),
+    )
     plain = resolve(root, select("sm35-avx-py311"))
     assert result.version == "0.1.0+cu118.sm35.avx"
     assert result.digest == plain.digest
     assert {result.origins[name] for name in ("torch", "cudnn", "blas")} == {"recipe canary"}
-    of_file = {"cuda": Choice("11.4", "ci/farm.yaml"), "ptx": Choice(value=True, origin="ci/farm.yaml")}
+    of_file = {
+        "cuda": Choice("11.4", "ci/farm.yaml"),
+        "ptx": Choice(value=True, origin="ci/farm.yaml"),
+    }
     without = resolve(root, replace(select("cpu-avx-py311"), options=of_file))
     assert (without.options["cuda"], without.options["ptx"], without.toolkit) == (None, False, None)
-    assert {without.origins[name] for name in ("cuda", "toolkit", "cudnn", "ptx")} == {"variant cpu-avx-py311"}
+    assert {without.origins[name] for name in ("cuda", "toolkit", "cudnn", "ptx")} == {
+        "variant cpu-avx-py311"
+    }
 
 
 def test_options_from_the_environment():
-    found = from_environment({"FARM_CUDA": "11.7", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"})
+    found = from_environment(
+        {"FARM_CUDA": "11.7", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"}
+    )
     assert found == {
         "cuda": ("11.7", "environment FARM_CUDA"),
         "ptx": (True, "environment FARM_PTX"),
@@ -145,7 +177,12 @@ def test_options_from_the_environment():
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("FARM_PTX", "yes"), ("FARM_REBUILD", "-1"), ("FARM_REBUILD", "٣"), ("FARM_REBUILD", "9" * 5000)],
+    [
+        ("FARM_PTX", "yes"),
+        ("FARM_REBUILD", "-1"),
+        ("FARM_REBUILD", "٣"),
+        ("FARM_REBUILD", "9" * 5000),
+    ],
 )
 def test_a_wrong_value_in_the_environment_names_the_variable(variable, value):
     with pytest.raises(UsageError, match=variable):
@@ -210,7 +247,9 @@ def test_a_rule_of_verify_does_not_orphan_what_was_built(root):
 
 def test_the_digest_follows_the_content_and_not_the_origins(root):
     by_default = resolve(root, select("sm35-avx-py311"))
-    by_option = resolve(root, select("sm35-avx-py311", channel="kepler-debian", cuda="11.8", ptx=False))
+    by_option = resolve(
+        root, select("sm35-avx-py311", channel="kepler-debian", cuda="11.8", ptx=False)
+    )
     assert by_default.origins != by_option.origins
     assert by_default.digest == by_option.digest
     others = [
@@ -229,7 +268,11 @@ def test_the_image_is_shared_by_variants_of_one_toolkit(root):
     def image(*args, **kwargs):
         return render(root, resolve(root, select(*args, **kwargs))).image_digest
 
-    assert image("sm35-avx-py311") == image("sm75-avx512-py311") == image("legacy-sse41-py311", rebuild=1)
+    assert (
+        image("sm35-avx-py311")
+        == image("sm75-avx512-py311")
+        == image("legacy-sse41-py311", rebuild=1)
+    )
     different = {
         image("sm35-avx-py311"),
         image("cpu-avx-py311"),
@@ -266,7 +309,18 @@ def test_a_changed_plan_is_refused(plan, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b'"x"', b"1", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"schema": 2}', b" " * (MAX_PLAN_BYTES + 1)],
+    [
+        b"",
+        b"[]",
+        b'"x"',
+        b"1",
+        b"null",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"schema": 2}',
+        b" " * (MAX_PLAN_BYTES + 1),
+    ],
     ids=["empty", "list", "text", "number", "null", "object", "bytes", "deep", "schema", "large"],
 )
 def test_what_is_no_plan_is_refused(tmp_path, content):
@@ -313,8 +367,17 @@ LINE = "x\nRUN touch /owned"
         lambda d: d["toolkit"].update(cuda=LINE),
         lambda d: d["toolkit"].update(archives=[{"component": "x"}]),
         lambda d: d.update(source={"kind": "git"}),
-        lambda d: d.update(source={"kind": "git", "url": "ext::sh -c x", "tag": "v1", "commit": "0" * 40}),
-        lambda d: d.update(source={"kind": "git", "url": "https://h/x", "tag": "--upload-pack=x", "commit": "0" * 40}),
+        lambda d: d.update(
+            source={"kind": "git", "url": "ext::sh -c x", "tag": "v1", "commit": "0" * 40}
+        ),
+        lambda d: d.update(
+            source={
+                "kind": "git",
+                "url": "https://h/x",
+                "tag": "--upload-pack=x",
+                "commit": "0" * 40,
+            }
+        ),
         lambda d: d.update(unknown=1),
     ],
 )
@@ -344,11 +407,16 @@ def test_a_plan_of_another_farm_is_refused_when_it_is_rendered(root, plan, chang
 
 def exported(script):
     """The environment after the script's own export lines, by a real shell."""
-    lines = [line for line in script.split("\n") if line.startswith("export ")]  # a shell ends a line there alone
+    lines = [
+        line for line in script.split("\n") if line.startswith("export ")
+    ]  # a shell ends a line there alone
     assert len(lines) > 3
     out = subprocess.run(
         ["sh", "-c", "\n".join(lines) + "\nexec env -0"],
-        env={"PATH": os.environ["PATH"], "FARM_ROOT": "/farm"},  # which the script sets first: paths below it follow
+        env={
+            "PATH": os.environ["PATH"],
+            "FARM_ROOT": "/farm",
+        },  # which the script sets first: paths below it follow
         capture_output=True,
         check=True,
     ).stdout
@@ -356,11 +424,15 @@ def exported(script):
 
 
 TEXT = st.text(
-    alphabet=st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("'\"$`\\;&|<>(){}* #!~"), max_size=30
+    alphabet=st.characters(exclude_categories=["Cs", "Cc"])
+    | st.sampled_from("'\"$`\\;&|<>(){}* #!~"),
+    max_size=30,
 )
 
 
-@given(values=st.dictionaries(st.from_regex(r"\AA[A-Za-z0-9_]{0,8}\Z"), TEXT, min_size=1, max_size=8))
+@given(
+    values=st.dictionaries(st.from_regex(r"\AA[A-Za-z0-9_]{0,8}\Z"), TEXT, min_size=1, max_size=8)
+)
 @example(values={"A": "\u2028"})
 @example(values={"A": "[masked]"})
 @example(values={"A": "/farm/"})
@@ -372,7 +444,7 @@ def test_whatever_a_value_holds_the_script_only_sets_it(root, values):
     plan = Plan.model_validate(data)
     seen = exported(render(root, plan).job["build.sh"])
     assert {key: seen[key] for key in plan.env} == plan.env
-    assert set(seen) - set(plan.env) <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "MAX_JOBS", "SOURCE_DATE_EPOCH", "PYTHONDONTWRITEBYTECODE", "FARM_ROOT", "CCACHE_DIR", "CCACHE_NOHASHDIR", "CCACHE_COMPILERCHECK", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS"}  # fmt: skip  # noqa: E501
+    assert set(seen) - set(plan.env) <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "MAX_JOBS", "SOURCE_DATE_EPOCH", "PYTHONDONTWRITEBYTECODE", "FARM_ROOT", "CCACHE_DIR", "CCACHE_NOHASHDIR", "CCACHE_COMPILERCHECK", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS"}  # fmt: skip
     assert seen["MAX_JOBS"] == seen["CMAKE_BUILD_PARALLEL_LEVEL"] == seen["CARGO_BUILD_JOBS"] == "1"
 
 
@@ -393,11 +465,15 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
     assert len({one, *(tree(name, files) for name, files in others.items())}) == 4
 
 
-@pytest.mark.parametrize(("variant", "channel"), [("sm120-avx2-py311", "main"), ("sm35-avx-py311", "debian-2.6.0")])
+@pytest.mark.parametrize(
+    ("variant", "channel"), [("sm120-avx2-py311", "main"), ("sm35-avx-py311", "debian-2.6.0")]
+)
 def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant, channel):
     """What the rules know would not do: it is for the channel's platform."""
     selectors = Selectors(Variant.parse(variant), "torch", "linux", "rtx50-windows")
-    with pytest.raises(NotBuildableError, match="torch in rtx50-windows is not built for linux") as caught:
+    with pytest.raises(
+        NotBuildableError, match="torch in rtx50-windows is not built for linux"
+    ) as caught:
         resolve(root, selectors)
     assert caught.value.hint == f"nearest that can: --platform windows, or --channel {channel}"
 
@@ -407,9 +483,15 @@ def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
     raw = yaml.safe_load(path.read_text())
     raw["channels"]["kepler-debian"]["cpus"] = ["avx2"]
     path.write_text(yaml.safe_dump(raw, sort_keys=False))
-    chosen = {name: resolve(project, select(f"sm35-{name}-py311")).channel for name in ("avx", "avx2", "avx512vnni")}
+    chosen = {
+        name: resolve(project, select(f"sm35-{name}-py311")).channel
+        for name in ("avx", "avx2", "avx512vnni")
+    }
     assert chosen == {"avx": "kepler-2.0.1", "avx2": "kepler-debian", "avx512vnni": "kepler-debian"}
-    assert plan_of("sm35-avx-py311", "canary", platform="windows", project=project).channel == "kepler-2.0.1"
+    assert (
+        plan_of("sm35-avx-py311", "canary", platform="windows", project=project).channel
+        == "kepler-2.0.1"
+    )
     with pytest.raises(NotBuildableError, match="canary in kepler-debian is not built for windows"):
         plan_of("sm35-avx2-py311", "canary", "kepler-debian", "windows", project=project)
 
@@ -426,24 +508,40 @@ def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
     ],
 )
 def test_with_openblas_complex_products_go_through_cblas(root, channel, variant, platform):
-    """Upstream's CMake does not ask how a named BLAS returns complex numbers: `torch.dot` of them was 0."""
-    selectors = Selectors(variant=Variant.parse(variant), package="torch", channel=channel, platform=platform)
+    """Upstream's CMake does not ask how a named BLAS returns complex numbers: `torch.dot` of them
+    was 0.
+    """
+    selectors = Selectors(
+        variant=Variant.parse(variant), package="torch", channel=channel, platform=platform
+    )
     plan = resolve(root, selectors)
     job = render(root, plan).job
-    first = next(plan.env[key] for key in ("CMAKE_PROJECT_Torch_INCLUDE", "CMAKE_PROJECT_INCLUDE") if key in plan.env)
+    first = next(
+        plan.env[key]
+        for key in ("CMAKE_PROJECT_Torch_INCLUDE", "CMAKE_PROJECT_INCLUDE")
+        if key in plan.env
+    )
     name = first.partition("/job/")[2]
     included = job[name] + (job["tiers.cmake"] if "tiers.cmake)" in job[name] else "")
     assert included.count("set(BLAS_USE_CBLAS_DOT TRUE)") == (plan.env["BLAS"] == "OpenBLAS")
-    # Of another build, then: the wheel with the fault must not be taken for what a repeated submit asks for.
-    assert (plan.digest != plan.model_copy(update={"cmake": {}}).digest) == (plan.env["BLAS"] == "OpenBLAS")
+    # Of another build, then: the wheel with the fault must not be taken for what a repeated submit
+    # asks for.
+    assert (plan.digest != plan.model_copy(update={"cmake": {}}).digest) == (
+        plan.env["BLAS"] == "OpenBLAS"
+    )
 
 
 @pytest.mark.parametrize(
     ("channel", "variant", "thin"),
-    [("kepler-2.7.1", "sm35-avx-py311", False), ("pytorch-2.10-python313", "sm120-avx2-py313", True)],
+    [
+        ("kepler-2.7.1", "sm35-avx-py311", False),
+        ("pytorch-2.10-python313", "sm120-avx2-py313", True),
+    ],
 )
 def test_a_torch_from_git_is_packed_as_that_of_debian(channel, variant, thin):
-    """Debian's OpenBLAS has no RUNPATH to its libgfortran; what is opened by name keeps its name."""
+    """Debian's OpenBLAS has no RUNPATH to its libgfortran; what is opened by name keeps its
+    name.
+    """
     made = plan_of(variant, channel=channel)
     proved = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     for plan in (made, proved):
@@ -458,10 +556,15 @@ def test_companions_from_git_leave_torchs_libraries_to_torch(package):
     made = plan_of("sm35-avx-py311", package, "kepler-2.7.1")
     assert (made.repair, made.exclude) == ("tools", ["libc10*.so", "libtorch*.so"])
     wheels = [wheel.package for wheel in made.build_requires]
-    assert wheels == ["nvidia-nccl-cu11", "typing-extensions"]  # Debian 12's typing-extensions is 4.4
+    assert wheels == [
+        "nvidia-nccl-cu11",
+        "typing-extensions",
+    ]  # Debian 12's typing-extensions is 4.4
     assert "ccache" in made.apt
     newer = plan_of("sm61-avx-py313", package, "main")
-    assert [wheel.package for wheel in newer.build_requires] == ["nvidia-nccl-cu12"]  # Debian 13 has 4.13
+    assert [wheel.package for wheel in newer.build_requires] == [
+        "nvidia-nccl-cu12"
+    ]  # Debian 13 has 4.13
     windows = plan_of("sm61-avx-py313", package, "windows-2.8.0", "windows")
     assert windows.repair == {"torchvision": "tools", "torchaudio": "beside"}[package]
 
@@ -469,8 +572,16 @@ def test_companions_from_git_leave_torchs_libraries_to_torch(package):
 @pytest.mark.parametrize(
     ("channel", "variant", "below"),
     [
-        ("kepler-2.7.1", "sm35-avx-py311", "<2"),  # Debian 12's numpy 1.24, though the release takes numpy 2
-        ("debian-2.6.0", "sm35-avx-py311", "<3"),  # the recipe brings numpy 2's headers to the same base
+        (
+            "kepler-2.7.1",
+            "sm35-avx-py311",
+            "<2",
+        ),  # Debian 12's numpy 1.24, though the release takes numpy 2
+        (
+            "debian-2.6.0",
+            "sm35-avx-py311",
+            "<3",
+        ),  # the recipe brings numpy 2's headers to the same base
         ("debian-2.6.0", "cpu-sse41-py311", "<2.4"),
         ("pytorch-2.10-python313", "sm120-avx2-py313", "<3"),  # Debian 13's numpy 2
         ("windows-2.8.0", "sm120-avx2-py313", "<3"),  # a pinned wheel of numpy 2

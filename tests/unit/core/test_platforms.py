@@ -1,4 +1,6 @@
-"""Platforms: one table of names and machines, one interface, and nothing else in the farm asks for their names."""
+"""Platforms: one table of names and machines, one interface, and nothing else in the farm asks for
+their names.
+"""
 
 import ast
 import platform as python_platform
@@ -21,17 +23,23 @@ from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 NAMES = re.compile(
-    r"(linux|windows|macos|darwin|win32)(_.*)?|.*\b(linux\|windows|windows\|macos|linux\|macos)\b.*", re.IGNORECASE
+    r"(linux|windows|macos|darwin|win32)(_.*)?|.*\b(linux\|windows|windows\|macos|linux\|macos)\b.*",
+    re.IGNORECASE,
 )
 FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/pe.py", "win32"),
-    ("wheel/repair.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
+    (
+        "wheel/repair.py",
+        "linux_",
+    ),  # how the platform tag of a wheel that is not repaired yet begins
 }
 SINGLE_FOLDERS = ("recipes/", "run/standalone/", "smoke/probe")
 
 
 def literals(path):
-    """(line, text) of strings that name a platform; `sys.platform == "win32"`, which mypy reads, is none."""
+    """(line, text) of strings that name a platform; `sys.platform == "win32"`, which mypy reads, is
+    none.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     allowed = set()
     for node in ast.walk(tree):
@@ -65,7 +73,12 @@ def test_this_machine_is_one_of_the_table():
     assert found is named(python_platform.system())
     machine = found.machine(python_platform.machine())
     assert any(found.fits(tag, machine) for tag in platform_tags())
-    assert not any(one.fits(tag, machine) for one in PLATFORMS.values() if one != found for tag in platform_tags())
+    assert not any(
+        one.fits(tag, machine)
+        for one in PLATFORMS.values()
+        if one != found
+        for tag in platform_tags()
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,14 +154,20 @@ def test_the_worker_of_a_mac_takes_its_plans(mac, mps, tmp_path):
 
 def test_a_mac_builds_what_is_for_it_on_the_host(mac, mps, monkeypatch, tmp_path):
     host = ENGINES["host"]
-    monkeypatch.setitem(ENGINES, "host", replace(host, traits=replace(host.traits, platforms=frozenset({here().name}))))
+    monkeypatch.setitem(
+        ENGINES,
+        "host",
+        replace(host, traits=replace(host.traits, platforms=frozenset({here().name}))),
+    )
     check_engine(Workspace(tmp_path, load_settings(ROOT), Watcher()), "host", mps)
 
 
 def test_elsewhere_a_plan_for_a_mac_is_refused(mps, tmp_path):
     workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())
     for engine in ("host", "docker"):
-        with pytest.raises(NoRunnerError, match=f"the {engine} engine runs no macos jobs") as caught:
+        with pytest.raises(
+            NoRunnerError, match=f"the {engine} engine runs no macos jobs"
+        ) as caught:
             check_engine(workspace, engine, mps)
         assert "--on host" in str(caught.value.hint)
     assert list(tmp_path.iterdir()) == []

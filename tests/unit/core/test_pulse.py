@@ -95,7 +95,10 @@ def test_the_end_waits_for_what_is_being_said():
         ended.set()
 
     each = Pulse(out, lambda _: "words")
-    threads = [threading.Thread(target=each.tick, args=(time.monotonic() + 100,)), threading.Thread(target=end)]
+    threads = [
+        threading.Thread(target=each.tick, args=(time.monotonic() + 100,)),
+        threading.Thread(target=end),
+    ]
     threads[0].start()
     assert saying.wait(300)
     threads[1].start()

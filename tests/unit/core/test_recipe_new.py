@@ -47,7 +47,11 @@ def written(project, name="fast-thing"):
     return yaml.safe_load((project / "recipes" / name / "recipe.yaml").read_text())
 
 
-ABOUT = BACKEND + '[project]\nname = "Fast.Thing"\nversion = "1.2"\ndescription = "Fast: \\"very\\"\\nenv: {A: b}"\n'
+ABOUT = (
+    BACKEND
+    + '[project]\nname = "Fast.Thing"\nversion = "1.2"\ndescription = "Fast: \\"very\\"\\nenv: '
+    '{A: b}"\n'
+)
 
 
 def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
@@ -60,7 +64,8 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
             "src/zlib.h": "",
             "include/win/fftw3.h": "",
             "src/b.pyx": "cdef extern from 'lz4.h':\n    pass\n",
-            "setup.py": "check_header('png.h')\nif not os.environ.get('FAST_NO_NATIVE'): flags.append('-march')\n",
+            "setup.py": "check_header('png.h')\nif not os.environ.get('FAST_NO_NATIVE'): "
+            "flags.append('-march')\n",
             "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\n",
         }
     )
@@ -85,7 +90,9 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
 
 
 def test_cuda_is_what_the_sources_hold(project, source):
-    assert new(project, source(**{"pyproject.toml": ABOUT, "a.cu": "#include <cublas_v2.h>\n"})) == 0
+    assert (
+        new(project, source(**{"pyproject.toml": ABOUT, "a.cu": "#include <cublas_v2.h>\n"})) == 0
+    )
     made = written(project)
     assert made["components"] == ["nvcc", "headers", "cudart", "cublas"]
     assert made["device_code"]
@@ -96,7 +103,11 @@ def test_cuda_is_what_the_sources_hold(project, source):
 @pytest.mark.parametrize(("libraries", "stub"), [('["cuda"]', ["driver_stub"]), ('["cudart"]', [])])
 def test_what_links_with_the_driver_gets_its_stub(project, source, libraries, stub):
     """PyCUDA's first build ended at `cannot find -lcuda`."""
-    code = {"pyproject.toml": ABOUT, "a.cpp": "#include <cuda.h>\n", "setup.py": f"CUDA_LIBRARIES = {libraries}\n"}
+    code = {
+        "pyproject.toml": ABOUT,
+        "a.cpp": "#include <cuda.h>\n",
+        "setup.py": f"CUDA_LIBRARIES = {libraries}\n",
+    }
     assert new(project, source(**code)) == 0
     made = written(project)
     assert made["components"] == ["nvcc", "headers", "cudart", *stub]
@@ -105,7 +116,10 @@ def test_what_links_with_the_driver_gets_its_stub(project, source, libraries, st
 
 def test_what_cmake_would_fetch_is_named(project, source, capsys):
     """implicit and sentencepiece failed so at their first build, after minutes."""
-    text = "include(FetchContent)\n# FetchContent_Declare(old)\nfetchcontent_declare( json\n  URL https://x.example)\n"
+    text = (
+        "include(FetchContent)\n# FetchContent_Declare(old)\nfetchcontent_declare( json\n  URL "
+        "https://x.example)\n"
+    )
     assert new(project, source(**{"pyproject.toml": ABOUT, "CMakeLists.txt": text})) == 0
     assert "note: CMake may fetch json while it configures" in capsys.readouterr().out
 
@@ -128,7 +142,9 @@ def test_nothing_is_written_over_and_a_channel_is_named(project, source, capsys)
     assert "fast-thing is already there: nothing was written" in capsys.readouterr().err
     assert (project / "ci/matrix.yaml").read_text() == before
     assert new(project, "no thing!") == 2
-    assert new(project, str(project.parent)) == 2  # the build would not get what is outside of the project
+    assert (
+        new(project, str(project.parent)) == 2
+    )  # the build would not get what is outside of the project
 
 
 def requirements(tmp_path, **files):
@@ -142,20 +158,35 @@ def requirements(tmp_path, **files):
 
 
 def test_requirements_are_those_of_pyproject_else_what_setup_imports(tmp_path):
-    text = '[build-system]\nrequires = ["a>1", "b; python_version < \'3\'", "c @ git+https://x.example/c", "torch"]\n'
+    text = (
+        '[build-system]\nrequires = ["a>1", "b; python_version < \'3\'", "c @ '
+        'git+https://x.example/c", "torch"]\n'
+    )
     found, notes = requirements(tmp_path, **{"pyproject.toml": text, "setup.py": "import numpy\n"})
     assert found == {"a>1", "torch"}
-    assert notes == ["pyproject.toml requires 'c @ git+https://x.example/c': add its wheel to build_requires by hand"]
+    assert notes == [
+        (
+            "pyproject.toml requires 'c @ git+https://x.example/c': add its wheel to build_requires "
+            "by hand"
+        )
+    ]
     assert requirements(tmp_path, **{"setup.py": "from Cython.Build import x\nimport numpy as np\n"})[0] == {
         "setuptools", "wheel", "packaging>=24.2", "Cython", "numpy",
     }  # fmt: skip
-    assert "cmake>=3.29" in requirements(tmp_path, **{"CMakeLists.txt": "CMAKE_MINIMUM_REQUIRED( VERSION 3.29)"})[0]
+    assert (
+        "cmake>=3.29"
+        in requirements(tmp_path, **{"CMakeLists.txt": "CMAKE_MINIMUM_REQUIRED( VERSION 3.29)"})[0]
+    )
     with pytest.raises(UsageError, match=r"x\.tar\.gz/pyproject\.toml: not valid TOML"):
         requirements(tmp_path, **{"pyproject.toml": "["})
 
 
-@pytest.mark.parametrize(("text", "fault"), CASES["a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing"])
-def test_a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing(project, source, capsys, text, fault):
+@pytest.mark.parametrize(
+    ("text", "fault"), CASES["a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing"]
+)
+def test_a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing(
+    project, source, capsys, text, fault
+):
     Path(where := source(), "pyproject.toml").write_bytes(text.encode("latin-1"))
     before = sorted(project.rglob("*"))
     assert new(project, where) == 2
@@ -165,10 +196,25 @@ def test_a_malformed_pyproject_is_named_with_its_key_and_leaves_nothing(project,
     assert sorted(project.rglob("*")) == before
 
 
-WORDS = ["3", "1e999", "2026-01-31", "true", '"no"', '"x y!"', '"1.2"', '"a>1"', '"\\U0001f600"', "[]", "{}", '"\\n"']
+WORDS = [
+    "3",
+    "1e999",
+    "2026-01-31",
+    "true",
+    '"no"',
+    '"x y!"',
+    '"1.2"',
+    '"a>1"',
+    '"\\U0001f600"',
+    "[]",
+    "{}",
+    '"\\n"',
+]
 VALUES = st.recursive(
     st.sampled_from(WORDS),
-    lambda inner: st.lists(inner).map(lambda v: f"[{', '.join(v)}]") | inner.map("{{a = {}}}".format),
+    lambda inner: (
+        st.lists(inner).map(lambda v: f"[{', '.join(v)}]") | inner.map("{{a = {}}}".format)
+    ),
 )
 KEYS = [
     "project",

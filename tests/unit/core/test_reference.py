@@ -25,7 +25,9 @@ def test_texts_are_filled_in():
 
 
 def test_every_word_of_a_variant_is_explained():
-    rows = [line.split(" | ") for line in sections()["Variants"].splitlines() if line.startswith("| `")]
+    rows = [
+        line.split(" | ") for line in sections()["Variants"].splitlines() if line.startswith("| `")
+    ]
     assert len(rows) > 20
     assert [row for row in rows if row[1].strip(" |`") == ""] == []
 
@@ -40,12 +42,21 @@ def test_every_command_key_and_exit_code_is_there():
 
 def test_extras_that_users_are_told_to_install_are_there():
     root = OUT.parents[1]
-    there = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    texts = [*root.glob("farm/**/*.py"), *root.glob("farm/*.yaml"), *root.glob("docs/**/*.md"), root / "README.md"]
+    there = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    texts = [
+        *root.glob("farm/**/*.py"),
+        *root.glob("farm/*.yaml"),
+        *root.glob("docs/**/*.md"),
+        root / "README.md",
+    ]
     named = {
         name
         for path in texts
-        for name in re.findall(r"(?:torch-farm|install .\.)\[(\w+)\]", path.read_text(encoding="utf-8"))
+        for name in re.findall(
+            r"(?:torch-farm|install .\.)\[(\w+)\]", path.read_text(encoding="utf-8")
+        )
     }
     assert "fast" in named  # the README's, so that the search finds something
     assert named <= there.keys()

@@ -32,10 +32,17 @@ def report(tmp_path, capsys):
     plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
 
     def run(**changes):
-        files = {"plan.json": plan.to_json(), "farm-report.txt": MACHINE, "build.log": LOG, "CMakeCache.txt": CACHE}
+        files = {
+            "plan.json": plan.to_json(),
+            "farm-report.txt": MACHINE,
+            "build.log": LOG,
+            "CMakeCache.txt": CACHE,
+        }
         path = tmp_path / "farm-report.zip"
         with zipfile.ZipFile(path, "w") as archive:
-            for name, text in (files | {name.replace("_", "."): text for name, text in changes.items()}).items():
+            for name, text in (
+                files | {name.replace("_", "."): text for name, text in changes.items()}
+            ).items():
                 archive.writestr(name, text)
         return main(["report", "read", str(path)]), *capsys.readouterr()
 
@@ -46,7 +53,8 @@ def test_a_report_becomes_one_page(report):
     code, out, _ = report()
     assert code == 0
     assert out.startswith(
-        "torch 2.0.1+cu114.sm35.avx for sm35-avx-py311\n  Microsoft Windows [Version 10.0.20348.2582]\n  cores: 4\n"
+        "torch 2.0.1+cu114.sm35.avx for sm35-avx-py311\n  Microsoft Windows [Version "
+        "10.0.20348.2582]\n  cores: 4\n"
     )
     assert "14:03:02.11  step build FAILED (exit code 1)" in out
     assert "failures in the log: 4\n" in out
@@ -55,19 +63,31 @@ def test_a_report_becomes_one_page(report):
     assert "\x1b" not in out
     rows = [line.split() for line in out.splitlines()]
     assert ["USE_KINETO", "1", "OFF"] in rows
-    assert ["OpenMP_libomp_LIBRARY", "C:/farm/venv/Library/lib/libiomp5md.lib", "C:/VS/lib/libomp.lib"] in rows
+    assert [
+        "OpenMP_libomp_LIBRARY",
+        "C:/farm/venv/Library/lib/libiomp5md.lib",
+        "C:/VS/lib/libomp.lib",
+    ] in rows
     assert not [row for row in rows if row[:1] in (["USE_XNNPACK"], ["USE_CUDA"], ["BLAS"])]
 
 
 def test_a_configured_tree_that_is_as_planned(report):
     code, out, _ = report(CMakeCache_txt="USE_KINETO:BOOL=ON\n", build_log="")
-    assert (code, "failures in the log: 0" in out, "with all that the plan says" in out) == (0, True, True)
+    assert (code, "failures in the log: 0" in out, "with all that the plan says" in out) == (
+        0,
+        True,
+        True,
+    )
     assert "CMake: not configured" in report(CMakeCache_txt="")[1]
 
 
 @pytest.mark.parametrize("plan", ["", "[]", json.dumps({"env": 1}), "[" * 100_000])
 def test_a_zip_that_is_no_report_is_refused(report, plan, tmp_path):
     code, _, stderr = report(plan_json=plan)
-    assert (code, "no plan" in stderr, "next:" in stderr or "report.cmd" in stderr) == (2, True, True)
+    assert (code, "no plan" in stderr, "next:" in stderr or "report.cmd" in stderr) == (
+        2,
+        True,
+        True,
+    )
     (tmp_path / "x.zip").write_bytes(b"PK")
     assert main(["report", "read", str(tmp_path / "x.zip")]) == 2

@@ -12,14 +12,22 @@ import farm
 from farm.base.requirement import MAX_LENGTH, read_requirement
 
 FARM = Path(farm.__file__).parent
-OWN_TEXT = {"base/requirement.py", "run/inputs.py"}  # the latter reads what a recipe's model has checked
+OWN_TEXT = {
+    "base/requirement.py",
+    "run/inputs.py",
+}  # the latter reads what a recipe's model has checked
 
 
 def test_a_requirement_is_read():
-    assert str(read_requirement('Foo >=1; python_version < "3.12"')) == 'Foo>=1; python_version < "3.12"'
+    assert (
+        str(read_requirement('Foo >=1; python_version < "3.12"'))
+        == 'Foo>=1; python_version < "3.12"'
+    )
 
 
-@pytest.mark.parametrize("line", ["", "foo bar", "foo==" + "1" * MAX_LENGTH], ids=["empty", "words", "long"])
+@pytest.mark.parametrize(
+    "line", ["", "foo bar", "foo==" + "1" * MAX_LENGTH], ids=["empty", "words", "long"]
+)
 def test_anything_else_is_no_requirement(line):
     with pytest.raises(InvalidRequirement):
         read_requirement(line)

@@ -1,4 +1,6 @@
-"""What Windows asks for, by its name alone: `tests/e2e/wine/windows_parts/held.py` is the same under Wine."""
+"""What Windows asks for, by its name alone: `tests/e2e/wine/windows_parts/held.py` is the same
+under Wine.
+"""
 
 import sys
 
@@ -32,7 +34,9 @@ def test_windows_gives_up(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     clock = [0.0]
     monkeypatch.setattr(retrying.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(retrying.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(
+        retrying.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+    )
     held = Held(10_000)
     with pytest.raises(PermissionError, match="held"):
         retry_while_open(held, word="")
@@ -48,7 +52,8 @@ def test_elsewhere_a_refusal_is_one():
 
 
 @pytest.mark.parametrize(
-    ("address", "path"), [("file:///srv/a.tar", "/srv/a.tar"), ("file:///C:/srv/a.tar", "C:/srv/a.tar")]
+    ("address", "path"),
+    [("file:///srv/a.tar", "/srv/a.tar"), ("file:///C:/srv/a.tar", "C:/srv/a.tar")],
 )
 def test_a_file_by_its_address(address, path):
     assert _file_of(address) == path

@@ -14,7 +14,9 @@ def page(request):
 
 
 def test_every_row_names_a_test_that_is_there(page, root):
-    tables = re.findall(r"^\| (?:it tries to|path) \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    tables = re.findall(
+        r"^\| (?:it tries to|path) \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE
+    )
     rows = [row for table in tables for row in table.splitlines()]
     assert len(tables) == 6
     for row in rows:
@@ -23,7 +25,11 @@ def test_every_row_names_a_test_that_is_there(page, root):
             continue
         named = ROW.fullmatch(row)
         assert named, row
-        names = {node.name for node in ast.walk(ast.parse((root / named[1]).read_text())) if hasattr(node, "name")}
+        names = {
+            node.name
+            for node in ast.walk(ast.parse((root / named[1]).read_text()))
+            if hasattr(node, "name")
+        }
         assert named[2] is None or named[2] in names, row
 
 

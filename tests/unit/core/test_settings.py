@@ -36,7 +36,11 @@ def test_a_project_is_found_from_below(project, tmp_path):
 def test_a_folder_without_configuration_has_the_farms_own(tmp_path):
     assert find_project(tmp_path) == tmp_path.resolve()
     settings = load_settings(tmp_path)
-    assert (settings.artifacts, settings.index, settings.smoke_timeout_s) == ("artifacts", "artifacts/index", 300)
+    assert (settings.artifacts, settings.index, settings.smoke_timeout_s) == (
+        "artifacts",
+        "artifacts/index",
+        300,
+    )
     assert list(load_runners(tmp_path)) == ["local"]
     assert {build.package for build in load_matrix(tmp_path).builds()} >= {"torch", "canary"}
     assert list(tmp_path.iterdir()) == []
@@ -48,7 +52,9 @@ def test_a_folder_that_may_not_be_read_is_not_absent(project, monkeypatch, read)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "lstat", refuse)
-    with pytest.raises(UsageError, match=rf"{project}/ci/\w+\.yaml: cannot be read: Permission denied"):
+    with pytest.raises(
+        UsageError, match=rf"{project}/ci/\w+\.yaml: cannot be read: Permission denied"
+    ):
         read(project)
 
 
@@ -67,7 +73,9 @@ def test_wrong_settings_name_the_file_and_the_line(project, values, message):
         load_settings(project)
     assert message in str(caught.value)
     key = next(iter(values))
-    lines = [n for n, text in enumerate(path.read_text().splitlines(), 1) if text.startswith(f"{key}:")]
+    lines = [
+        n for n, text in enumerate(path.read_text().splitlines(), 1) if text.startswith(f"{key}:")
+    ]
     first = lines[0] + (key == "options")  # its own key is on the next line
     assert f"{path}:{first}: " in str(caught.value)
 
@@ -84,18 +92,24 @@ def test_without_a_docker_engine_that_builds_submit_says_what_to_add(project):
     """It printed the id of a run, which then ended with "has no runner 'local'"."""
     plan = plan_of("cpu-avx-py311", "canary", project=project)
     workspace = Workspace(project, load_settings(project), Watcher())
-    change(project / "ci" / "runners.yaml", runners={"tester": {"engine": "docker", "jobs": ["smoke"]}})
+    change(
+        project / "ci" / "runners.yaml", runners={"tester": {"engine": "docker", "jobs": ["smoke"]}}
+    )
     with pytest.raises(UsageError, match="names no Docker engine that builds") as caught:
         check_engine(workspace, "docker", plan)
     assert "local: {engine: docker}" in caught.value.hint
-    change(project / "ci" / "runners.yaml", runners={"big": {"engine": "docker", "url": "ssh://big"}})
+    change(
+        project / "ci" / "runners.yaml", runners={"big": {"engine": "docker", "url": "ssh://big"}}
+    )
     check_engine(workspace, "docker", plan)
 
 
 MACHINE = {"engine": "docker"}
 
 
-@pytest.mark.parametrize(("line", "text"), CASES["an_address_without_its_scheme_never_reaches_a_pip_line"])
+@pytest.mark.parametrize(
+    ("line", "text"), CASES["an_address_without_its_scheme_never_reaches_a_pip_line"]
+)
 def test_an_address_without_its_scheme_never_reaches_a_pip_line(tmp_path, line, text):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "farm.yaml").write_text(f"index: here\n{line}\n")
@@ -124,7 +138,11 @@ def test_a_token_goes_over_plain_http_to_this_machine_alone(url, ok):
 def test_an_index_of_the_command_line_is_an_address_or_a_path_from_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = Settings(index="s3://own/index", index_public_url="https://wheels.example.org")
-    for given, index in (("s3://other/x", "s3://other/x"), ("out/index", f"{tmp_path}/out/index"), ("/srv", "/srv")):
+    for given, index in (
+        ("s3://other/x", "s3://other/x"),
+        ("out/index", f"{tmp_path}/out/index"),
+        ("/srv", "/srv"),
+    ):
         named = settings.with_index(given)
         assert (named.index, named.index_public_url) == (index, None)
 
@@ -135,20 +153,39 @@ def test_machines_cards_and_labels_that_are_right():
     assert not Runner.model_validate(MACHINE).by_labels
     for name, sm in (("Tesla K40c", "sm35"), ("no card that anybody knows", "sm61")):
         assert Card.model_validate({"name": name, "sm": sm}).sm == sm
-    github = Github.model_validate({"build": {"linux-x86_64": ["{gpu}", "{cpu}", "{device}", "x"]}, "smoke": {}})
-    assert github.runs_on("build", Variant.parse("sm35-avx-py311"), "linux") == ["sm35", "avx", "gpu", "x"]
+    github = Github.model_validate(
+        {"build": {"linux-x86_64": ["{gpu}", "{cpu}", "{device}", "x"]}, "smoke": {}}
+    )
+    assert github.runs_on("build", Variant.parse("sm35-avx-py311"), "linux") == [
+        "sm35",
+        "avx",
+        "gpu",
+        "x",
+    ]
     assert github.runs_on("build", Variant.parse("cpu-avx-py311"), "linux") == ["cpu", "avx", "x"]
     with pytest.raises(
         UsageError, match=r"github\.build has no labels for windows-x86_64, which sm35-avx-py311"
     ) as caught:
         github.runs_on("build", Variant.parse("sm35-avx-py311"), "windows")
     assert "there are labels for: linux-x86_64" in caught.value.hint
-    assert len(Github.model_validate({"build": {"linux-x86_64": ["x"] * 16}, "smoke": {}}).build["linux-x86_64"]) == 16
+    assert (
+        len(
+            Github.model_validate({"build": {"linux-x86_64": ["x"] * 16}, "smoke": {}}).build[
+                "linux-x86_64"
+            ]
+        )
+        == 16
+    )
 
 
 @pytest.mark.parametrize(
     ("archives", "url"),
-    [("https://a/b", "https://a/b"), ("http://a", "http://a"), ("/srv/archives", None), (None, None)],
+    [
+        ("https://a/b", "https://a/b"),
+        ("http://a", "http://a"),
+        ("/srv/archives", None),
+        (None, None),
+    ],
 )
 def test_an_image_takes_archives_from_an_address_alone(archives, url):
     assert Settings(archives=archives).archives_url == url

@@ -1,4 +1,6 @@
-"""Programs for machines without the farm: one packed file each, on the oldest Python that it promises."""
+"""Programs for machines without the farm: one packed file each, on the oldest Python that it
+promises.
+"""
 
 import ast
 import subprocess
@@ -24,13 +26,23 @@ def sources(entry):
 
 
 def imported(tree):
-    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+    names = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    names += [
+        str(node.module)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level
+    ]
     return {name.split(".")[0] for name in names}
 
 
 @pytest.mark.parametrize(
-    ("entry", "source"), [pytest.param(entry, path, id=path.stem) for entry in PROGRAMS for path in sources(entry)]
+    ("entry", "source"),
+    [pytest.param(entry, path, id=path.stem) for entry in PROGRAMS for path in sources(entry)],
 )
 def test_every_module_needs_the_oldest_python_and_the_standard_library_alone(entry, source):
     tree = ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, PROGRAMS[entry]))
@@ -47,9 +59,16 @@ def test_every_module_of_the_packed_file_is_imported_by_the_oldest_python(entry,
     packed = tmp_path / "program"
     packed.write_bytes(pack(entry, CARRIED if entry == RUNNER else ()))
     with zipfile.ZipFile(packed) as archive:
-        files = [name for name in archive.namelist() if name.startswith("farm_") and name.endswith(".py")]
-    modules = [name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files]
-    code = "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]]"
+        files = [
+            name for name in archive.namelist() if name.startswith("farm_") and name.endswith(".py")
+        ]
+    modules = [
+        name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files
+    ]
+    code = (
+        "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) "
+        "for n in sys.argv[2:]]"
+    )
     oldest = python(PROGRAMS[entry])
     command = [oldest, "-I", "-S", "-c", code, packed, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")

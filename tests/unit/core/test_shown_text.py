@@ -1,4 +1,6 @@
-"""Every name and text from outside is one line of printable text where it is shown; a test for each place."""
+"""Every name and text from outside is one line of printable text where it is shown; a test for each
+place.
+"""
 
 import ast
 from types import SimpleNamespace
@@ -39,10 +41,14 @@ def viewed():
 PLACES = {
     "say": lambda: show.say(NAME),
     "note": lambda: show.note(NAME),
-    "an error": lambda: show.explain(UsageError(f"the wheel {NAME} is wrong", hint=f"remove {NAME}")),
+    "an error": lambda: show.explain(
+        UsageError(f"the wheel {NAME} is wrong", hint=f"remove {NAME}")
+    ),
     "an error that is its name": lambda: show.explain(UsageError(NAME)),
     "a table": lambda: show.table(NAME, ("name", "text"), [(NAME, NAME)]),
-    "a table that Rich draws": lambda: show.table(NAME, ("name", "text"), [(f"\u4e2d{NAME}", NAME)]),
+    "a table that Rich draws": lambda: show.table(
+        NAME, ("name", "text"), [(f"\u4e2d{NAME}", NAME)]
+    ),
     "the end of a run": lambda: show.outcomes(
         Outcomes([Step(NAME, 1.0, "done", NAME)], run=NAME, wheel=NAME, pip_line=NAME)
     ),
@@ -90,7 +96,8 @@ def test_output_with_such_a_name_is_not_taken(tmp_path):
 
 
 SAFE_CALLS = {"dumps", "to_json", "shellcode"}
-"""What prints data as JSON, and argcomplete's script; `show.py` has the one function for all else."""
+"""What prints data as JSON, and argcomplete's script; `show.py` has the one function for all else.
+"""
 
 
 def test_no_command_prints_past_the_one_function(root):

@@ -29,7 +29,16 @@ def plan():
 
 
 def git(folder, *args):
-    command = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.invalid", *args]
+    command = [
+        "git",
+        "-C",
+        folder,
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.invalid",
+        *args,
+    ]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -59,7 +68,9 @@ def of_git(repository):
 
 
 def of_archive(path):
-    return SourcePlan(kind="archive", url=path.as_uri(), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    return SourcePlan(
+        kind="archive", url=path.as_uri(), sha256=hashlib.sha256(path.read_bytes()).hexdigest()
+    )
 
 
 def tar(path, files, mode="w:gz"):
@@ -86,14 +97,19 @@ def test_a_git_source_is_fetched_once_at_its_commit(repository, cache):
     assert fetch(source, cache, mirror=None, line=lines.append) == first
     assert contents(first)["source/setup.py"] == "one\n"
     assert [line.split(" --")[0] for line in lines] == ["+ git clone"]
-    assert sorted(p.name for p in cache.iterdir()) == [f"{source.commit}.sha256", f"{source.commit}.tar"]
+    assert sorted(p.name for p in cache.iterdir()) == [
+        f"{source.commit}.sha256",
+        f"{source.commit}.tar",
+    ]
 
 
 def test_a_cached_source_that_was_changed_is_fetched_again(repository, cache):
     source, lines = of_git(repository), []
     packed = fetch(source, cache, mirror=None, line=lines.append)
     packed.write_bytes(packed.read_bytes().replace(b"one\n", b"two\n"))
-    assert contents(fetch(source, cache, mirror=None, line=lines.append))["source/setup.py"] == "one\n"
+    assert (
+        contents(fetch(source, cache, mirror=None, line=lines.append))["source/setup.py"] == "one\n"
+    )
     assert len(lines) == 2
 
 
@@ -106,14 +122,18 @@ def with_submodule(repository, tmp_path):
     git(library, "commit", "-qm", "one")
     allow = ["-c", "protocol.file.allow=always"]
     git(repository, *allow, "submodule", "--quiet", "add", "../library", "third_party/library")
-    (library / "library.h").write_text("second\n")  # the submodule's commit is no longer where its branch ends
+    (library / "library.h").write_text(
+        "second\n"
+    )  # the submodule's commit is no longer where its branch ends
     git(library, "commit", "-qam", "two")
     git(repository, "commit", "-qm", "with a submodule")
     git(repository, "tag", "-fam", "release", "v1")
     return of_git(repository)
 
 
-def test_a_git_source_comes_with_its_submodules_at_their_commits(repository, cache, tmp_path, monkeypatch):
+def test_a_git_source_comes_with_its_submodules_at_their_commits(
+    repository, cache, tmp_path, monkeypatch
+):
     source = with_submodule(repository, tmp_path)
     for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
@@ -123,7 +143,9 @@ def test_a_git_source_comes_with_its_submodules_at_their_commits(repository, cac
 
 def test_a_submodule_that_git_does_not_take_from_a_folder_is_explained(repository, cache, tmp_path):
     source = with_submodule(repository, tmp_path)
-    with pytest.raises(BuildFailedError, match="a submodule is a folder of this machine:\n") as caught:
+    with pytest.raises(
+        BuildFailedError, match="a submodule is a folder of this machine:\n"
+    ) as caught:
         fetch(source, cache, mirror=None, line=print)
     assert "protocol.file.allow always" in caught.value.hint
     assert list(cache.iterdir()) == []
@@ -135,14 +157,18 @@ def test_a_tag_that_moved_is_refused(repository, cache):
     git(repository, "commit", "-qam", "two")
     git(repository, "tag", "-fam", "moved", "v1")
     now = git(repository, "rev-parse", "HEAD")
-    with pytest.raises(BuildFailedError, match=f"tag v1 is commit {now}, the plan says {source.commit}"):
+    with pytest.raises(
+        BuildFailedError, match=f"tag v1 is commit {now}, the plan says {source.commit}"
+    ):
         fetch(source, cache, mirror=None, line=print)
     assert list(cache.iterdir()) == []
 
 
 def test_a_tag_that_there_is_not_is_the_recipes_mistake(repository, cache):
     source = of_git(repository).model_copy(update={"tag": "v99"})
-    with pytest.raises(BuildFailedError, match=r"upstream has no tag v99:\n(.*\n)?.*Remote branch v99 not found"):
+    with pytest.raises(
+        BuildFailedError, match=r"upstream has no tag v99:\n(.*\n)?.*Remote branch v99 not found"
+    ):
         fetch(source, cache, mirror=None, line=print)
 
 
@@ -156,7 +182,10 @@ def test_an_archive_that_is_not_there(cache, tmp_path):
 def test_a_repository_that_cannot_be_reached_is_infrastructure(repository, cache, tmp_path):
     source = of_git(repository)
     repository.rename(tmp_path / "gone")
-    with pytest.raises(InfrastructureError, match=r"git clone of .*upstream at v1 failed:\n.*does not (appear|exist)"):
+    with pytest.raises(
+        InfrastructureError,
+        match=r"git clone of .*upstream at v1 failed:\n.*does not (appear|exist)",
+    ):
         fetch(source, cache, mirror=None, line=print)
 
 
@@ -209,7 +238,9 @@ def index(tmp_path, monkeypatch):
     folder = tmp_path / "index"
     page = folder / "simple/some-maths"
     page.mkdir(parents=True)
-    (page / "index.html").write_text('<a href="/files/%3Ca.whl#sha256=0">a</a> <a href="../../files/b.whl#x">b</a>')
+    (page / "index.html").write_text(
+        '<a href="/files/%3Ca.whl#sha256=0">a</a> <a href="../../files/b.whl#x">b</a>'
+    )
     (folder / "files").mkdir()
     with answered_by(partial(SimpleHTTPRequestHandler, directory=folder)) as url:
         monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple/")
@@ -219,7 +250,12 @@ def index(tmp_path, monkeypatch):
 
 def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):
     (index / "files/b.whl").write_bytes(b"wheel")
-    source = SourcePlan(kind="wheel", package="Some_Maths", file="b.whl", sha256=hashlib.sha256(b"wheel").hexdigest())
+    source = SourcePlan(
+        kind="wheel",
+        package="Some_Maths",
+        file="b.whl",
+        sha256=hashlib.sha256(b"wheel").hexdigest(),
+    )
     found = fetch(source, cache, mirror=None, line=print)
     assert (found.name, found.read_bytes()) == (f"{source.sha256}.whl", b"wheel")
     absent = source.model_copy(update={"file": "c.whl", "sha256": "0" * 64})
@@ -227,13 +263,18 @@ def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):
         fetch(absent, cache, mirror=None, line=print)
     assert "/simple/some-maths/ has b.whl" in error.value.hint
     # A mistake in the recipe, which trying again does not mend; not an index that is away.
-    with pytest.raises(BuildFailedError, match=r"/simple/some-math/ is not there: the server answers 404") as error:
+    with pytest.raises(
+        BuildFailedError, match=r"/simple/some-math/ is not there: the server answers 404"
+    ) as error:
         fetch(absent.model_copy(update={"package": "some-math"}), cache, mirror=None, line=print)
     assert "correct the name" in error.value.hint
 
 
 def test_files_of_an_index_are_those_for_a_python(index):
-    page = '<a data-requires-python="&gt;=3.12" href="/x-2.tar.gz#sha256=aa">2</a><a href="/x-1.tar.gz#sha256=bb">1</a>'
+    page = (
+        '<a data-requires-python="&gt;=3.12" href="/x-2.tar.gz#sha256=aa">2</a><a '
+        'href="/x-1.tar.gz#sha256=bb">1</a>'
+    )
     (index / "simple/some-maths/index.html").write_text(page)
     assert index_files("some-maths", "3.11") == {"x-1.tar.gz": "bb"}
     assert index_files("some-maths", "3.12") == {"x-1.tar.gz": "bb", "x-2.tar.gz": "aa"}
@@ -251,19 +292,31 @@ def test_a_name_that_stands_escaped_in_the_index_is_found(index, cache):
 @pytest.mark.parametrize(
     ("package", "file", "address"),
     [
-        ("pytorch", "pytorch_1.orig.tar.xz", "http://mirror/debian/pool/main/p/pytorch/pytorch_1.orig.tar.xz"),
-        ("libfoo", "libfoo_2.orig.tar.gz", "http://mirror/debian/pool/main/libf/libfoo/libfoo_2.orig.tar.gz"),
+        (
+            "pytorch",
+            "pytorch_1.orig.tar.xz",
+            "http://mirror/debian/pool/main/p/pytorch/pytorch_1.orig.tar.xz",
+        ),
+        (
+            "libfoo",
+            "libfoo_2.orig.tar.gz",
+            "http://mirror/debian/pool/main/libf/libfoo/libfoo_2.orig.tar.gz",
+        ),
     ],
 )
 def test_where_debian_keeps_an_upstream_tarball(package, file, address):
-    source = SourcePlan(kind="debian-source", package=package, file=file, section="main", sha256="0" * 64)
+    source = SourcePlan(
+        kind="debian-source", package=package, file=file, section="main", sha256="0" * 64
+    )
     assert sources._address(source, "http://mirror/debian/") == address
 
 
 def test_parts_follow_the_tree_and_only_chosen_members_are_carried(plan, cache, tmp_path):
     big = tar(tmp_path / "big.tar.gz", {"big-1/wanted.h": "w", "big-1/other": "o" * 1000})
     parts = [
-        PartPlan(into="third_party/big", source=of_archive(big), strip=1, members=["big-1/wanted.h"]),
+        PartPlan(
+            into="third_party/big", source=of_archive(big), strip=1, members=["big-1/wanted.h"]
+        ),
         PartPlan(into="third_party/all", source=of_archive(big), strip=1, members=[]),
     ]
     plan = plan.model_copy(update={"parts": parts})
@@ -272,7 +325,9 @@ def test_parts_follow_the_tree_and_only_chosen_members_are_carried(plan, cache, 
     assert "source/setup.py" in contents(files[0])
     assert contents(files[1]) == {"big-1/wanted.h": "w"}
     assert files[2].read_bytes() == big.read_bytes()
-    lacking = plan.model_copy(update={"parts": [parts[0].model_copy(update={"members": ["big-1/none"]})]})
+    lacking = plan.model_copy(
+        update={"parts": [parts[0].model_copy(update={"members": ["big-1/none"]})]}
+    )
     with pytest.raises(BuildFailedError, match="holds no big-1/none"):
         gather(lacking, cache, tmp_path / "more", mirror=None, line=print)
 
@@ -297,7 +352,9 @@ def test_a_part_may_come_out_of_a_wheel_by_folder(plan, cache, tmp_path):
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     (cache / f"{sha256}.whl").write_bytes(wheel.read_bytes())
     source = SourcePlan(kind="wheel", package="a", file="a-1-py3-none-any.whl", sha256=sha256)
-    plan = plan.model_copy(update={"parts": [PartPlan(into="a", source=source, strip=1, members=["a/include"])]})
+    plan = plan.model_copy(
+        update={"parts": [PartPlan(into="a", source=source, strip=1, members=["a/include"])]}
+    )
     files = gather(plan, cache, tmp_path / "out", mirror=None, line=print)
     assert contents(files[1]) == {"a/include/one.h": "1", "a/include/deep/two.h": "2"}
 
@@ -311,15 +368,22 @@ def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(index, cache, t
     page = index / "simple/pybind11"
     page.mkdir()
     (page / "index.html").write_text("nothing here")
-    with pytest.raises(BuildFailedError, match=r"third_party/pybind11 of torch, from pybind11: ") as error:
+    with pytest.raises(
+        BuildFailedError, match=r"third_party/pybind11 of torch, from pybind11: "
+    ) as error:
         gather(plan, cache, tmp_path / "out", mirror=None, line=print)
     assert error.value.hint.endswith(
-        "/simple/pybind11/ has no files; instead of it: any pybind11 from 2.13 on, as wheel or sdist"
+        "/simple/pybind11/ has no files; instead of it: any pybind11 from 2.13 on, as wheel or "
+        "sdist"
     )
 
 
-def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(cache, tmp_path, monkeypatch):
-    """Debian's mirror and the Python index are one server here, which stops after the first fetch."""
+def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(
+    cache, tmp_path, monkeypatch
+):
+    """Debian's mirror and the Python index are one server here, which stops after the first
+    fetch.
+    """
     web = tmp_path / "web"
     whole = plan_of("cpu-avx-py311", channel="debian-2.6.0")
     parts = []
@@ -334,24 +398,32 @@ def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itse
         else:
             tar(file, {f"{name}/a.h": name})
         sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        parts.append(part.model_copy(update={"source": part.source.model_copy(update={"sha256": sha256})}))
+        parts.append(
+            part.model_copy(update={"source": part.source.model_copy(update={"sha256": sha256})})
+        )
     origin = tar(tmp_path / "source.tar", {"a": "a"})
     plan = whole.model_copy(update={"parts": parts, "source": of_archive(origin)})
 
     def gathered(dest):
-        return [path.read_bytes() for path in gather(plan, cache, tmp_path / dest, mirror=f"{here}/debian", line=print)]
+        return [
+            path.read_bytes()
+            for path in gather(plan, cache, tmp_path / dest, mirror=f"{here}/debian", line=print)
+        ]
 
     with answered_by(partial(SimpleHTTPRequestHandler, directory=web)) as here:
         monkeypatch.setenv("PIP_INDEX_URL", f"{here}/simple/")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         first = gathered("first")
     assert gathered("again") == first
-    for part, instead in zip(parts, ("fmtlib_11.1.1+ds1.orig.tar.gz", "any pybind11 from 2.13 on"), strict=True):
+    for part, instead in zip(
+        parts, ("fmtlib_11.1.1+ds1.orig.tar.gz", "any pybind11 from 2.13 on"), strict=True
+    ):
         (kept,) = cache.glob(f"{part.source.sha256}.*")
         content = kept.read_bytes()
         kept.unlink()
         with pytest.raises(
-            InfrastructureError, match=f"^{part.into} of torch, from {part.source.package}: http.* cannot"
+            InfrastructureError,
+            match=f"^{part.into} of torch, from {part.source.package}: http.* cannot",
         ) as error:
             gathered(f"without-{part.source.package}")
         assert error.value.hint.startswith(f"is the host reachable?; instead of it: {instead}")
@@ -362,10 +434,14 @@ def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itse
 def test_a_part_that_was_changed_at_its_origin_names_itself(plan, cache, tmp_path):
     big = tar(tmp_path / "big.tar.gz", {"big-1/a.h": "a"})
     changed = plan.model_copy(
-        update={"parts": [PartPlan(into="third_party/big", source=of_archive(big), strip=1, members=[])]}
+        update={
+            "parts": [PartPlan(into="third_party/big", source=of_archive(big), strip=1, members=[])]
+        }
     )
     tar(big, {"big-1/a.h": "b"})
-    with pytest.raises(BuildFailedError, match=r"^third_party/big of canary, from file://.*, the recipe says "):
+    with pytest.raises(
+        BuildFailedError, match=r"^third_party/big of canary, from file://.*, the recipe says "
+    ):
         gather(changed, cache, tmp_path / "out", mirror=None, line=print)
 
 
@@ -380,7 +456,9 @@ def test_a_source_that_does_not_fit_is_named(tmp_path):
 
 @pytest.mark.parametrize("checkout", [False, True])
 def test_links_to_folders_stay_links_inside_the_source_and_are_named_outside(tmp_path, checkout):
-    """As git and tar have them; an absolute one leads to the same folder wherever the source is unpacked."""
+    """As git and tar have them; an absolute one leads to the same folder wherever the source is
+    unpacked.
+    """
     source = tmp_path / "src"
     (source / "deep/real").mkdir(parents=True)
     (source / "deep/real/a.h").write_text("one")
@@ -417,9 +495,14 @@ def test_links_to_folders_stay_links_inside_the_source_and_are_named_outside(tmp
         "source/nowhere": "absent/folder",
     }
     (tmp_path / "there").mkdir()
-    subprocess.run(["tar", "--extract", "--file", target, "--directory", tmp_path / "there"], check=True)
+    subprocess.run(
+        ["tar", "--extract", "--file", target, "--directory", tmp_path / "there"], check=True
+    )
     assert (tmp_path / "there/source/deep/up/again/a.h").read_text() == "one"
-    assert sorted(text.split(" is left out")[0] for text in notes) == [str(source / "beside"), str(source / "outside")]
+    assert sorted(text.split(" is left out")[0] for text in notes) == [
+        str(source / "beside"),
+        str(source / "outside"),
+    ]
 
 
 def test_where_a_link_leads_is_part_of_a_sources_digest(tmp_path):
@@ -451,7 +534,15 @@ def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache
     changed = plan.model_copy(update={"source": of_archive(outer), "parts": []})
     (packed,) = gather(changed, cache, tmp_path / "out", mirror=None, line=print)
     (tmp_path / "there").mkdir()
-    command = ["tar", "--extract", "--file", packed, "--directory", tmp_path / "there", "--strip-components=1"]
+    command = [
+        "tar",
+        "--extract",
+        "--file",
+        packed,
+        "--directory",
+        tmp_path / "there",
+        "--strip-components=1",
+    ]
     subprocess.run(command, check=True)
     assert (tmp_path / "there/setup.py").read_text() == "one"
     assert (tmp_path / "there/configure").stat().st_mode & 0o777 == 0o755
@@ -465,7 +556,9 @@ def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache
     assert packed.read_bytes() == tar.read_bytes()
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:40], lambda raw: raw.replace(b"one", b"two")], ids=["cut", "crc"])
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:40], lambda raw: raw.replace(b"one", b"two")], ids=["cut", "crc"]
+)
 def test_a_zip_that_cannot_be_unpacked_is_named(plan, tmp_path, cache, damage):
     file = tmp_path / "x-1.0.zip"
     with zipfile.ZipFile(file, "w") as archive:
@@ -473,7 +566,9 @@ def test_a_zip_that_cannot_be_unpacked_is_named(plan, tmp_path, cache, damage):
     file.write_bytes(damage(file.read_bytes()))
     changed = plan.model_copy(update={"source": of_archive(file), "parts": []})
     with pytest.raises(
-        BuildFailedError, match=r"cannot be unpacked: (File is not a zip file|Bad CRC-32 for file 'x-1\.0/setup\.py')$"
+        BuildFailedError,
+        match=r"cannot be unpacked: (File is not a zip file|Bad CRC-32 for file "
+        r"'x-1\.0/setup\.py')$",
     ):
         gather(changed, cache, tmp_path / "out", mirror=None, line=print)
 
@@ -481,7 +576,10 @@ def test_a_zip_that_cannot_be_unpacked_is_named(plan, tmp_path, cache, damage):
 @pytest.mark.parametrize("first", [":env:", "global"])
 def test_pips_environment_is_before_its_configuration(tmp_path, monkeypatch, first):
     """pip 22 to 24 print it first, newer ones last."""
-    lines = [":env:.index-url='https://env.example/simple'", "global.index-url='https://conf.example/simple'"]
+    lines = [
+        ":env:.index-url='https://env.example/simple'",
+        "global.index-url='https://conf.example/simple'",
+    ]
     program = tmp_path / "python"
     shown = lines if first == ":env:" else lines[::-1]
     program.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in shown))
@@ -505,12 +603,16 @@ def test_an_index_may_be_a_folder(tmp_path):
 
 
 def test_debians_packages_come_from_where_apt_gets_them(tmp_path, monkeypatch):
-    """The program here stands in for apt: what it prints is in the form of `apt-get indextargets --format`."""
+    """The program here stands in for apt: what it prints is in the form of `apt-get indextargets
+    --format`.
+    """
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InfrastructureError, match="no mirror of Debian is known here") as caught:
         apt_mirror()
     assert "debian_mirror in ci/farm.yaml" in caught.value.hint
     program = tmp_path / "apt-get"
-    program.write_text("#!/bin/sh\necho http://a.example/ubuntu Ubuntu; echo http://b.example/debian Debian\n")
+    program.write_text(
+        "#!/bin/sh\necho http://a.example/ubuntu Ubuntu; echo http://b.example/debian Debian\n"
+    )
     program.chmod(0o755)
     assert apt_mirror() == "http://b.example/debian"

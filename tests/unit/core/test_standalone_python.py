@@ -1,4 +1,6 @@
-"""A Python that the base image has not: where a plan takes it from, what the image makes of it, what is refused."""
+"""A Python that the base image has not: where a plan takes it from, what the image makes of it,
+what is refused.
+"""
 
 import hashlib
 import platform
@@ -39,7 +41,10 @@ def test_every_python_is_there_with_cuda_13(python, cpu):
 def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(tmp_path):
     plan = plan_of("sm61-avx2-py314t", torch="2.14.1", cuda="12.6")
     pinned = catalog.standalone_pythons()["py314t"]
-    assert (plan.python.version, plan.python.sha256) == (pinned.version, pinned.files["x86_64"].sha256)
+    assert (plan.python.version, plan.python.sha256) == (
+        pinned.version,
+        pinned.files["x86_64"].sha256,
+    )
     assert "freethreaded" in plan.python.url
     assert plan.verify.python == "cp314t"
     names = {wheel.package for wheel in plan.build_requires}
@@ -51,7 +56,10 @@ def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(
     assert not {name for name in plan.apt if name.startswith("python3-")}
     assert plan.origins["python"] == "standalone: debian-bookworm has py311"
     dockerfile = render(ROOT, plan).image["Dockerfile"]
-    assert f'install_python.py "{plan.python.url}" {plan.python.sha256} {plan.python.version}t' in dockerfile
+    assert (
+        f'install_python.py "{plan.python.url}" {plan.python.sha256} {plan.python.version}t'
+        in dockerfile
+    )
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert Plan.read(tmp_path / "plan.json").digest == plan.digest
 
@@ -65,11 +73,15 @@ def test_numpy_is_one_that_the_release_can_use():
 
 
 def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
-    """So a channel chooses the oldest glibc of its wheels: Debian 11, the oldest that Debian's mirrors have."""
+    """So a channel chooses the oldest glibc of its wheels: Debian 11, the oldest that Debian's
+    mirrors have.
+    """
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "matrix.yaml").write_text(
-        "channels:\n  old:\n    summary: x\n    platforms: [linux]\n    packages: [torch]\n    base: debian-bullseye\n"
-        "    toolkit: nvidia\n    cuda: '11.8'\n    torch: '2.6.0'\n    cudnn: '8.7.0'\n    gpus: [sm61]\n"
+        "channels:\n  old:\n    summary: x\n    platforms: [linux]\n    packages: [torch]\n    "
+        "base: debian-bullseye\n"
+        "    toolkit: nvidia\n    cuda: '11.8'\n    torch: '2.6.0'\n    cudnn: '8.7.0'\n    gpus: "
+        "[sm61]\n"
         "    cpus: [avx2]\n    pythons: [py39, py312, py313]\n"
     )
     # Also 3.9, which Debian 11 has: beside packages too old to build with.
@@ -83,7 +95,11 @@ def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
 @pytest.mark.parametrize(
     ("variant", "options", "word"),
     [
-        ("sm61-avx2-py313t", {"torch": "2.8.0", "cuda": "12.6"}, "no wheel of pyyaml for py313t is pinned"),
+        (
+            "sm61-avx2-py313t",
+            {"torch": "2.8.0", "cuda": "12.6"},
+            "no wheel of pyyaml for py313t is pinned",
+        ),
         ("sm35-avx-py312", {"channel": "debian-1.13.1"}, "debian-bookworm has py311, not py312"),
     ],
 )
@@ -124,7 +140,9 @@ def test_the_catalogue_has_every_python_for_both_machines():
         ("cpu-avx-py311", {}, False),
     ],
 )
-def test_an_image_that_downloads_archives_asks_a_server_of_the_users_own_first(variant, options, asks):
+def test_an_image_that_downloads_archives_asks_a_server_of_the_users_own_first(
+    variant, options, asks
+):
     dockerfile = render(ROOT, plan_of(variant, "canary", **options)).image["Dockerfile"]
     before, declared, after = dockerfile.partition("\nARG FARM_ARCHIVES\n")
     assert bool(declared) == asks
@@ -145,8 +163,14 @@ def test_an_emulated_image_for_arm_gets_compilers_of_the_engines_machine(variant
     plan = plan_of(variant, "canary")
     image = render(ROOT, plan.model_copy(update={"base": base})).image
     assert ("scripts/native_compilers.sh" in image) == compilers
-    made = {emulated: Toolchain("x", image, "0", "y", {}, emulated=emulated).arguments for emulated in (False, True)}
-    assert made == {False: {"BASE": "y"}, True: {"BASE": "y"} | ({"FARM_EMULATED": "1"} if compilers else {})}
+    made = {
+        emulated: Toolchain("x", image, "0", "y", {}, emulated=emulated).arguments
+        for emulated in (False, True)
+    }
+    assert made == {
+        False: {"BASE": "y"},
+        True: {"BASE": "y"} | ({"FARM_EMULATED": "1"} if compilers else {}),
+    }
 
 
 # --- the script that installs it ------------------------------------------------------------------
@@ -161,11 +185,15 @@ SYSCONFIG = """build_time_vars = {
 
 @pytest.fixture
 def archives(tmp_path):
-    """A folder with an archive of the layout of python-build-standalone, whose program is this Python."""
+    """A folder with an archive of the layout of python-build-standalone, whose program is this
+    Python.
+    """
     root = tmp_path / "layout" / "python"
     (root / "bin").mkdir(parents=True)
     (root / "lib" / "python3.11").mkdir(parents=True)
-    (root / "lib" / "python3.11" / "_sysconfigdata__linux_x86_64-linux-gnu.py").write_text(SYSCONFIG)
+    (root / "lib" / "python3.11" / "_sysconfigdata__linux_x86_64-linux-gnu.py").write_text(
+        SYSCONFIG
+    )
     program = root / "bin" / "python3.11"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
@@ -183,9 +211,16 @@ FREE = "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 def install(archives, prefix, sha256=None, version=None):
     data = (archives / "cpython-3.11+1.tar.gz").read_bytes()
-    words = [URL, sha256 or hashlib.sha256(data).hexdigest(), version or platform.python_version() + FREE, str(prefix)]
+    words = [
+        URL,
+        sha256 or hashlib.sha256(data).hexdigest(),
+        version or platform.python_version() + FREE,
+        str(prefix),
+    ]
     env = {"PATH": "/usr/bin:/bin", "FARM_ARCHIVES": str(archives), "no_proxy": "*"}
-    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, env=env, check=False)
+    return subprocess.run(
+        [sys.executable, SCRIPT, *words], capture_output=True, text=True, env=env, check=False
+    )
 
 
 def test_an_archive_becomes_a_python_that_uses_this_systems_compilers(archives, tmp_path):

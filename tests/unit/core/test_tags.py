@@ -13,7 +13,9 @@ CASES = yaml.safe_load(Path(__file__).with_name("tags.yaml").read_text(encoding=
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_python_of_a_wheels_tags(python):
-    """Tags as PEP 425 and PEP 703 write them: the interpreter, and an ABI that ends with `t` where there is no GIL."""
+    """Tags as PEP 425 and PEP 703 write them: the interpreter, and an ABI that ends with `t` where
+    there is no GIL.
+    """
     interpreter = f"cp{python[2:].rstrip('t')}"
     assert python_of(interpreter, interpreter + ("t" if python.endswith("t") else "")) == python
     assert python_of(interpreter, "abi3") == python.rstrip("t")

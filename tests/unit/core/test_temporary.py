@@ -48,7 +48,14 @@ def test_it_is_for_its_user_alone_and_then_gone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-MOMENTS = [("open", 1), ("shutil.rmtree", 1), ("os.scandir", 1), ("os.remove", 1), ("os.remove", 2), ("os.rmdir", 1)]
+MOMENTS = [
+    ("open", 1),
+    ("shutil.rmtree", 1),
+    ("os.scandir", 1),
+    ("os.remove", 1),
+    ("os.remove", 2),
+    ("os.rmdir", 1),
+]
 
 
 @pytest.mark.parametrize(("moment", "number"), [*MOMENTS, ("os.rmdir", 2)])
@@ -66,7 +73,9 @@ def test_an_error_of_writing_a_file_without_a_name_names_its_folder(tmp_path, mo
         file.write(b"some")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FileIO("/dev/full", "w"))
     with (
-        pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path}: No space left on device")) as full,
+        pytest.raises(
+            InfrastructureError, match=re.escape(f"{tmp_path}: No space left on device")
+        ) as full,
         temporary_file() as file,
     ):
         file.write(b"some")

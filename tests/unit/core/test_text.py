@@ -37,7 +37,10 @@ def test_a_long_line_is_cut_with_a_mark():
 
 
 def test_lines_stay_lines():
-    assert plain_lines("[1/9]\r[9/9] done\r\n\x1b[31mred\x1b[0m\nhalf \x1b") == "[9/9] done\nred\nhalf "
+    assert (
+        plain_lines("[1/9]\r[9/9] done\r\n\x1b[31mred\x1b[0m\nhalf \x1b")
+        == "[9/9] done\nred\nhalf "
+    )
 
 
 def test_a_progress_line_of_a_log_is_shown_as_a_terminal_shows_it():
@@ -48,12 +51,16 @@ def test_a_progress_line_of_a_log_is_shown_as_a_terminal_shows_it():
 def test_it_is_one_line_of_printable_text(text):
     left = plain(text)
     assert len(left.splitlines()) <= 1
-    assert not [c for c in left if not c.isprintable() and c != "\t" and unicodedata.category(c) != "Zs"]
+    assert not [
+        c for c in left if not c.isprintable() and c != "\t" and unicodedata.category(c) != "Zs"
+    ]
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 

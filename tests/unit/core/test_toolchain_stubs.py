@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def packer(monkeypatch):
-    spec = importlib.util.spec_from_file_location("pack_toolchain", ROOT / "dockerfiles/scripts/pack_toolchain.py")
+    spec = importlib.util.spec_from_file_location(
+        "pack_toolchain", ROOT / "dockerfiles/scripts/pack_toolchain.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "compiler", lambda: CC)
@@ -34,7 +36,9 @@ def compile_(folder, source, *options):
 
 
 def needed(library):
-    text = subprocess.run(["readelf", "-dW", str(library)], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["readelf", "-dW", str(library)], capture_output=True, text=True, check=True
+    ).stdout
     return [line.partition("[")[2].rstrip("]") for line in text.splitlines() if "(NEEDED)" in line]
 
 
@@ -46,10 +50,22 @@ def real(tmp_path):
     for name, source, more in (
         ("libsystem.so.1", "int system_(void) { return 1; }", []),
         ("libcublasLt.so.11", "int cublasLtCreate(void) { return 2; }", []),
-        ("libcublas.so.11", "int cublasCreate(void) { return 3; }", ["libcublasLt.so.11", "libsystem.so.1"]),
+        (
+            "libcublas.so.11",
+            "int cublasCreate(void) { return 3; }",
+            ["libcublasLt.so.11", "libsystem.so.1"],
+        ),
     ):
         made = compile_(
-            folder, source, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-Wl,--no-as-needed", *more, "-o", name
+            folder,
+            source,
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{name}",
+            "-Wl,--no-as-needed",
+            *more,
+            "-o",
+            name,
         )
         assert made.returncode == 0, made.stderr
     assert needed(folder / "libcublas.so.11") == ["libcublasLt.so.11", "libsystem.so.1"]
@@ -61,7 +77,9 @@ def test_a_stub_is_told_from_a_library(tmp_path, packer, real):
     found.mkdir()
     packer.stub(str(real / "libcublasLt.so.11"), str(found))
     shutil.copy(real / "libsystem.so.1", found)
-    assert [name for name in stand_ins(found) if name.endswith((".so.1", ".so.11"))] == ["libcublasLt.so.11"]
+    assert [name for name in stand_ins(found) if name.endswith((".so.1", ".so.11"))] == [
+        "libcublasLt.so.11"
+    ]
 
 
 def test_what_links_with_a_stub_finds_the_names_of_the_libraries_behind_it(tmp_path, packer, real):
@@ -72,14 +90,32 @@ def test_what_links_with_a_stub_finds_the_names_of_the_libraries_behind_it(tmp_p
         assert packer.stub(str(real / name), str(stubs)) == str(stubs / name)
     assert needed(stubs / "libcublas.so.11") == ["libcublasLt.so.11"]  # of the toolkit alone
     assert needed(stubs / "libcublasLt.so.11") == []
-    uses = "int cublasCreate(void); int cublasLtCreate(void); int f(void) { return cublasCreate() + cublasLtCreate(); }"
+    uses = (
+        "int cublasCreate(void); int cublasLtCreate(void); int f(void) { return cublasCreate() "
+        "+ cublasLtCreate(); }"
+    )
     program = "int f(void); void _start(void) { f(); }"
     for folder in (real, stubs):
         extension = tmp_path / f"libf-{folder.name}.so"
-        made = compile_(tmp_path, uses, "-shared", "-fPIC", str(folder / "libcublas.so.11"), "-o", str(extension))
+        made = compile_(
+            tmp_path,
+            uses,
+            "-shared",
+            "-fPIC",
+            str(folder / "libcublas.so.11"),
+            "-o",
+            str(extension),
+        )
         assert made.returncode == 0, made.stderr
         assert needed(extension) == ["libcublas.so.11"]
-        linked = compile_(tmp_path, program, str(extension), f"-Wl,-rpath-link,{folder}", "-o", str(tmp_path / "x"))
+        linked = compile_(
+            tmp_path,
+            program,
+            str(extension),
+            f"-Wl,-rpath-link,{folder}",
+            "-o",
+            str(tmp_path / "x"),
+        )
         assert linked.returncode == 0, linked.stderr
 
 
@@ -92,7 +128,9 @@ def test_a_version_that_a_linker_script_cannot_name_is_left_out(tmp_path, packer
     assert made.returncode == 0, made.stderr
     stub = packer.stub(str(tmp_path / name), str(stubs))
     symbols = [
-        subprocess.run(["readelf", "-W", "--dyn-syms", path], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            ["readelf", "-W", "--dyn-syms", path], capture_output=True, text=True, check=True
+        ).stdout
         for path in (str(tmp_path / name), stub)
     ]
     assert f"getBuiltins@@{name}" in symbols[0]
@@ -113,4 +151,6 @@ def test_what_several_cores_pack_is_one_file(packer, tmp_path, monkeypatch, core
         assert plain.read() == content
     blocks = [content[at : at + 1000] for at in range(0, length, 1000)]
     streams = b"".join(lzma.compress(block, preset=packer.PRESET) for block in blocks)
-    assert packed.removesuffix(lzma.compress(b"", preset=packer.PRESET)) == streams, "whatever the number of cores"
+    assert packed.removesuffix(lzma.compress(b"", preset=packer.PRESET)) == streams, (
+        "whatever the number of cores"
+    )

@@ -1,4 +1,6 @@
-"""The toolkit out of NVIDIA's wheels: which of them a plan takes, what the image makes of them, what is refused."""
+"""The toolkit out of NVIDIA's wheels: which of them a plan takes, what the image makes of them,
+what is refused.
+"""
 
 import contextlib
 import importlib.util
@@ -31,11 +33,22 @@ def packages(made):
     return {str(wheel.package) for wheel in made.toolkit.wheels}
 
 
-@pytest.mark.parametrize("variant", ["sm75-avx-py311", "sm90-avx-py311", "sm120-avx2-py313", "sm121-armv9-py313"])
+@pytest.mark.parametrize(
+    "variant", ["sm75-avx-py311", "sm90-avx-py311", "sm120-avx2-py313", "sm121-armv9-py313"]
+)
 def test_a_compiler_is_four_wheels_and_nothing_of_nvidias_servers(variant):
     made = plan(variant)
-    assert (made.toolkit.provider, made.toolkit.cuda, made.toolkit.archives) == ("wheels", "13.0", [])
-    assert packages(made) == {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime"}
+    assert (made.toolkit.provider, made.toolkit.cuda, made.toolkit.archives) == (
+        "wheels",
+        "13.0",
+        [],
+    )
+    assert packages(made) == {
+        "nvidia-cuda-nvcc",
+        "nvidia-nvvm",
+        "nvidia-cuda-crt",
+        "nvidia-cuda-runtime",
+    }
     machine = "aarch64" if "armv9" in variant else "x86_64"
     assert all(f"_{machine}.whl" in str(wheel.file) for wheel in made.toolkit.wheels)
     assert "ca-certificates" not in made.apt
@@ -52,7 +65,12 @@ def test_a_compiler_is_four_wheels_and_nothing_of_nvidias_servers(variant):
 def test_channels_of_pytorch_with_cuda_13_may_choose_it(variant, channel, torch):
     made = plan(variant, "torch", channel, toolkit="wheels", cuda="13.0")
     assert made.version.startswith(f"{torch}+cu130")
-    assert packages(made) >= {"nvidia-cublas", "nvidia-nvjitlink", "nvidia-cuda-cccl", "nvidia-cudnn-cu13"}
+    assert packages(made) >= {
+        "nvidia-cublas",
+        "nvidia-nvjitlink",
+        "nvidia-cuda-cccl",
+        "nvidia-cudnn-cu13",
+    }
     assert made.env["CUDA_HOME"] == made.env["CUDNN_ROOT"] == "/opt/cuda"
     parts = json.loads(render(ROOT, made).image["scripts/toolkit.json"])["parts"]
     members = {part["wheel"].partition("-")[0]: part["members"] for part in parts}
@@ -63,8 +81,18 @@ def test_channels_of_pytorch_with_cuda_13_may_choose_it(variant, channel, torch)
 @pytest.mark.parametrize(
     ("variant", "platform", "options", "message"),
     [
-        ("sm90-avx-py311", "linux", {"cuda": "12.8"}, "the wheels toolkit has CUDA 13.0, .*13.5, not 12.8"),
-        ("sm35-avx-py311", "linux", {"cuda": "11.8"}, "the wheels toolkit has CUDA 13.0, .*, not 11.8"),
+        (
+            "sm90-avx-py311",
+            "linux",
+            {"cuda": "12.8"},
+            "the wheels toolkit has CUDA 13.0, .*13.5, not 12.8",
+        ),
+        (
+            "sm35-avx-py311",
+            "linux",
+            {"cuda": "11.8"},
+            "the wheels toolkit has CUDA 13.0, .*, not 11.8",
+        ),
         ("sm70-avx-py311", "linux", {}, "CUDA 13.0 cannot compile for sm70"),
     ],
 )
@@ -73,13 +101,17 @@ def test_what_it_does_not_have(variant, platform, options, message):
         plan(variant, platform=platform, **options)
 
 
-@pytest.mark.parametrize(("package", "channel"), [("canary", "cuda13-wheels"), ("torch", "windows-2.10.0")])
+@pytest.mark.parametrize(
+    ("package", "channel"), [("canary", "cuda13-wheels"), ("torch", "windows-2.10.0")]
+)
 def test_on_windows_pip_unpacks_them_by_hash(package, channel):
     made = plan("sm120-avx2-py313", package, channel, "windows")
     job = render(ROOT, made).job
     lines = job["toolkit.txt"].splitlines()
     assert {line.partition("==")[0] for line in lines} == packages(made)
-    assert all(f"--hash=sha256:{wheel.sha256}" in job["toolkit.txt"] for wheel in made.toolkit.wheels)
+    assert all(
+        f"--hash=sha256:{wheel.sha256}" in job["toolkit.txt"] for wheel in made.toolkit.wheels
+    )
     assert "toolkit.json" not in job
     prepare = job["prepare.cmd"]
     home = made.env["CUDA_HOME"].replace("/", "\\")
@@ -91,8 +123,12 @@ def test_on_windows_pip_unpacks_them_by_hash(package, channel):
 
 
 def test_a_cudnn_without_a_wheel_is_no_component():
-    with pytest.raises(NotBuildableError, match=r"the wheels toolkit with CUDA 13\.0 has no cuDNN 9\.15\.1"):
-        plan("sm120-avx2-py313", "torch", "pytorch-2.10-python313", toolkit="wheels", cudnn="9.15.1")
+    with pytest.raises(
+        NotBuildableError, match=r"the wheels toolkit with CUDA 13\.0 has no cuDNN 9\.15\.1"
+    ):
+        plan(
+            "sm120-avx2-py313", "torch", "pytorch-2.10-python313", toolkit="wheels", cudnn="9.15.1"
+        )
 
 
 def test_every_component_of_every_recipe_has_wheels_for_every_platform():
@@ -101,7 +137,9 @@ def test_every_component_of_every_recipe_has_wheels_for_every_platform():
         for platform, wheels in known.wheels.items():
             there = [wheel.package for wheel in wheels]
             assert len(there) == len(set(there))
-            assert set(there) == {package for names in known.components.values() for package in names}
+            assert set(there) == {
+                package for names in known.components.values() for package in names
+            }
             assert all(platform in files for files in known.cudnn.values())
         sums = [wheel.sha256 for wheels in known.wheels.values() for wheel in wheels]
         assert len(sums) == len(set(sums))
@@ -156,7 +194,9 @@ def test_a_member_that_leads_out_of_the_folder_is_refused(wheel, tmp_path):
 @pytest.fixture
 def script(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    spec = importlib.util.spec_from_file_location("install_cuda_wheels", SCRIPTS / "install_cuda_wheels.py")
+    spec = importlib.util.spec_from_file_location(
+        "install_cuda_wheels", SCRIPTS / "install_cuda_wheels.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
@@ -187,14 +227,18 @@ def test_libraries_get_the_names_to_link_with(script, tmp_path):
 
 @pytest.fixture(scope="module")
 def libraries():
-    spec = importlib.util.spec_from_file_location("import_libraries", SCRIPTS / "import_libraries.py")
+    spec = importlib.util.spec_from_file_location(
+        "import_libraries", SCRIPTS / "import_libraries.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def dll():
-    """A DLL that exports the function `one` and the variable `two`, written after Microsoft's PE format."""
+    """A DLL that exports the function `one` and the variable `two`, written after Microsoft's PE
+    format.
+    """
     data = bytearray(0x800)
     struct.pack_into("<I", data, 0x3C, 0x80)
     struct.pack_into("<4sHH12xH", data, 0x80, b"PE\0\0", 0x8664, 2, 240)
@@ -214,18 +258,26 @@ def dll():
 def test_an_import_library_has_the_names_of_the_dll(libraries):
     names = libraries.exports(dll())
     assert names == [("one", False), ("two", True)]
-    assert libraries.definition("a64_13.dll", names) == 'LIBRARY "a64_13.dll"\nEXPORTS\n  one\n  two DATA\n'
+    assert (
+        libraries.definition("a64_13.dll", names)
+        == 'LIBRARY "a64_13.dll"\nEXPORTS\n  one\n  two DATA\n'
+    )
 
 
 @pytest.mark.parametrize(
-    ("platform", "refusals", "made"), [("win32", 2, True), ("win32", 10**6, False), ("linux", 1, False)]
+    ("platform", "refusals", "made"),
+    [("win32", 2, True), ("win32", 10**6, False), ("linux", 1, False)],
 )
 def test_a_library_that_a_virus_scanner_has_open_is_renamed_later(
     libraries, tmp_path, monkeypatch, platform, refusals, made
 ):
-    """On Windows, while it holds the file for seconds; a refusal elsewhere, or one that stays, is an error."""
+    """On Windows, while it holds the file for seconds; a refusal elsewhere, or one that stays, is
+    an error.
+    """
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "lib.exe").write_text('#!/bin/sh\nfor each; do :; done\necho made > "${each#/out:}"\n')
+    (tmp_path / "bin" / "lib.exe").write_text(
+        '#!/bin/sh\nfor each; do :; done\necho made > "${each#/out:}"\n'
+    )
     (tmp_path / "bin" / "lib.exe").chmod(0o755)
     (tmp_path / "one.dll").write_bytes(dll())
     rename, calls = Path.replace, []
@@ -285,12 +337,23 @@ def test_a_library_has_the_name_that_a_linker_is_given(libraries, name, linked):
 @pytest.mark.parametrize("cuda", sorted(catalog.wheel_toolkits()))
 def test_what_is_linked_from_a_toolkit_of_wheels_is_needed_from_the_same_files(cuda):
     """Else a wheel would be linked against one cuBLAS and installed with another."""
-    linked = {wheel.package: wheel for wheel in catalog.wheel_toolkits()[cuda].wheels["linux-x86_64"]}
+    linked = {
+        wheel.package: wheel for wheel in catalog.wheel_toolkits()[cuda].wheels["linux-x86_64"]
+    }
     known = catalog.library_wheels(cuda, "9.13.0")
     names = {wheel.package for wheel in known}
-    assert names >= {"nvidia-cublas", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cufft", "nvidia-cudnn-cu13"}
+    assert names >= {
+        "nvidia-cublas",
+        "nvidia-cuda-runtime",
+        "nvidia-cuda-nvrtc",
+        "nvidia-cufft",
+        "nvidia-cudnn-cu13",
+    }
     for wheel in (each for each in known[:-1] if each.package != "nvidia-nccl-cu13"):
-        assert (wheel.file, wheel.sha256) == (linked[wheel.package].file, linked[wheel.package].sha256)
+        assert (wheel.file, wheel.sha256) == (
+            linked[wheel.package].file,
+            linked[wheel.package].sha256,
+        )
         assert wheel.folder == "nvidia/cu13/lib"
         assert {*wheel.requires} <= names
 
@@ -303,7 +366,14 @@ def test_what_is_linked_from_a_toolkit_of_wheels_is_needed_from_the_same_files(c
 def test_every_minor_has_a_compiler_of_its_own_release(cuda, variant, platform):
     made = plan(variant, platform=platform, cuda=cuda)
     assert made.version.startswith(f"0.1.0+cu{cuda.replace('.', '')}.")
-    assert packages(made) == {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime"}
-    assert {str(wheel.file).split("-")[1].rpartition(".")[0] for wheel in made.toolkit.wheels} == {cuda}
+    assert packages(made) == {
+        "nvidia-cuda-nvcc",
+        "nvidia-nvvm",
+        "nvidia-cuda-crt",
+        "nvidia-cuda-runtime",
+    }
+    assert {str(wheel.file).split("-")[1].rpartition(".")[0] for wheel in made.toolkit.wheels} == {
+        cuda
+    }
     assert len({wheel.sha256 for wheel in made.toolkit.wheels}) == len(made.toolkit.wheels)
     assert render(ROOT, made).job

@@ -14,13 +14,22 @@ from hypothesis import strategies as st
 
 from farm.base.errors import InfrastructureError
 from farm.engines import transfer
-from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, LocalDiskError, RefusedOutputError, unpack, unpack_zip
+from farm.engines.transfer import (
+    MAX_HEADER,
+    MAX_MEMBERS,
+    LocalDiskError,
+    RefusedOutputError,
+    unpack,
+    unpack_zip,
+)
 
 LIMIT = 1 << 20
 
 
 def tar(*members, end=True):
-    """A tar of (name, content or TarInfo changes); without `end`, the stream stops after the last member."""
+    """A tar of (name, content or TarInfo changes); without `end`, the stream stops after the last
+    member.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in members:
@@ -41,7 +50,9 @@ def chunked(data, size=1000):
 
 
 def tree(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
 
 
 # --- pack -----------------------------------------------------------------------------------------
@@ -81,8 +92,15 @@ def test_a_packed_folder_holds_what_the_container_needs(tmp_path):
         "farm/src/z.txt",
     ]
     assert {(m.uid, m.gid, m.uname, m.mtime) for m in members.values()} == {(0, 0, "root", 0)}
-    assert [oct(members[f"farm/src/{n}"].mode) for n in ("a.txt", "sub", "sub/run.sh")] == ["0o644", "0o755", "0o755"]
-    assert (members["farm/src/link"].linkname, members["farm/src/folder-link"].linkname) == ("sub/run.sh", "sub")
+    assert [oct(members[f"farm/src/{n}"].mode) for n in ("a.txt", "sub", "sub/run.sh")] == [
+        "0o644",
+        "0o755",
+        "0o755",
+    ]
+    assert (members["farm/src/link"].linkname, members["farm/src/folder-link"].linkname) == (
+        "sub/run.sh",
+        "sub",
+    )
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path):
@@ -96,7 +114,11 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
     assert pack({"/x": one}) != pack({"/x": two})
 
 
-@given(st.dictionaries(st.from_regex(r"\A[a-zé]{1,120}\Z"), st.binary(max_size=2000), min_size=1, max_size=5))
+@given(
+    st.dictionaries(
+        st.from_regex(r"\A[a-zé]{1,120}\Z"), st.binary(max_size=2000), min_size=1, max_size=5
+    )
+)
 def test_what_was_packed_is_unpacked(tmp_path_factory, files):
     here = tmp_path_factory.mktemp("round")
     (here / "in").mkdir()
@@ -117,7 +139,11 @@ def refusal(data, dest, limit=LIMIT):
 
 
 def test_an_output_folder_is_unpacked_without_its_name(tmp_path):
-    data = tar(("out/", {"type": tarfile.DIRTYPE}), ("out/wheel/a.whl", b"wheel"), ("./out/lib/b.so", b"lib"))
+    data = tar(
+        ("out/", {"type": tarfile.DIRTYPE}),
+        ("out/wheel/a.whl", b"wheel"),
+        ("./out/lib/b.so", b"lib"),
+    )
     unpack(chunked(data), tmp_path / "dest", LIMIT)
     assert tree(tmp_path / "dest") == {"wheel/a.whl": b"wheel", "lib/b.so": b"lib"}
 
@@ -147,7 +173,11 @@ def test_what_is_no_plain_file_below_is_refused(tmp_path, name, content):
 def test_a_sparse_file_is_refused(tmp_path):
     """A few bytes of stream would become any number of bytes on disk."""
     info = tarfile.TarInfo("out/huge")
-    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(8 << 20)}
+    info.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.realsize": str(8 << 20),
+    }
     info.size = 512
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -166,7 +196,9 @@ def test_too_many_members(tmp_path, monkeypatch):
 
 def test_too_many_bytes(tmp_path):
     data = tar(("out/big", bytes(5 << 20)))
-    assert "'out/big' has 0.01 GB, and its runner may leave 0.00 GB" in refusal(data, tmp_path / "dest", 1000)
+    assert "'out/big' has 0.01 GB, and its runner may leave 0.00 GB" in refusal(
+        data, tmp_path / "dest", 1000
+    )
     taken = []
 
     def endless():
@@ -192,7 +224,8 @@ def test_a_file_of_a_terabyte_is_refused_by_its_header(tmp_path):
             yield bytes(1 << 20)
 
     with pytest.raises(
-        RefusedOutputError, match=r"'out/wheel/sparse' has 1099\.51 GB, and its runner may leave 17\.18"
+        RefusedOutputError,
+        match=r"'out/wheel/sparse' has 1099\.51 GB, and its runner may leave 17\.18",
     ):
         unpack(stream(), tmp_path, 16 << 30)
     assert sum(sent) <= 2 << 20
@@ -210,7 +243,9 @@ def test_headers_upon_headers(tmp_path):
     assert "not a tar stream" in refusal(block * 3000 + bytes(1024), tmp_path / "dest", 1 << 30)
 
 
-@pytest.mark.parametrize("members", [(("out/a", b"1"), ("out/a", b"2")), (("out/a", b"1"), ("out/a/b", b"2"))])
+@pytest.mark.parametrize(
+    "members", [(("out/a", b"1"), ("out/a", b"2")), (("out/a", b"1"), ("out/a/b", b"2"))]
+)
 def test_two_members_in_one_place(tmp_path, members):
     assert "exists" in refusal(tar(*members), tmp_path / "dest") or os.name == "nt"
     assert tree(tmp_path / "dest") == {"a": b"1"}
@@ -218,7 +253,9 @@ def test_two_members_in_one_place(tmp_path, members):
 
 def test_a_name_that_no_file_can_have(tmp_path):
     assert "File name too long" in refusal(tar(("out/" + "x" * 300, b"1")), tmp_path / "dest")
-    assert "cannot be printed" in refusal(tar(("out/x", {"pax_headers": {"path": "out/a\0b"}})), tmp_path / "dest")
+    assert "cannot be printed" in refusal(
+        tar(("out/x", {"pax_headers": {"path": "out/a\0b"}})), tmp_path / "dest"
+    )
 
 
 GOOD = tar(("out/a", b"a" * 700), ("out/b", b"b" * 600))
@@ -232,9 +269,13 @@ def test_a_stream_that_ends_too_early(tmp_path, length):
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 600, b"\x1f\x8b" + bytes(600), bytes(range(256)) * 40])
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 600, b"\x1f\x8b" + bytes(600), bytes(range(256)) * 40]
+)
 def test_what_is_no_tar(tmp_path, data):
-    assert "tar stream" in refusal(data, tmp_path / "dest") or "too early" in refusal(data, tmp_path / "dest2")
+    assert "tar stream" in refusal(data, tmp_path / "dest") or "too early" in refusal(
+        data, tmp_path / "dest2"
+    )
     assert tree(tmp_path) == {}
 
 
@@ -247,16 +288,25 @@ HEADERS = tar(
 
 
 @given(
-    seed=st.integers(0, 2**32), count=st.integers(1, 6), base=st.sampled_from([GOOD, HEADERS]), cut=st.integers(0, 3)
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 6),
+    base=st.sampled_from([GOOD, HEADERS]),
+    cut=st.integers(0, 3),
 )
 def test_a_mutated_tar_never_writes_outside(tmp_path_factory, seed, count, base, cut):
-    """Bytes are changed where headers are, with their checksums corrected, so that the changes are believed."""
+    """Bytes are changed where headers are, with their checksums corrected, so that the changes are
+    believed.
+    """
     chance = random.Random(seed)
     data = bytearray(base)
     for _ in range(count):
         block = chance.randrange(len(base) // 512) * 512
-        place = block + chance.choice([0, 1, 4, 100, 124, 135, 156, 157, 257, 345, chance.randrange(512)])
-        data[place] = chance.choice([0, 46, 47, 48, 49, 50, 53, 76, 120, 128, 255, chance.randrange(256)])
+        place = block + chance.choice(
+            [0, 1, 4, 100, 124, 135, 156, 157, 257, 345, chance.randrange(512)]
+        )
+        data[place] = chance.choice(
+            [0, 46, 47, 48, 49, 50, 53, 76, 120, 128, 255, chance.randrange(256)]
+        )
         head = bytes(data[block : block + 512])
         if head[257:262] == b"ustar":
             checksum = sum(head[:148]) + 256 + sum(head[156:])
@@ -270,7 +320,9 @@ def test_a_mutated_tar_never_writes_outside(tmp_path_factory, seed, count, base,
         pass
     else:
         assert all(p.is_relative_to(dest) and ".." not in p.parts for p in written)
-    assert {p for p in here.rglob("*") if not p.is_dir()} == {p for p in dest.rglob("*") if not p.is_dir()}
+    assert {p for p in here.rglob("*") if not p.is_dir()} == {
+        p for p in dest.rglob("*") if not p.is_dir()
+    }
     assert all(p.is_file() and not p.is_symlink() for p in dest.rglob("*") if not p.is_dir())
 
 
@@ -284,7 +336,9 @@ def zipped(method=zipfile.ZIP_DEFLATED):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_zip_by_a_method_that_github_does_not_use_is_refused(tmp_path, method):
-    """Damaged, their decoders raise errors of their own; bzip2's are those of a disk, which the farm would wait for."""
+    """Damaged, their decoders raise errors of their own; bzip2's are those of a disk, which the
+    farm would wait for.
+    """
     data = zipped(method)
     data[60:80] = bytes(20)
     (tmp_path / "out.zip").write_bytes(data)
@@ -294,10 +348,14 @@ def test_a_zip_by_a_method_that_github_does_not_use_is_refused(tmp_path, method)
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 6), method=st.sampled_from([0, 8]))
 @example(seed=4303, count=1, method=8)  # a member without a name
-def test_a_mutated_zip_never_writes_outside_and_is_never_the_disks_fault(tmp_path_factory, seed, count, method):
+def test_a_mutated_zip_never_writes_outside_and_is_never_the_disks_fault(
+    tmp_path_factory, seed, count, method
+):
     chance, data = random.Random(seed), zipped(method)
     for _ in range(count):
-        data[chance.randrange(len(data))] = chance.choice([0, 1, 8, 9, 12, 14, 46, 47, 80, 255, chance.randrange(256)])
+        data[chance.randrange(len(data))] = chance.choice(
+            [0, 1, 8, 9, 12, 14, 46, 47, 80, 255, chance.randrange(256)]
+        )
     here = tmp_path_factory.mktemp("mutated")
     (here / "out.zip").write_bytes(data[: len(data) - chance.choice([0, 0, 1, 30])])
     dest = here / "deep" / "dest"
@@ -307,13 +365,19 @@ def test_a_mutated_zip_never_writes_outside_and_is_never_the_disks_fault(tmp_pat
         raise AssertionError(error) from error
     except (InfrastructureError, RefusedOutputError):
         pass
-    assert [p.name for p in here.rglob("*") if p.is_file() and not p.is_relative_to(dest)] == ["out.zip"]
+    assert [p.name for p in here.rglob("*") if p.is_file() and not p.is_relative_to(dest)] == [
+        "out.zip"
+    ]
     assert all(p.is_file() and not p.is_symlink() for p in dest.rglob("*") if not p.is_dir())
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT])
-def test_a_disk_that_takes_no_more_is_this_machines_fault_and_the_stream_is_left(tmp_path, monkeypatch, number):
-    """Not a refusal of the output, and no end of the stream is waited for: a build's 16 GiB might follow."""
+def test_a_disk_that_takes_no_more_is_this_machines_fault_and_the_stream_is_left(
+    tmp_path, monkeypatch, number
+):
+    """Not a refusal of the output, and no end of the stream is waited for: a build's 16 GiB might
+    follow.
+    """
     sent = []
 
     def chunks():

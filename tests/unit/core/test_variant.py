@@ -12,7 +12,9 @@ from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 
 CASES = yaml.safe_load(Path(__file__).with_name("variant.yaml").read_text(encoding="utf-8"))
 
-VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
+VARIANTS = st.builds(
+    Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS)
+)
 
 
 @given(VARIANTS)
@@ -83,9 +85,14 @@ def test_three_names_are_given_where_more_are_as_near():
 
 @pytest.mark.parametrize(
     ("python", "releases", "near"),
-    [("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"), ("py315", "torch 2.15.0", "py314 or py313 or py312")],
+    [
+        ("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"),
+        ("py315", "torch 2.15.0", "py314 or py313 or py312"),
+    ],
 )
-def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reason(python, releases, near):
+def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reason(
+    python, releases, near
+):
     """Releases: the names of the published wheels of torch on the Python index."""
     with pytest.raises(NotBuildableError, match=f"the farm builds nothing for {python}") as caught:
         Variant.parse(f"sm70-avx2-{python}")
@@ -93,17 +100,25 @@ def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reaso
     assert caught.value.hint.endswith(f"nearest that the farm builds for: {near}")
 
 
-@pytest.mark.parametrize("name", ["", "sm35", "sm35-avx", "sm35-avx-py311-x", "--", "sm35 avx py311"])
+@pytest.mark.parametrize(
+    "name", ["", "sm35", "sm35-avx", "sm35-avx-py311-x", "--", "sm35 avx py311"]
+)
 def test_another_shape_is_explained(name):
     with pytest.raises(UsageError) as caught:
         Variant.parse(name)
     assert "<gpu>-<cpu>-<python>" in str(caught.value) or "unknown variant" in str(caught.value)
 
 
-PIECES = st.sampled_from(["sm", "35", "-", "avx", "py", "311", "٣٥", "_", "cpu", "\x1b", "999999999"])
+PIECES = st.sampled_from(
+    ["sm", "35", "-", "avx", "py", "311", "٣٥", "_", "cpu", "\x1b", "999999999"]
+)
 
 
-@given(st.text() | st.lists(st.text(max_size=6) | PIECES).map("".join) | st.lists(PIECES, min_size=3).map("-".join))
+@given(
+    st.text()
+    | st.lists(st.text(max_size=6) | PIECES).map("".join)
+    | st.lists(PIECES, min_size=3).map("-".join)
+)
 def test_arbitrary_text_is_read_or_refused_as_usage(text):
     try:
         variant = Variant.parse(text)

@@ -19,10 +19,16 @@ WHEEL = bytes(range(256)) * 300
 
 
 def packed(**members):
-    """What `run` cuts into pieces: a tar of files, with members that a hostile machine may put there."""
+    """What `run` cuts into pieces: a tar of files, with members that a hostile machine may put
+    there.
+    """
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, data in {f"built/wheel/{NAME}": WHEEL, "built/lib/libx.so.1": b"library", **members}.items():
+        for name, data in {
+            f"built/wheel/{NAME}": WHEEL,
+            "built/lib/libx.so.1": b"library",
+            **members,
+        }.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
@@ -40,8 +46,15 @@ def plan():
 def give(folder, plan, data=DATA, **other):
     folder.mkdir(exist_ok=True)
     for number in range(2):
-        (folder / f"piece-{number:02d}").write_bytes(data[number * 40_000 :][: 40_000 if number == 0 else None])
-    result = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pieces": 2, "plan": plan.digest}
+        (folder / f"piece-{number:02d}").write_bytes(
+            data[number * 40_000 :][: 40_000 if number == 0 else None]
+        )
+    result = {
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "pieces": 2,
+        "plan": plan.digest,
+    }
     (folder / "result.json").write_text(json.dumps({**result, **other}))
     return folder
 
@@ -63,11 +76,23 @@ def test_the_pieces_make_the_wheel_and_its_libraries(plan, pieces, tmp_path):
     ("spoil", "message"),
     [
         (lambda folder: (folder / "piece-01").unlink(), "lacks piece-01"),
-        (lambda folder: (folder / "piece-01").write_bytes(b"short"), f"are not {len(DATA)} bytes together"),
-        (lambda folder: (folder / "piece-01").write_bytes(bytes(len(DATA) - 40_000)), "are damaged: their sha256"),
+        (
+            lambda folder: (folder / "piece-01").write_bytes(b"short"),
+            f"are not {len(DATA)} bytes together",
+        ),
+        (
+            lambda folder: (folder / "piece-01").write_bytes(bytes(len(DATA) - 40_000)),
+            "are damaged: their sha256",
+        ),
         (lambda folder: (folder / "result.json").unlink(), r"result\.json: No such file"),
-        (lambda folder: (folder / "result.json").write_text("[]"), "is not what a bundle's run writes"),
-        (lambda folder: (folder / "result.json").write_bytes(b"\xff" * 100_000), "is not what a bundle's run writes"),
+        (
+            lambda folder: (folder / "result.json").write_text("[]"),
+            "is not what a bundle's run writes",
+        ),
+        (
+            lambda folder: (folder / "result.json").write_bytes(b"\xff" * 100_000),
+            "is not what a bundle's run writes",
+        ),
     ],
 )
 def test_what_is_not_whole_is_refused_and_leaves_no_wheel(plan, pieces, tmp_path, spoil, message):
@@ -95,5 +120,7 @@ def test_what_the_bundle_had_only_to_link_with_is_known(tmp_path):
 
 def test_a_build_of_another_plan_is_refused(plan, pieces, tmp_path):
     other = plan_of("cpu-sse41-py311", "canary")
-    with pytest.raises(UsageError, match=f"a build of plan {plan.digest[:12]}, this is plan {other.digest[:12]}"):
+    with pytest.raises(
+        UsageError, match=f"a build of plan {plan.digest[:12]}, this is plan {other.digest[:12]}"
+    ):
         join_pieces(other, pieces, tmp_path / "built")

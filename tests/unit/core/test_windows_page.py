@@ -1,4 +1,6 @@
-"""docs/windows.md by the letter: its commands exist, and what it says that appears is what the scripts print."""
+"""docs/windows.md by the letter: its commands exist, and what it says that appears is what the
+scripts print.
+"""
 
 import contextlib
 import re
@@ -12,7 +14,8 @@ from tests.powershell import reads, started
 
 CODE = re.compile(r"```console\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FARM = re.compile(r"^(?:[>$] )?farm ([a-z].*?)(?: *[#>].*)?$")
-# What the table of interrupted builds and the first steps quote: the scripts hold it, but for names.
+# What the table of interrupted builds and the first steps quote: the scripts hold it, but for
+# names.
 QUOTED = [
     "is C: writable and not full?",
     "a program holds a file in ",
@@ -30,12 +33,16 @@ def page(root):
 
 @pytest.fixture(scope="module")
 def rendered(root, tmp_path_factory):
-    """Every text that a Windows build of the page's example and of a companion consists of, by path."""
+    """Every text that a Windows build of the page's example and of a companion consists of, by
+    path.
+    """
     folder = tmp_path_factory.mktemp("rendered")
     for package, into in (("torch", folder), ("torchvision", folder / "companion")):
         plan = plan_of("sm35-avx-py311", package, "kepler-2.0.1", "windows")
         render(root, plan).write(into)
-    return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.*")}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.*")
+    }
 
 
 def written(page):
@@ -56,7 +63,10 @@ def test_every_command_of_the_farm_exists_and_takes_its_options(page):
         assert words[0] in known, command
         part = "…" in words
         # A part of a command, or its name alone, is asked for its help, which ends with 0.
-        words = [*words[: words.index("…") if part else None], *(["--help"] if part or "-" not in command else [])]
+        words = [
+            *words[: words.index("…") if part else None],
+            *(["--help"] if part or "-" not in command else []),
+        ]
         context = pytest.raises(SystemExit) if words[-1] == "--help" else contextlib.nullcontext()
         with context as ended:
             parser().parse_args(words)
@@ -66,7 +76,9 @@ def test_every_command_of_the_farm_exists_and_takes_its_options(page):
 
 
 def test_the_first_steps_start_the_same_programs_in_powershell(page):
-    lines = [line.strip() for line in re.findall(r"^ +> (.*)$", page.split("\n## ")[1], re.MULTILINE)]
+    lines = [
+        line.strip() for line in re.findall(r"^ +> (.*)$", page.split("\n## ")[1], re.MULTILINE)
+    ]
     assert len(lines) > 8
     for line in lines:
         program, *_ = started(line.replace("<plan>", "0" * 12).replace("….", "1."))
@@ -79,7 +91,11 @@ def test_powershell_reads_what_the_scripts_give_it(rendered):
     given = set(re.findall(r'^powershell .*-Command "([^"]*)"', everything, re.MULTILINE))
     followed = set(re.findall("in PowerShell, (Get-Content .*?) follows", everything))
     assert (len(given), len(followed)) == (3, 1)
-    assert [text for text in given | followed if not reads(text.replace("%FARM_LOG%", r"C:\farm\build.log"))] == []
+    assert [
+        text
+        for text in given | followed
+        if not reads(text.replace("%FARM_LOG%", r"C:\farm\build.log"))
+    ] == []
 
 
 def test_the_steps_are_those_of_the_scripts_in_their_order(page, rendered):
@@ -109,7 +125,9 @@ def test_what_it_quotes_is_what_the_scripts_say(page, rendered):
 def test_exit_codes_are_those_of_the_script(page, rendered):
     codes = re.findall(r'set "FARM_CODE=(\d)"', rendered["job/build.cmd"])
     text = re.search(r"^Exit codes: (.*?)\.$", page, re.MULTILINE)[1]
-    assert {int(code) for code in codes} | {0} == {int(code) for code in re.findall(r"(?:^|, )(\d) ", text)}
+    assert {int(code) for code in codes} | {0} == {
+        int(code) for code in re.findall(r"(?:^|, )(\d) ", text)
+    }
 
 
 def test_scripts_files_and_variables_that_it_names_are_there(page, rendered):

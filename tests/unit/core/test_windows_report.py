@@ -41,9 +41,21 @@ def report(root, tmp_path):
             (tmp_path / name).write_bytes(content)
             words.append(f"{name}={tmp_path / name}")
         target = tmp_path / "farm-report.zip"
-        base = {"PATH": os.environ["PATH"], "NUMBER_OF_PROCESSORS": "16", "SystemRoot": "C:\\windows"}
-        command = [sys.executable, root / "dockerfiles/scripts/report.py", target, *words, "absent.log=/nowhere/x"]
-        done = subprocess.run(command, env=base | environment, capture_output=True, text=True, check=False, timeout=60)
+        base = {
+            "PATH": os.environ["PATH"],
+            "NUMBER_OF_PROCESSORS": "16",
+            "SystemRoot": "C:\\windows",
+        }
+        command = [
+            sys.executable,
+            root / "dockerfiles/scripts/report.py",
+            target,
+            *words,
+            "absent.log=/nowhere/x",
+        ]
+        done = subprocess.run(
+            command, env=base | environment, capture_output=True, text=True, check=False, timeout=60
+        )
         assert (done.returncode, done.stderr) == (0, "")
         with zipfile.ZipFile(target) as archive:
             return {name: archive.read(name).decode() for name in archive.namelist()}
@@ -65,17 +77,31 @@ def test_no_secret_ends_in_it(report, encoding):
 
 def test_the_words_of_the_machine_are_kept(report):
     """Only whole names are taken out: SystemRoot is not a user, though a user is called root."""
-    made = report({"a.txt": b"SystemRoot root_dir groot C:/users/root/x\xff"}, USERNAME="root", OTHER="short")
+    made = report(
+        {"a.txt": b"SystemRoot root_dir groot C:/users/root/x\xff"}, USERNAME="root", OTHER="short"
+    )
     assert made["a.txt"].startswith("SystemRoot ")
     assert "groot" in made["a.txt"]
     assert "users/[user]/x" in made["a.txt"]
 
 
 def test_what_the_plan_says_is_no_secret(report):
-    """A job has a VARIANT, a hosted runner GITHUB_JOB=canary and RUNNER_OS=Windows; a user is called farm."""
+    """A job has a VARIANT, a hosted runner GITHUB_JOB=canary and RUNNER_OS=Windows; a user is
+    called farm.
+    """
     plan = '{"windows": {}, "package": "canary", "variant": "sm35-avx-py311", "home": "C:/farm/x"}'
     log = "farm: canary 0.1.0 for sm35-avx-py311 on Windows; configure; hunter2-own"
-    given = {"VARIANT": "sm35-avx-py311", "GITHUB_JOB": "canary", "RUNNER_OS": "Windows", "GITHUB_ACTION": "configure"}
-    made = report({"plan.json": plan.encode(), "build.log": log.encode()}, **given, USERNAME="farm", OWN="hunter2-own")
+    given = {
+        "VARIANT": "sm35-avx-py311",
+        "GITHUB_JOB": "canary",
+        "RUNNER_OS": "Windows",
+        "GITHUB_ACTION": "configure",
+    }
+    made = report(
+        {"plan.json": plan.encode(), "build.log": log.encode()},
+        **given,
+        USERNAME="farm",
+        OWN="hunter2-own",
+    )
     assert made["plan.json"] == plan
     assert made["build.log"] == "farm: canary 0.1.0 for sm35-avx-py311 on Windows; configure; [OWN]"

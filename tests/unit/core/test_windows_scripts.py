@@ -1,5 +1,6 @@
-# ruff: noqa: E501 - one case a line
-"""The scripts that a Windows build copies beside it: tools fetched and checked, jobs counted; values in batch files."""
+"""The scripts that a Windows build copies beside it: tools fetched and checked, jobs counted;
+values in batch files.
+"""
 
 import hashlib
 import importlib.util
@@ -70,13 +71,23 @@ def fetch(root, served, tmp_path):
 
     def run(content, members, sha256=None, max_mb=1, first=None):
         files["/x"] = content
-        row = {"name": "x", "version": "1", "url": url + "/x", "sha256": sha256 or hashlib.sha256(content).hexdigest()}
+        row = {
+            "name": "x",
+            "version": "1",
+            "url": url + "/x",
+            "sha256": sha256 or hashlib.sha256(content).hexdigest(),
+        }
         manifest = tmp_path / "tools.json"
         if first is not None:  # what another address answers, which is asked before
             files["/first"] = first or None
             row |= {"url": url + "/first", "mirrors": [url + "/x"]}
         manifest.write_text(json.dumps([row | {"max_mb": max_mb, "members": members}]))
-        command = [sys.executable, root / "dockerfiles/scripts/fetch_tools.py", manifest, tmp_path / "tools"]
+        command = [
+            sys.executable,
+            root / "dockerfiles/scripts/fetch_tools.py",
+            manifest,
+            tmp_path / "tools",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert "Traceback" not in done.stderr
         return done.returncode, done.stdout + done.stderr, tmp_path / "tools"
@@ -86,11 +97,20 @@ def fetch(root, served, tmp_path):
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_wanted_members_are_unpacked_once(fetch, served, pack):
-    content = pack({"top/lib/libopenblas.lib": "LIB", "top/include/cblas.h": "H", "top/other": "no"})
-    members = {"*lib/libopenblas.lib": "openblas/lib/openblas.lib", "*include/*.h": "openblas/include/"}
+    content = pack(
+        {"top/lib/libopenblas.lib": "LIB", "top/include/cblas.h": "H", "top/other": "no"}
+    )
+    members = {
+        "*lib/libopenblas.lib": "openblas/lib/openblas.lib",
+        "*include/*.h": "openblas/include/",
+    }
     code, output, folder = fetch(content, members)
     assert code == 0, output
-    assert {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*.*") if p.suffix != ".ok"} == {
+    assert {
+        p.relative_to(folder).as_posix(): p.read_text()
+        for p in folder.rglob("*.*")
+        if p.suffix != ".ok"
+    } == {
         "openblas/lib/openblas.lib": "LIB",
         "openblas/include/cblas.h": "H",
     }
@@ -141,7 +161,9 @@ def test_a_folder_of_ones_own_is_asked_first(fetch, served, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("kept", [b"something else", None])
-def test_what_is_not_there_or_another_file_comes_from_its_own_address(fetch, served, monkeypatch, tmp_path, kept):
+def test_what_is_not_there_or_another_file_comes_from_its_own_address(
+    fetch, served, monkeypatch, tmp_path, kept
+):
     monkeypatch.setenv("FARM_ARCHIVES", str(tmp_path))
     if kept:
         (tmp_path / "x").write_bytes(kept)
@@ -177,7 +199,9 @@ def test_archives_of_the_settings_reach_the_build(root, tmp_path, place, written
     expected = f"{written}\r\n".format(project=tmp_path) if written else None
     assert made.job.get("archives.txt") == expected
     assert ("archives.txt" in made.image) == in_image
-    assert made.image["image.cmd"] == render(root, plan).image["image.cmd"], "the image keeps its name"
+    assert made.image["image.cmd"] == render(root, plan).image["image.cmd"], (
+        "the image keeps its name"
+    )
 
 
 def test_the_archives_of_the_catalogue_give_what_builds_ask_for():
@@ -187,7 +211,12 @@ def test_the_archives_of_the_catalogue_give_what_builds_ask_for():
 
 @pytest.mark.parametrize(
     ("cores", "total", "per_job", "jobs"),
-    [(32, 33_378_976 << 10, 2.2, 15), (4, 256 << 30, 2.2, 4), (8, 1 << 30, 2.2, 1), (64, 5 << 40, 2.2, 64)],
+    [
+        (32, 33_378_976 << 10, 2.2, 15),
+        (4, 256 << 30, 2.2, 4),
+        (8, 1 << 30, 2.2, 1),
+        (64, 5 << 40, 2.2, 64),
+    ],
 )
 def test_jobs_by_cores_and_memory(root, monkeypatch, cores, total, per_job, jobs):
     """33,378,976 KB is the machine whose memory a 32-bit division took for too little."""
@@ -206,7 +235,9 @@ def script(root, name, monkeypatch):
 
 
 def test_the_word_of_each_minute(root, monkeypatch):
-    """A step without Ninja has one too, and a part of the build that begins to count again is noticed."""
+    """A step without Ninja has one too, and a part of the build that begins to count again is
+    noticed.
+    """
     progress = script(root, "logged", monkeypatch).Progress("build", 0)
     lines = []
     for now, text in (
@@ -223,7 +254,9 @@ def test_the_word_of_each_minute(root, monkeypatch):
 
 @pytest.fixture
 def checked(root, tmp_path, monkeypatch, capsys, served):
-    """check_machine.py on a machine that lacks nothing, whose one archive a server has; what it says, and its code."""
+    """check_machine.py on a machine that lacks nothing, whose one archive a server has; what it
+    says, and its code.
+    """
     module = script(root, "check_machine", monkeypatch)
     url, files, _ = served
     files["/zlib.zip"] = files["/nvcc.zip"] = b"x"
@@ -328,15 +361,23 @@ def test_the_channels_of_the_guide(root, variant, channel, tools):
     text = render(root, plan).job["tiers.cmake"]
     assert "set(CXX_AVX2_FOUND OFF" in text
     assert "set(CXX_AVX512_FOUND OFF" in text
-    # FindOpenMP looks for a library only where this says none, and takes vcomp away where it ends in libiomp5md.lib.
-    library = "C:/farm/venv/Library/lib/libiomp5md.lib" if plan.options["blas"] == "mkl" else "vcomp"
+    # FindOpenMP looks for a library only where this says none, and takes vcomp away where it ends
+    # in libiomp5md.lib.
+    library = (
+        "C:/farm/venv/Library/lib/libiomp5md.lib" if plan.options["blas"] == "mkl" else "vcomp"
+    )
     assert f'set(OpenMP_libomp_LIBRARY {library} CACHE STRING "" FORCE)' in text
     assert ("intel-openmp" in names) is ("libiomp5" in library)
 
 
 @pytest.mark.parametrize(
     ("torch", "cuda", "studio"),
-    [("2.8.0", "12.8", "2022"), ("2.7.1", "12.8", "2022"), ("2.7.1", "11.7", "2019"), ("2.10.0", "13.0", "2022")],
+    [
+        ("2.8.0", "12.8", "2022"),
+        ("2.7.1", "12.8", "2022"),
+        ("2.7.1", "11.7", "2019"),
+        ("2.10.0", "13.0", "2022"),
+    ],
 )
 def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
     stack = Stack(package="torch", variant=Variant.parse("sm80-avx2-py311"), platform="windows", base=None,
@@ -345,27 +386,42 @@ def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
 
 
 def test_a_container_gets_what_the_build_asks_for(root):
-    """Whatever a build's variables may be set to, beside its tools' own: a container has none of the host's."""
-    for package, names in (("torch", {"FARM_JOBS", "FARM_ARCHIVES"}), ("torchvision", {"FARM_INDEX_URL"})):
+    """Whatever a build's variables may be set to, beside its tools' own: a container has none of
+    the host's.
+    """
+    for package, names in (
+        ("torch", {"FARM_JOBS", "FARM_ARCHIVES"}),
+        ("torchvision", {"FARM_INDEX_URL"}),
+    ):
         plan = plan_of("sm35-avx-py311", package, "kepler-2.0.1", "windows")
         job = render(root, plan).job
-        # A container that is taken up again keeps its variables: the number of jobs goes in as a file.
-        passed = {name: "> jobs.txt echo %FARM_JOBS%" if name == "FARM_JOBS" else f"--env {name}" for name in names}
+        # A container that is taken up again keeps its variables: the number of jobs goes in as a
+        # file.
+        passed = {
+            name: "> jobs.txt echo %FARM_JOBS%" if name == "FARM_JOBS" else f"--env {name}"
+            for name in names
+        }
         assert {name for name in names if passed[name] not in job["container.cmd"]} == set()
         assert {name for name in names if name not in job["build.cmd"]} == set()
 
 
 PASSED_ON = ("BUILD_", "USE_", "CMAKE_")
-"""What PyTorch's tools/setup_helpers/cmake.py hands to CMake as -D, by the variable's name in os.environ."""
+"""What PyTorch's tools/setup_helpers/cmake.py hands to CMake as -D, by the variable's name in
+os.environ.
+"""
 
 
 def test_what_setup_py_hands_to_cmake_survives_windows(root):
-    """Windows' Python gives every name of the environment in upper case, and CMake's names have a case."""
+    """Windows' Python gives every name of the environment in upper case, and CMake's names have a
+    case.
+    """
     builds = [build for build in load_matrix(root).builds() if build.platform == "windows"]
     assert builds
     for build in builds:
         options = {"cuda": (build.cuda, "matrix")} if build.cuda else {}
-        plan = resolve(root, Selectors(build.variant, build.package, "windows", build.channel, options))
+        plan = resolve(
+            root, Selectors(build.variant, build.package, "windows", build.channel, options)
+        )
         handed = [name for name in plan.env if name.upper().startswith(PASSED_ON)]
         assert [name for name in handed if name != name.upper()] == [], build
         if build.package == "torch":
@@ -378,7 +434,12 @@ def test_plan_and_why_name_what_no_pin_holds(root, capsys, monkeypatch):
     assert main(["--project", str(root), "plan", *windows]) == 0
     output = capsys.readouterr().out
     assert output.count("not pinned") == 3
-    for part in ("the machine's own 14.29.*", "ltsc2022, ltsc2025", "FARM_BASE", "VisualStudio.chman"):
+    for part in (
+        "the machine's own 14.29.*",
+        "ltsc2022, ltsc2025",
+        "FARM_BASE",
+        "VisualStudio.chman",
+    ):
         assert part in output
     assert main(["--project", str(root), "why", *windows, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["not_pinned"]) == 3
@@ -422,7 +483,9 @@ def test_a_path_that_is_too_long_is_named(root, tmp_path, extra, code):
     command = [sys.executable, root / "dockerfiles/scripts/long_paths.py", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code, done.stderr
-    assert done.stdout == (f"260 characters, 259 are possible: {tmp_path}/ö/{name}\n" if code else "")
+    assert done.stdout == (
+        f"260 characters, 259 are possible: {tmp_path}/ö/{name}\n" if code else ""
+    )
 
 
 def test_only_the_first_of_many_long_paths_are_named(root, tmp_path):
@@ -432,4 +495,8 @@ def test_only_the_first_of_many_long_paths_are_named(root, tmp_path):
         (folder / f"{number:03}{'n' * 200}").touch()
     command = [sys.executable, root / "dockerfiles/scripts/long_paths.py", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, len(done.stdout.splitlines()), done.stdout.splitlines()[-1]) == (1, 21, "and 5 more")
+    assert (done.returncode, len(done.stdout.splitlines()), done.stdout.splitlines()[-1]) == (
+        1,
+        21,
+        "and 5 more",
+    )

@@ -58,7 +58,10 @@ def refusal(path, content):
 
 
 def test_a_good_file_is_read(file):
-    file.write_text('# a comment\nstacks:\n  a: {cuda: "11.8", jobs: 2, share: 0.5, wanted: true}\nwords: ["1", b*c]\n')
+    file.write_text(
+        '# a comment\nstacks:\n  a: {cuda: "11.8", jobs: 2, share: 0.5, wanted: true}\nwords: '
+        '["1", b*c]\n'
+    )
     read = load(file, Document)
     assert read.stacks["a"] == Inner(cuda="11.8", jobs=2, share=0.5, wanted=True)
     assert read.words == ["1", "b*c"]
@@ -80,7 +83,9 @@ def test_an_unquoted_version_as_a_key_is_explained(file):
 
 
 def test_a_word_that_is_a_truth_value_is_explained(file):
-    assert refusal(file, "\nwords: [no]\n") == ('FILE:2: words.0: no is a truth value here; write it in quotes: "no"')
+    assert refusal(file, "\nwords: [no]\n") == (
+        'FILE:2: words.0: no is a truth value here; write it in quotes: "no"'
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,8 @@ def test_a_file_that_is_too_large_is_refused(file):
 
 
 @given(
-    content=st.binary(max_size=60) | st.text(alphabet="ab: -[]{}&*!?|>'\"\n\t#%@`,0123._<", max_size=40).map(str.encode)
+    content=st.binary(max_size=60)
+    | st.text(alphabet="ab: -[]{}&*!?|>'\"\n\t#%@`,0123._<", max_size=40).map(str.encode)
 )
 def test_no_content_raises_anything_else(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.yaml"

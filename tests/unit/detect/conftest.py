@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from farm.machine.detect import Recommendation, choose
-from farm.machine.readings import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Readings, Uname, take
+from farm.machine.readings import (
+    Answer,
+    CpuId,
+    NoReadingError,
+    Nvml,
+    NvmlDevice,
+    Readings,
+    Uname,
+    take,
+)
 
 FOLDER = Path(__file__).parent / "readings"
 

@@ -55,7 +55,9 @@ class TestDecisionTreeOfTheSeed:
         data["files"]["/proc/cpuinfo"] = f"model name: a CPU\nflags: {' '.join(features)}\n"
         assert choose(replay(data)).variant == f"cpu-{level}-py313"
 
-    @pytest.mark.parametrize(("more", "level"), [("sve sve2", "armv9"), ("", "armv8_2"), ("sve", "armv8_2")])
+    @pytest.mark.parametrize(
+        ("more", "level"), [("sve sve2", "armv9"), ("", "armv8_2"), ("sve", "armv8_2")]
+    )
     def test_arm(self, record, replay, more, level):
         data = record("h100-graviton3")
         data["files"]["/proc/cpuinfo"] = f"Features: fp asimd atomics asimdrdm {more}\n"
@@ -71,7 +73,9 @@ def test_avx512_without_the_parts_that_the_level_uses_is_not_enough(record, repl
 
 def test_the_k40_gets_its_last_driver_named_and_no_step_up(recommend):
     found = recommend("k40-470-sandybridge")
-    assert "470 is the last driver branch for Tesla K40c: do not install a newer one" in found.warnings
+    assert (
+        "470 is the last driver branch for Tesla K40c: do not install a newer one" in found.warnings
+    )
     assert "Tesla K40c: sm_35 (by its name, from the catalogue)" in found.reasons
     others = {"kepler-avx-py313", "legacy-avx-py313", "cpu-avx-py313", "sm35-sse41-py313"}
     assert others <= set(found.alternatives)
@@ -94,25 +98,37 @@ def test_a_card_that_is_too_old_is_named_with_the_reason(recommend):
 def test_a_name_with_several_chips_takes_what_the_driver_can_drive(recommend, record, replay):
     found = recommend("gt730-470")
     assert found.variant == "sm35-avx2-py311"
-    assert any("sm_21 and sm_30 and sm_35" in warning and "taken for sm_35" in warning for warning in found.warnings)
+    assert any(
+        "sm_21 and sm_30 and sm_35" in warning and "taken for sm_35" in warning
+        for warning in found.warnings
+    )
 
 
 def test_several_gpus(recommend):
     found = recommend("k40-and-gtx1080ti")
     assert (
         found.reasons[0]
-        == "Tesla K40c is sm_35; GeForce GTX 1080 Ti is sm_61: the set legacy holds code for all of them"
+        == "Tesla K40c is sm_35; GeForce GTX 1080 Ti is sm_61: the set legacy holds code for all "
+        "of them"
     )
     assert {"sm35-avx-py311", "sm61-avx-py311"} <= set(found.alternatives)
     found = recommend("rtx3090-and-rtx4090")
     assert found.variant == "sm86-avx512-py313"
-    assert found.reasons[0].endswith("the lowest, sm_86, as no named set holds them all; the others run it too")
+    assert found.reasons[0].endswith(
+        "the lowest, sm_86, as no named set holds them all; the others run it too"
+    )
 
 
 def test_the_driver_that_ends_first_is_the_limit(recommend):
-    warnings = [warning for warning in recommend("k40-and-gtx1080ti").warnings if "last driver branch" in warning]
+    warnings = [
+        warning
+        for warning in recommend("k40-and-gtx1080ti").warnings
+        if "last driver branch" in warning
+    ]
     assert warnings == ["470 is the last driver branch for Tesla K40c: do not install a newer one"]
-    assert not any("last driver" in warning for warning in recommend("rtx3090-and-rtx4090").warnings)
+    assert not any(
+        "last driver" in warning for warning in recommend("rtx3090-and-rtx4090").warnings
+    )
 
 
 def test_a_driver_beyond_the_last_branch(record, replay):
@@ -124,10 +140,15 @@ def test_a_driver_beyond_the_last_branch(record, replay):
 
 def test_gpus_that_share_nothing_say_which_is_left_out(record, replay):
     data = record("h100-zen4")
-    data["nvml"]["devices"] = [["NVIDIA H100 PCIe", "9.0", 1], ["NVIDIA GeForce RTX 3090", "8.6", 1]]
+    data["nvml"]["devices"] = [
+        ["NVIDIA H100 PCIe", "9.0", 1],
+        ["NVIDIA GeForce RTX 3090", "8.6", 1],
+    ]
     found = choose(replay(data))
     assert found.variant == "sm86-avx512-py313"
-    assert found.reasons[0].endswith("the lowest, sm_86, as no named set holds them all; sm_90 cannot run it")
+    assert found.reasons[0].endswith(
+        "the lowest, sm_86, as no named set holds them all; sm_90 cannot run it"
+    )
 
 
 def test_a_card_without_a_driver_is_not_passed_over(recommend):
@@ -170,7 +191,12 @@ def test_an_armv8_0_board_has_no_variant_and_hears_why(recommend):
 
 
 @pytest.mark.parametrize(
-    "uname", [["Windows", "11", "10.0.26100", "ARM64"], ["FreeBSD", "14", "x", "amd64"], ["Linux", "6", "x", "ppc64le"]]
+    "uname",
+    [
+        ["Windows", "11", "10.0.26100", "ARM64"],
+        ["FreeBSD", "14", "x", "amd64"],
+        ["Linux", "6", "x", "ppc64le"],
+    ],
 )
 def test_systems_without_a_variant(record, replay, uname):
     data = record("laptop-haswell")
@@ -183,7 +209,10 @@ def test_systems_without_a_variant(record, replay, uname):
 def test_intel_macs_have_no_variant(record, replay):
     data = record("m3-macbook")
     data["uname"][3] = "x86_64"
-    data["commands"] = {"sw_vers -productVersion": [0, "13.6\n"], "sysctl -n hw.optional.arm64": [1, ""]}
+    data["commands"] = {
+        "sw_vers -productVersion": [0, "13.6\n"],
+        "sysctl -n hw.optional.arm64": [1, ""],
+    }
     data["cpuid"]["features"] = ["avx", "avx2", "fma", "f16c"]
     found = choose(replay(data))
     assert found.variant is None
@@ -206,18 +235,30 @@ class TestChannels:
     """Of what the channels offer the first build for the machine is recommended."""
 
     def test_the_first_build_is_taken_with_its_python_and_its_command(self, recommend):
-        builds = [own("sm35-avx-py311", "tested", "built and run", lost=(61,)), own("kepler-avx-py311", "other")]
+        builds = [
+            own("sm35-avx-py311", "tested", "built and run", lost=(61,)),
+            own("kepler-avx-py311", "other"),
+        ]
         found = recommend("k40-470-sandybridge", own=builds)
-        assert (found.variant, found.channel, found.python) == ("sm35-avx-py311", "tested", "/usr/bin/python3.11")
+        assert (found.variant, found.channel, found.python) == (
+            "sm35-avx-py311",
+            "tested",
+            "/usr/bin/python3.11",
+        )
         assert found.submit == "farm submit --variant sm35-avx-py311 --channel tested"
-        reason = "channel tested: torch 2.8.0, CUDA 12.8; tested: built and run; 7 CPU hours; no code for sm_61"
+        reason = (
+            "channel tested: torch 2.8.0, CUDA 12.8; tested: built and run; 7 CPU hours; no "
+            "code for sm_61"
+        )
         assert reason in found.reasons
         assert "other builds for it: torch 2.8.0, CUDA 12.8 (other, never built)" in found.reasons
 
     def test_a_lower_cpu_level_is_explained_where_nothing_was_tested(self, recommend):
         text = "no channel that fits offers sm90-avx512 for a Python found here"
         assert text in recommend("h100-zen4", own=[own("sm90-avx2-py312")]).reasons
-        assert text not in recommend("h100-zen4", own=[own("sm90-avx2-py312", proved="built")]).reasons
+        assert (
+            text not in recommend("h100-zen4", own=[own("sm90-avx2-py312", proved="built")]).reasons
+        )
 
     def test_without_a_channel_the_hardware_decides(self, recommend):
         found = recommend("k80-haswell")
@@ -226,8 +267,12 @@ class TestChannels:
 
 
 def test_levels_ask_for_what_the_compiler_is_told_to_use():
-    """Each `-m` flag of the catalogue is a feature that the level needs, and the other way round."""
-    needs = {level: words for machine in levels().levels.values() for level, words in machine.items()}
+    """Each `-m` flag of the catalogue is a feature that the level needs, and the other way
+    round.
+    """
+    needs = {
+        level: words for machine in levels().levels.values() for level, words in machine.items()
+    }
     assert set(catalog.cpu_levels()) - set(needs) == {"avx512bf16", "avx512vnni"}
     for name, level in catalog.cpu_levels().items():
         if level.machine == "x86_64" and name in needs:
@@ -254,7 +299,9 @@ FEATURES = st.lists(
     ),
     max_size=15,
 )  # fmt: skip
-NAMES_OF_GPUS = st.sampled_from(["Tesla K40c", "GT 730", "GTX 680", "RTX 5070", "Jetson Orin Nano", "Quadro M5000M"])
+NAMES_OF_GPUS = st.sampled_from(
+    ["Tesla K40c", "GT 730", "GTX 680", "RTX 5070", "Jetson Orin Nano", "Quadro M5000M"]
+)
 GPUS = st.builds(
     Gpu,
     name=st.one_of(WORDS, NAMES_OF_GPUS),
@@ -279,9 +326,13 @@ READINGS = st.builds(
         features=FEATURES.map(tuple),
     ),
     gpus=st.lists(GPUS, max_size=3).map(tuple),
-    driver=st.one_of(st.none(), WORDS, st.sampled_from(["470.256.02", "390.157", "550.54.14", "580.95.05"])),
+    driver=st.one_of(
+        st.none(), WORDS, st.sampled_from(["470.256.02", "390.157", "550.54.14", "580.95.05"])
+    ),
     unclaimed_gpus=st.integers(0, 2),
-    pythons=st.lists(st.builds(Python, name=st.sampled_from(PYTHONS), path=WORDS), max_size=3).map(tuple),
+    pythons=st.lists(st.builds(Python, name=st.sampled_from(PYTHONS), path=WORDS), max_size=3).map(
+        tuple
+    ),
     running_python=st.sampled_from(PYTHONS),
     translated=st.booleans(),
     missing=st.lists(st.builds(Missing, what=WORDS, why=WORDS), max_size=2).map(tuple),

@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def on(monkeypatch, record, recorded):
     """Put the command on a recorded machine."""
-    return lambda name: monkeypatch.setattr("farm.cli.machines.Machine", lambda: recorded(record(name)))
+    return lambda name: monkeypatch.setattr(
+        "farm.cli.machines.Machine", lambda: recorded(record(name))
+    )
 
 
 MACHINES = yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
@@ -41,7 +43,10 @@ def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     found = json.loads(capsys.readouterr().out)["recommendation"]
     assert [found["variant"], found["channel"]] == expected
     group = expected[0].rsplit("-", 1)[0]
-    assert found["pip"] == f"pip install torch==2.0.1 --extra-index-url {tmp_path.as_uri()}/whl/{group}/simple/"
+    assert (
+        found["pip"]
+        == f"pip install torch==2.0.1 --extra-index-url {tmp_path.as_uri()}/whl/{group}/simple/"
+    )
 
 
 def test_a_display_card_beside_a_k40_does_not_take_it_from_what_was_tested(on, capsys):
@@ -56,15 +61,22 @@ def test_only_what_is_offered_for_the_platform_counts(on, capsys):
     on("rtx5070-windows")
     assert main(["--project", str(ROOT), "detect", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["recommendation"]
-    offered = {str(b.variant) for b in load_matrix(ROOT).builds() if (b.package, b.platform) == ("torch", "windows")}
+    offered = {
+        str(b.variant)
+        for b in load_matrix(ROOT).builds()
+        if (b.package, b.platform) == ("torch", "windows")
+    }
     assert offered
     assert (found["variant"] in offered) == (found["channel"] is not None)
 
 
 @pytest.mark.parametrize(
-    ("name", "system"), [("rtx5070-windows", "windows"), ("m3-macbook", "macos"), ("gtx1080ti-haswell", "linux")]
+    ("name", "system"),
+    [("rtx5070-windows", "windows"), ("m3-macbook", "macos"), ("gtx1080ti-haswell", "linux")],
 )
-def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys, tmp_path, monkeypatch, name, system):
+def test_the_command_that_builds_the_wheel_builds_it_for_this_system(
+    on, capsys, tmp_path, monkeypatch, name, system
+):
     """Without --platform a build is for Linux, wherever the command is typed."""
     monkeypatch.chdir(tmp_path)
     on(name)
@@ -83,7 +95,9 @@ def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys,
         ("rtx5070-windows", "never built; cost not measured"),
     ],
 )  # fmt: skip
-def test_a_wheel_that_must_be_built_comes_with_what_was_tested(on, capsys, tmp_path, monkeypatch, name, message):
+def test_a_wheel_that_must_be_built_comes_with_what_was_tested(
+    on, capsys, tmp_path, monkeypatch, name, message
+):
     """Before hours of compiling, and never more than was seen."""
     monkeypatch.chdir(tmp_path)
     on(name)
@@ -105,13 +119,19 @@ def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
     assert main(["detect"]) == 0
     out = words_of(capsys)
     assert "sm61-avx2-py313" in out
-    assert "no wheel for sm61-avx2-py313 is published; it is built by: farm submit --variant sm61-avx2-py313" in out
+    assert (
+        "no wheel for sm61-avx2-py313 is published; it is built by: farm submit --variant "
+        "sm61-avx2-py313" in out
+    )
     assert "index-url file:" not in out
     assert list(tmp_path.iterdir()) == []
     publish_torch(tmp_path / "an index", "sm61-avx2-py313")
     assert main(["detect", "--index", str(tmp_path / "an index")]) == 0
     uri = (tmp_path / "an index").as_uri()
-    assert f"pip install torch==2.0.1 --extra-index-url {uri}/whl/sm61-avx2/simple/" in capsys.readouterr().out
+    assert (
+        f"pip install torch==2.0.1 --extra-index-url {uri}/whl/sm61-avx2/simple/"
+        in capsys.readouterr().out
+    )
 
 
 def publish_torch(index, variant, *, platform=None, version="2.0.1"):
@@ -211,7 +231,10 @@ def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, t
     assert main(["--project", str(ROOT), *yank]) == 0
     detect(index)
     out = words_of(capsys)
-    assert f"{WHEEL}: {WITHDRAWN}: yanked: crashes at import; its successor is built by: farm submit" in out
+    assert (
+        f"{WHEEL}: {WITHDRAWN}: yanked: crashes at import; its successor is built by: farm submit"
+        in out
+    )
     assert "--channel legacy-2.14.1 --rebuild 1" in out
     assert "index-url file:" not in out
     publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.1")
@@ -224,7 +247,22 @@ def test_the_successor_of_a_rebuild_is_the_next_one(on, capsys, tmp_path):
     index = tmp_path / "index"
     publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.4")
     wheel = WHEEL.replace("avx2-", "avx2.4-")
-    assert main(["--project", str(ROOT), "index", "yank", wheel, "--reason", "slow", "--index", str(index)]) == 0
+    assert (
+        main(
+            [
+                "--project",
+                str(ROOT),
+                "index",
+                "yank",
+                wheel,
+                "--reason",
+                "slow",
+                "--index",
+                str(index),
+            ]
+        )
+        == 0
+    )
     detect(index)
     assert "--rebuild 5" in words_of(capsys)
 
@@ -253,7 +291,9 @@ def test_a_wheel_for_a_newer_driver_is_not_offered(readings, tmp_path, published
 
 
 @pytest.mark.parametrize(("driver", "runs"), [("550.54.14", False), ("580.65.06", True)])
-def test_without_a_project_the_wheel_itself_says_which_cuda_it_needs(readings, tmp_path, driver, runs):
+def test_without_a_project_the_wheel_itself_says_which_cuda_it_needs(
+    readings, tmp_path, driver, runs
+):
     machine = readings("rtx2080ti-zen2").model_copy(update={"driver": driver})
     found = choose(machine)
     publish_torch(tmp_path, found.variant, version=NEWER)

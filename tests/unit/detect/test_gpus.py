@@ -35,7 +35,9 @@ def test_names_sold_with_several_chips_say_so():
     assert [card.sm for card in find("GTX 860M")] == ["sm30", "sm50"]
 
 
-@pytest.mark.parametrize("name", ["", " ", "🙂", "Radeon RX 6800", "Intel UHD Graphics 630", "nvidia", "gtx"])
+@pytest.mark.parametrize(
+    "name", ["", " ", "🙂", "Radeon RX 6800", "Intel UHD Graphics 630", "nvidia", "gtx"]
+)
 def test_what_is_no_nvidia_gpu_is_not_found(name):
     assert find(name) == ()
 
@@ -57,7 +59,9 @@ def test_unknown_names_give_the_nearest():
     assert "GeForce RTX 5070" in {card.name for card in find("RTX 5070 series")}
 
 
-@pytest.mark.parametrize(("series", "begin"), [("RTX 50", "RTX 50"), ("rtx 50 series", "RTX 50"), ("GTX 10", "GTX 10")])
+@pytest.mark.parametrize(
+    ("series", "begin"), [("RTX 50", "RTX 50"), ("rtx 50 series", "RTX 50"), ("GTX 10", "GTX 10")]
+)
 def test_the_name_of_a_series_gives_cards_that_begin_so(series, begin):
     near = nearest_names(series)
     assert len(near) == 3
@@ -66,7 +70,9 @@ def test_the_name_of_a_series_gives_cards_that_begin_so(series, begin):
 
 def test_every_sm_is_a_variant_or_too_old_with_a_reason():
     known = set(catalog.architectures().architectures)
-    compiled = {f"sm{sm}" for toolkit in catalog.toolkits().values() for sm in toolkit.sm}  # sm_107, no variant yet
+    compiled = {
+        f"sm{sm}" for toolkit in catalog.toolkits().values() for sm in toolkit.sm
+    }  # sm_107, no variant yet
     assert {card.sm for card in cards()} <= known | set(gpus().too_old) | compiled
     assert known <= {card.sm for card in cards()}, "an SM without a single name"
     assert not known & set(gpus().too_old)
@@ -103,7 +109,9 @@ def test_names_of_different_sms_do_not_fall_together():
 
 CASES = st.sampled_from([str, str.lower, str.upper, str.title, str.swapcase])
 BETWEEN = st.sampled_from(["", " ", "  ", "-", "_"])
-BEFORE = st.sampled_from(["", "NVIDIA ", "nvidia ", "NVIDIA Corporation ", "NVIDIA(R) ", "NVIDIA® "])
+BEFORE = st.sampled_from(
+    ["", "NVIDIA ", "nvidia ", "NVIDIA Corporation ", "NVIDIA(R) ", "NVIDIA® "]
+)
 AFTER = st.sampled_from(
     ["", " 8GB", " 80 GB", "-40GB", " 24G", " (TM)", "™", " PCIe", "-SXM4-40GB", "-PCIE-16GB", " 80GB HBM3", " GPU",
      " Laptop GPU", " with Max-Q Design", " Mobile", " OEM", " (rev a1)"]
@@ -113,7 +121,9 @@ AFTER = st.sampled_from(
 @pytest.mark.parametrize("between", ["", " ", "  ", "-", "_"])
 @pytest.mark.parametrize("case", [str, str.lower, str.upper, str.title, str.swapcase])
 def test_every_name_finds_itself_with_any_or_no_space(case, between):
-    """Each of them: inputs drawn at random found DGX Spark, B300 SXM6 AC and GeForce 940A after months."""
+    """Each of them: inputs drawn at random found DGX Spark, B300 SXM6 AC and GeForce 940A after
+    months.
+    """
     written = {case(card.name).replace(" ", between): card for card in cards()}
     assert [name for name, card in written.items() if card not in find(name)] == []
 

@@ -36,7 +36,9 @@ def test_readings_survive_json(readings, name):
 
 def test_cards_are_those_that_the_driver_names(readings):
     found = readings("k80-haswell")
-    assert [(gpu.name, gpu.capability, gpu.source) for gpu in found.gpus] == [("Tesla K80", "3.7", "nvml")] * 2
+    assert [(gpu.name, gpu.capability, gpu.source) for gpu in found.gpus] == [
+        ("Tesla K80", "3.7", "nvml")
+    ] * 2
     assert (found.driver, found.missing) == ("470.256.02", ())
 
 
@@ -63,7 +65,11 @@ def test_linux_cpu_and_system(readings):
 
 def test_windows_cpu_and_pythons(readings):
     found = readings("rtx5070-windows")
-    assert (found.os.system, found.os.version, found.os.libc) == ("windows", "11 (10.0.26100)", None)
+    assert (found.os.system, found.os.version, found.os.libc) == (
+        "windows",
+        "11 (10.0.26100)",
+        None,
+    )
     assert (found.cpu.machine, found.cpu.name) == ("x86_64", "Intel(R) Core(TM) i9-14900F")
     assert "avx2" in found.cpu.features
     assert "avx512f" not in found.cpu.features
@@ -90,22 +96,39 @@ def test_rosetta_hides_neither_the_machine_nor_itself(record, replay):
 
 
 def test_a_card_without_a_driver_is_counted(readings):
-    assert readings("k40-no-driver").unclaimed_gpus == 1  # the Matrox display device beside it is none
+    assert (
+        readings("k40-no-driver").unclaimed_gpus == 1
+    )  # the Matrox display device beside it is none
     assert readings("laptop-sandybridge").unclaimed_gpus == 0
 
 
 def test_a_jetson_is_known_by_its_board(readings):
     found = readings("jetson-orin-nano")
-    assert [(gpu.name, gpu.source) for gpu in found.gpus] == [("NVIDIA Jetson Orin Nano Developer Kit", "device tree")]
+    assert [(gpu.name, gpu.source) for gpu in found.gpus] == [
+        ("NVIDIA Jetson Orin Nano Developer Kit", "device tree")
+    ]
 
 
 def test_everything_absent_has_a_reason(record, replay):
     data = record("laptop-sandybridge")
-    data.update(libc={"error": "the C library is not glibc"}, files={}, cpuid={"error": "archspec: no"}, pythons={})
+    data.update(
+        libc={"error": "the C library is not glibc"},
+        files={},
+        cpuid={"error": "archspec: no"},
+        pythons={},
+    )
     data["pci"] = {"error": "/sys/bus/pci/devices is not there"}
     found = replay(data)
     assert (found.cpu.name, found.cpu.features, found.pythons) == (None, (), ())
-    absent = {"GPUs", "CPU", "microarchitecture", "distribution", "C library", "Pythons", "PCI devices"}
+    absent = {
+        "GPUs",
+        "CPU",
+        "microarchitecture",
+        "distribution",
+        "C library",
+        "Pythons",
+        "PCI devices",
+    }
     assert absent == set(reasons(found))
     assert all(reasons(found).values())
 
@@ -113,7 +136,9 @@ def test_everything_absent_has_a_reason(record, replay):
 def test_text_from_outside_is_bounded_and_plain(record, replay):
     data = record("k80-haswell")
     data["nvml"]["devices"] = [["Tesla\x1b[31m\u202e K80\nx" + "y" * 5000, "3.7\n", 1]] * 500
-    data["files"]["/proc/cpuinfo"] = "model name: " + "z" * 100_000 + "\nflags: " + "f" * 50_000 + " avx" * 9000
+    data["files"]["/proc/cpuinfo"] = (
+        "model name: " + "z" * 100_000 + "\nflags: " + "f" * 50_000 + " avx" * 9000
+    )
     found = replay(data)
     name = found.gpus[0].name
     assert len(found.gpus) == 64
@@ -130,8 +155,14 @@ def test_cpus_that_differ_have_what_all_of_them_have():
 
 
 def test_old_and_new_launchers():
-    new = " -V:3.13 *        C:\\Program Files\\Python313\\python.exe\r\n -V:3.13t         C:\\t.exe\r\n"
-    old = "Installed Pythons found by py Launcher\n -3.11-64\tC:\\P 311\\python.exe *\n -3.9-32\tC:\\39\\python.exe\n"
+    new = (
+        " -V:3.13 *        C:\\Program Files\\Python313\\python.exe\r\n -V:3.13t         "
+        "C:\\t.exe\r\n"
+    )
+    old = (
+        "Installed Pythons found by py Launcher\n -3.11-64\tC:\\P 311\\python.exe *\n "
+        "-3.9-32\tC:\\39\\python.exe\n"
+    )
     assert parse_launcher(new) == {"py313": r"C:\Program Files\Python313\python.exe"}
     assert parse_launcher(old) == {"py311": r"C:\P 311\python.exe"}
 
@@ -180,9 +211,14 @@ def test_a_file_without_end_is_bounded():
     assert len(Machine().read("/dev/zero")) == MAX_TEXT
 
 
-@pytest.mark.parametrize(("name", "variant", "says"), CASES["what_stands_between_a_system_and_its_card"])
+@pytest.mark.parametrize(
+    ("name", "variant", "says"), CASES["what_stands_between_a_system_and_its_card"]
+)
 def test_what_stands_between_a_system_and_its_card(recommend, name, variant, says):
     found = recommend(name)
     assert variant is None or found.variant == variant
     assert says is None or any(says in text for text in found.warnings), found.warnings
-    assert not (name.startswith("container") and any("install the driver" in text for text in found.warnings))
+    assert not (
+        name.startswith("container")
+        and any("install the driver" in text for text in found.warnings)
+    )

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[3]
 
 
 class Fleet:
-    """The runners, and what happens to each build: a list of outcomes, used up one by one, then success."""
+    """The runners, and what happens to each build: a list of outcomes, used up one by one, then
+    success.
+    """
 
     def __init__(self):
         self.workers = [Worker("a"), Worker("b"), Worker("c"), Worker("d")]
@@ -34,7 +36,9 @@ class Build:
 
     fleet: Fleet
 
-    def __init__(self, _setting, _plan, journal, run, outcomes, _backend, *, runner, built=lambda: None):
+    def __init__(
+        self, _setting, _plan, journal, run, outcomes, _backend, *, runner, built=lambda: None
+    ):
         self.journal, self.run, self.runner, self.outcomes = journal, run, runner, outcomes
         self.built = built
 

@@ -1,4 +1,6 @@
-"""Two Docker engines of ci/runners.yaml: the one on ARM takes what is for ARM; where it is away, the other emulates."""
+"""Two Docker engines of ci/runners.yaml: the one on ARM takes what is for ARM; where it is away,
+the other emulates.
+"""
 
 import contextlib
 import json
@@ -14,7 +16,9 @@ from tests.servers.threads import Handler, answered_by
 
 @pytest.fixture
 def engines():
-    """Starts what speaks Docker's API as far as a dispatcher asks an engine that builds nothing yet; gives its URL."""
+    """Starts what speaks Docker's API as far as a dispatcher asks an engine that builds nothing
+    yet; gives its URL.
+    """
 
     def start(machine):
         answers = {
@@ -24,7 +28,9 @@ def engines():
 
         class Engine(Handler):
             def do_GET(self):
-                found = next((answer for path, answer in answers.items() if self.path.endswith(path)), {})
+                found = next(
+                    (answer for path, answer in answers.items() if self.path.endswith(path)), {}
+                )
                 self.reply(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
         return stack.enter_context(answered_by(Engine)).replace("http", "tcp", 1)

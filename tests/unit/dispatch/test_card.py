@@ -1,4 +1,6 @@
-"""The smoke test runs on the Docker machine that has the card, and a machine without a fitting one builds only."""
+"""The smoke test runs on the Docker machine that has the card, and a machine without a fitting one
+builds only.
+"""
 
 import json
 import subprocess
@@ -29,7 +31,9 @@ class WithCard(Engine):
 
     def submit(self, job):
         self.job = job
-        return super().submit(SimpleNamespace(inputs={}, labels={**job.labels, "farm.attempt": "0"}))
+        return super().submit(
+            SimpleNamespace(inputs={}, labels={**job.labels, "farm.attempt": "0"})
+        )
 
     def collect(self, _handle, dest, _limit):
         dest.mkdir()
@@ -77,7 +81,14 @@ def test_the_test_is_a_job_there(workspace, monkeypatch):
         request = run.request_for(plan, until="smoke", on="docker")
         found = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
         workspace.run_folder(found.id).mkdir(parents=True)
-        job = MainJob(workspace, plan, journal, found, Outcomes(run=found.id), lambda _: pytest.fail("the builder"))
+        job = MainJob(
+            workspace,
+            plan,
+            journal,
+            found,
+            Outcomes(run=found.id),
+            lambda _: pytest.fail("the builder"),
+        )
         job.smoke("canary", ())
         (attempt,) = journal.jobs(found.id)[0].attempts
     assert (attempt.engine, attempt.runner, attempt.result) == ("docker", "k40", "success")
@@ -90,9 +101,15 @@ def test_a_probe_elsewhere_and_what_it_starts_take_the_wheels_packages_before_th
     (tmp_path / "site/yaml.py").write_text("OF_THE_WHEEL = True\n")
     look = "import yaml; assert yaml.OF_THE_WHEEL"
     (tmp_path / "probe.py").write_text(
-        f"{look}\nimport subprocess, sys\nsubprocess.run([sys.executable, '-c', {look!r}], check=True)\n"
+        f"{look}\nimport subprocess, sys\nsubprocess.run([sys.executable, '-c', {look!r}], "
+        "check=True)\n"
     )
-    environ = {name: value.replace("/farm", str(tmp_path)) for name, value in smoke.PACKAGES.items()}
-    environ["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"  # this Python has another yaml, as an image has
+    environ = {
+        name: value.replace("/farm", str(tmp_path)) for name, value in smoke.PACKAGES.items()
+    }
+    environ["PATH"] = (
+        # this Python has another yaml, as an image has
+        f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    )
     command = ["sh", "-c", smoke.START.replace("/farm", str(tmp_path)), tmp_path / "probe.py"]
     subprocess.run(command, env=environ, check=True)

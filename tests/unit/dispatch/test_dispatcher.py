@@ -1,4 +1,6 @@
-"""The dispatcher's own decisions, with builds whose fate is written down beforehand and a real journal."""
+"""The dispatcher's own decisions, with builds whose fate is written down beforehand and a real
+journal.
+"""
 
 import json
 import threading
@@ -31,7 +33,9 @@ def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal,
 @pytest.fixture
 def pair(journal):
     """Detached runs of torch and of the torchvision that is built against it; the younger first."""
-    return lambda package, **changes: begun(journal, plan_of("sm61-avx-py313", package, "main"), **changes)
+    return lambda package, **changes: begun(
+        journal, plan_of("sm61-avx-py313", package, "main"), **changes
+    )
 
 
 def test_what_is_built_against_torch_comes_after_it(fleet, workspace, journal, pair):
@@ -39,9 +43,13 @@ def test_what_is_built_against_torch_comes_after_it(fleet, workspace, journal, p
     fleet.fate = [lost()]  # torch is tried twice; torchvision waits all the time
     Dispatcher(workspace, journal).drain()
     assert [journal.run(run).result for run in (torch, vision)] == ["success", "success"]
-    first, second = ([a.id for job in journal.jobs(run) for a in job.attempts] for run in (torch, vision))
+    first, second = (
+        [a.id for job in journal.jobs(run) for a in job.attempts] for run in (torch, vision)
+    )
     assert (len(first), len(second), max(first) < second[0]) == (2, 1, True)
-    assert [e.data["why"] for e in journal.events(vision) if e.kind == "waiting"] == [f"it comes after {torch}"]
+    assert [e.data["why"] for e in journal.events(vision) if e.kind == "waiting"] == [
+        f"it comes after {torch}"
+    ]
 
 
 def test_what_is_built_against_a_torch_that_failed_is_not_begun(fleet, workspace, journal, pair):
@@ -70,7 +78,9 @@ def test_a_third_loss_ends_it(fleet, workspace, journal, submit):
     assert "node x is down" in summary(journal, journal.run(run))["why"]
 
 
-def test_the_only_runner_is_tried_again_after_a_while(fleet, workspace, journal, submit, monkeypatch):
+def test_the_only_runner_is_tried_again_after_a_while(
+    fleet, workspace, journal, submit, monkeypatch
+):
     monkeypatch.setattr("farm.run.dispatch.LOST_S", 0.1)
     fleet.workers = [Worker("a")]
     run = submit()
@@ -79,7 +89,9 @@ def test_the_only_runner_is_tried_again_after_a_while(fleet, workspace, journal,
     assert attempts(journal, run) == [("a", "infra"), ("a", "infra"), ("a", "success")]
 
 
-def test_a_step_that_fails_after_a_loss_is_no_second_loss(fleet, workspace, journal, submit, monkeypatch):
+def test_a_step_that_fails_after_a_loss_is_no_second_loss(
+    fleet, workspace, journal, submit, monkeypatch
+):
     monkeypatch.setattr("farm.run.dispatch.LOST_S", 0.1)
     fleet.workers = [Worker("a")]
     run = submit()
@@ -104,7 +116,9 @@ def test_a_clock_that_is_set_back_holds_up_nothing(fleet, workspace, journal, su
 
 
 def test_what_is_prepared_says_so(fleet, workspace, journal, submit, monkeypatch):
-    """A run whose image is made has no attempt: it was shown as one that the dispatcher had not looked at."""
+    """A run whose image is made has no attempt: it was shown as one that the dispatcher had not
+    looked at.
+    """
     run, seen = submit(), []
 
     class Preparing(dispatch.MainJob):
@@ -125,7 +139,9 @@ def test_a_failure_of_its_own_is_never_tried_again(fleet, workspace, journal, su
     assert len(fleet.ran_on) == 1
 
 
-def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, workspace, journal, submit):
+def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(
+    fleet, workspace, journal, submit
+):
     run = submit()
     fleet.fate = [lost("no push"), lost("no push")]
     dispatcher = Dispatcher(workspace, journal)
@@ -135,7 +151,9 @@ def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, works
     assert "no push" in journal.happened(run, "waiting").data["why"]
 
 
-def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attempt(fleet, workspace, journal, submit):
+def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attempt(
+    fleet, workspace, journal, submit
+):
     run = submit()
     fleet.fate = [StillRunningError("the manager is away")]
     Dispatcher(workspace, journal).drain()
@@ -145,12 +163,17 @@ def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attemp
 
 def two_machines(workspace):
     (workspace.project / "ci").mkdir()
-    runners = {"m1": {"engine": "docker", "url": "ssh://m1"}, "m2": {"engine": "docker", "url": "ssh://m2"}}
+    runners = {
+        "m1": {"engine": "docker", "url": "ssh://m1"},
+        "m2": {"engine": "docker", "url": "ssh://m2"},
+    }
     (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
     return {name: Worker(name) for name in runners}
 
 
-def test_a_machine_that_died_in_a_build_gives_it_up_to_another(fleet, workspace, journal, submit, monkeypatch):
+def test_a_machine_that_died_in_a_build_gives_it_up_to_another(
+    fleet, workspace, journal, submit, monkeypatch
+):
     """Not at once: it may be restarted. The grace is nothing here."""
     workers = two_machines(workspace)
 
@@ -177,7 +200,10 @@ def test_the_only_machine_is_asked_again_however_long_it_is_away(fleet, workspac
     assert attempts(journal, run) == [("local", "success")]
     kinds = [event.kind for event in journal.events(run)]
     assert "no route" in [event.data.get("why") for event in journal.events(run)]
-    assert (kinds.count(EventKind.BEGUN), kinds.count(EventKind.ERROR)) == (1, 0)  # it may be away for days
+    assert (kinds.count(EventKind.BEGUN), kinds.count(EventKind.ERROR)) == (
+        1,
+        0,
+    )  # it may be away for days
 
 
 def test_a_cancel_ends_the_run_of_a_machine_that_is_away(fleet, workspace, journal, submit):
@@ -194,7 +220,9 @@ def test_a_cancel_ends_the_run_of_a_machine_that_is_away(fleet, workspace, journ
     assert "no route to local" in journal.happened(run, EventKind.ERROR).data["text"]
 
 
-def test_a_slot_is_free_as_soon_as_the_wheel_is_there(fleet, workspace, journal, submit, monkeypatch):
+def test_a_slot_is_free_as_soon_as_the_wheel_is_there(
+    fleet, workspace, journal, submit, monkeypatch
+):
     """Not only when it is published and tested: the next build starts beside those steps."""
     fleet.workers = [Worker("a")]
     first, second = submit(), submit()
@@ -230,7 +258,9 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
     run = submit()
     line = summary(journal, journal.run(run))
     assert (line["state"], line["why"]) == ("queued", "the dispatcher has not looked at it yet")
-    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher())
+    workspace = Workspace(
+        workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher()
+    )
     fleet.workers = [Worker("a", online=False)]
     dispatcher = Dispatcher(workspace, journal)
     assert dispatcher.tick()
@@ -241,8 +271,12 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
     assert "no route to the manager" in summary(journal, journal.run(other))["why"]
 
 
-def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, journal, submit, monkeypatch):
-    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher())
+def test_an_engine_that_never_answers_holds_up_no_other_one(
+    fleet, workspace, journal, submit, monkeypatch
+):
+    workspace = Workspace(
+        workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher()
+    )
     monkeypatch.setattr(dispatch, "ANSWER_S", 0.05)
     answers, calls = threading.Event(), []
 
@@ -252,13 +286,19 @@ def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, jo
             assert answers.wait(600)
             return super().workers()
 
-    monkeypatch.setattr(dispatch, "open_backend", lambda _, on, _runner: (Silence if on == "swarm" else Backend)(fleet))
+    monkeypatch.setattr(
+        dispatch,
+        "open_backend",
+        lambda _, on, _runner: (Silence if on == "swarm" else Backend)(fleet),
+    )
     held, other = submit(), submit(on="docker")
     dispatcher = Dispatcher(workspace, journal)
     while journal.run(other).finished is None:
         assert dispatcher.tick()
     assert journal.run(other).result == "success"
-    assert "the engine swarm does not answer: no answer" in summary(journal, journal.run(held))["why"]
+    assert (
+        "the engine swarm does not answer: no answer" in summary(journal, journal.run(held))["why"]
+    )
     assert len(calls) == 1  # not one thread more with each round
     answers.set()
     dispatcher.drain()
@@ -270,7 +310,10 @@ def test_what_waited_in_vain_for_an_engines_answer_says_so(fleet, workspace, jou
     run = submit()
     Dispatcher(workspace, journal).drain()
     assert journal.run(run).exit_code == NoRunnerError.exit_code
-    assert "the engine swarm does not answer: no route to the manager" in summary(journal, journal.run(run))["why"]
+    assert (
+        "the engine swarm does not answer: no route to the manager"
+        in summary(journal, journal.run(run))["why"]
+    )
 
 
 def test_a_cancel_before_the_start_ends_it(fleet, workspace, journal, submit):
@@ -307,8 +350,15 @@ def test_higher_priority_goes_first(fleet, workspace, journal, submit):
     fleet.workers = [Worker("a")]
     low, high = submit(), submit(priority=5)
     Dispatcher(workspace, journal).drain()
-    order = [e.run_id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"]
-    times = {e.run_id: e.id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"}
+    order = [
+        e.run_id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"
+    ]
+    times = {
+        e.run_id: e.id
+        for r in (low, high)
+        for e in journal.events(r)
+        if e.kind == "attempt-created"
+    }
     assert len(order) == 2
     assert times[high] < times[low]
 
@@ -318,7 +368,10 @@ def test_each_machine_with_an_engine_of_its_own_builds_as_many_as_it_has_slots(
 ):
     """Only the one called local ever built, and one at a time."""
     (workspace.project / "ci").mkdir()
-    runners = {"m2": {"engine": "docker", "url": "ssh://m2", "slots": 2}, "local": {"engine": "docker", "slots": 2}}
+    runners = {
+        "m2": {"engine": "docker", "url": "ssh://m2", "slots": 2},
+        "local": {"engine": "docker", "slots": 2},
+    }
     (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
     opened, at_once, over = [], threading.Barrier(4), []
 
@@ -345,7 +398,9 @@ def test_each_machine_with_an_engine_of_its_own_builds_as_many_as_it_has_slots(
     assert sorted(opened) == ["local", "m2"]
 
 
-def test_a_machine_that_does_not_answer_is_named_and_the_others_build(fleet, workspace, journal, submit, monkeypatch):
+def test_a_machine_that_does_not_answer_is_named_and_the_others_build(
+    fleet, workspace, journal, submit, monkeypatch
+):
     (workspace.project / "ci").mkdir()
     runners = {"m2": {"engine": "docker", "url": "ssh://m2"}, "local": {"engine": "docker"}}
     (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
@@ -362,11 +417,14 @@ def test_a_machine_that_does_not_answer_is_named_and_the_others_build(fleet, wor
     assert [journal.run(run).result for run in made] == ["success", "success"]
     why = journal.happened(made[1], EventKind.WAITING, first=True).data["why"]
     assert (
-        why == "every runner that fits is busy: local (runner m2 does not answer: no Docker engine answers at ssh://m2)"
+        why == "every runner that fits is busy: local (runner m2 does not answer: no Docker engine "
+        "answers at ssh://m2)"
     )
 
 
-def test_the_journal_grows_with_the_queue_and_not_with_its_square(fleet, workspace, journal, submit):
+def test_the_journal_grows_with_the_queue_and_not_with_its_square(
+    fleet, workspace, journal, submit
+):
     """A reason is written when it changes; 500 queued runs left 118,128 events and 30 MB."""
     fleet.workers = [Worker("a")]
     made = [submit() for _ in range(60)]

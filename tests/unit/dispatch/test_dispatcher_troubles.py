@@ -1,4 +1,6 @@
-"""What the dispatcher's own troubles cost: a journal that fails, threads that die, rounds that grow."""
+"""What the dispatcher's own troubles cost: a journal that fails, threads that die, rounds that
+grow.
+"""
 
 import pytest
 
@@ -27,9 +29,18 @@ FULL = InfrastructureError("farm.db: database or disk is full")
 
 @pytest.mark.parametrize(
     ("method", "times"),
-    [("finish_run", 3), ("note_waiting", 2), ("open_after", 2), ("claim_all", 2), ("since", 2), ("run", 2)],
+    [
+        ("finish_run", 3),
+        ("note_waiting", 2),
+        ("open_after", 2),
+        ("claim_all", 2),
+        ("since", 2),
+        ("run", 2),
+    ],
 )
-def test_a_journal_that_fails_for_a_while_loses_nothing(fleet, workspace, journal, submit, monkeypatch, method, times):
+def test_a_journal_that_fails_for_a_while_loses_nothing(
+    fleet, workspace, journal, submit, monkeypatch, method, times
+):
     fleet.workers = [Worker("a")]  # so that one of the two waits
     made = [submit(), submit()]
     warnings = []
@@ -53,7 +64,9 @@ def test_a_journal_that_stays_away_ends_the_dispatcher_and_the_next_one_goes_on(
     assert journal.run(run).result == "success"
 
 
-@pytest.mark.parametrize("error", [FULL, OSError(28, "No space left on device"), MemoryError(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error", [FULL, OSError(28, "No space left on device"), MemoryError(), SystemExit(3)]
+)
 def test_a_runs_thread_cannot_end_unnoticed(fleet, workspace, journal, submit, monkeypatch, error):
     """Whatever is raised wherever: the run ends, or is taken up again."""
     monkeypatch.setattr(dispatch, "note_steps", failing(10**6, error, None))

@@ -39,7 +39,9 @@ def test_another_python_is_told(prove):
 def test_what_the_build_needs_and_python_lacks_is_told(prove):
     with pytest.raises(NoRunnerError, match="python3 here lacks build, wheel") as caught:
         prove("3.11 build wheel")
-    assert "python3 -m venv" in caught.value.hint  # Debian's own Python refuses `pip install` (PEP 668)
+    assert (
+        "python3 -m venv" in caught.value.hint
+    )  # Debian's own Python refuses `pip install` (PEP 668)
     assert "bin/pip install build wheel" in caught.value.hint
     assert "apt-get install python3-build python3-wheel" in caught.value.hint
 

@@ -22,7 +22,9 @@ TRACED = (mainjob.__file__, build.__file__, __file__)
 
 
 class Engine:
-    """Has a job from the middle of `submit` on, as Docker does: it was made, and its answer is on its way."""
+    """Has a job from the middle of `submit` on, as Docker does: it was made, and its answer is on
+    its way.
+    """
 
     name = "docker"
     poll_s = 0.0
@@ -102,7 +104,14 @@ def test_no_job_is_left(tmp_path, plan, again):
             request = request_for(plan, until="build", on="docker")
             run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
             backend = Backend(engine, builder=None, workers=list)
-            job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner, backend=backend: backend)
+            job = MainJob(
+                workspace,
+                plan,
+                journal,
+                run,
+                Outcomes(run=run.id),
+                lambda _runner, backend=backend: backend,
+            )
             interrupted = interrupted_at(number, lambda job=job: job.steps("build"), engine)
             (attempt,) = journal.jobs(run.id)[0].attempts
         assert engine.running == set(), number

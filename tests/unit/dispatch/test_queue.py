@@ -16,7 +16,11 @@ def placed(decision):
 
 
 def test_priority_goes_first_then_age():
-    tasks = [Task("young", created=2), Task("old", created=1), Task("urgent", created=9, priority=1)]
+    tasks = [
+        Task("young", created=2),
+        Task("old", created=1),
+        Task("urgent", created=9, priority=1),
+    ]
     order = []
     while len(order) < 3:
         waiting = [task for task in tasks if task.id not in order]
@@ -32,7 +36,9 @@ def test_a_runner_takes_as_many_as_it_has_slots_and_the_least_busy_is_first():
 
 
 def test_a_reason_does_not_change_while_it_is_the_same():
-    """Each change is an event in the journal: with minutes in it, a queue of 500 runs wrote 30 MB."""
+    """Each change is an event in the journal: with minutes in it, a queue of 500 runs wrote 30
+    MB.
+    """
     queue, tasks = Queue(), [Task("a"), Task("b"), Task("far", Needs(machine="aarch64"))]
     first = queue.decide(0, tasks, [X86], ["x86"]).waiting
     assert queue.decide(60, tasks, [X86], ["x86"]).waiting == first
@@ -41,7 +47,9 @@ def test_a_reason_does_not_change_while_it_is_the_same():
 
 def test_patience_counts_from_the_first_time_that_nothing_fits():
     queue, task = Queue(grace_s=100), Task("t")
-    assert queue.decide(7200, [task], []).waiting == {"t": "there is no runner at all; given up after 100 s"}
+    assert queue.decide(7200, [task], []).waiting == {
+        "t": "there is no runner at all; given up after 100 s"
+    }
     assert queue.decide(7299, [task], []).refused == {}
     assert queue.decide(7300, [task], []).refused == {"t": "there is no runner at all, for 100 s"}
     assert queue.decide(7301, [task], []).waiting  # asked for anew
@@ -60,15 +68,23 @@ def test_runners_that_would_fit_are_named_three_at_most():
 
 
 def test_the_nearest_runner_lacks_least():
-    far, near = Worker("far", platform="windows", machine="aarch64"), Worker("near", machine="aarch64")
-    assert "the nearest, near: it is aarch64" in Queue().decide(0, [Task("t")], [far, near]).waiting["t"]
+    far, near = (
+        Worker("far", platform="windows", machine="aarch64"),
+        Worker("near", machine="aarch64"),
+    )
+    assert (
+        "the nearest, near: it is aarch64"
+        in Queue().decide(0, [Task("t")], [far, near]).waiting["t"]
+    )
 
 
 def test_a_machine_that_emulates_takes_what_none_of_the_kind_is_online_for():
     task, emulator = Task("t", Needs(machine="aarch64")), Worker("x86", emulates=True)
     arm = Worker("arm", machine="aarch64")
     assert placed(Queue().decide(0, [task], [emulator, arm])) == [("t", "arm")]
-    assert placed(Queue().decide(0, [task], [emulator, replace(arm, online=False)])) == [("t", "x86")]
+    assert placed(Queue().decide(0, [task], [emulator, replace(arm, online=False)])) == [
+        ("t", "x86")
+    ]
     waiting = Queue().decide(0, [task], [emulator, arm], ["arm"]).waiting
     assert waiting == {"t": "every runner that fits is busy: arm"}, "a native build is soon done"
 
@@ -77,7 +93,9 @@ def test_a_task_comes_after_those_that_it_needs_and_falls_with_them():
     task = Task("t", after=frozenset("dbca"))
     assert Queue().decide(0, [task], [X86]).waiting == {"t": "it comes after a, b, c"}
     assert placed(Queue().decide(0, [task], [X86], done=set("abcd"))) == [("t", "x86")]
-    assert Queue().decide(0, [task], [X86], failed={"c", "b"}).refused == {"t": "b, which it needs, did not succeed"}
+    assert Queue().decide(0, [task], [X86], failed={"c", "b"}).refused == {
+        "t": "b, which it needs, did not succeed"
+    }
 
 
 def test_a_runner_that_lost_it_is_not_given_it_again():
@@ -134,7 +152,9 @@ TASKS = st.lists(
 def test_a_decision_is_whole_and_nothing_overtakes(tasks, workers, running):
     decision = Queue().decide(1e5, tasks, workers, running)
     names = [p.task.id for p in decision.placed]
-    assert sorted([*names, *decision.waiting, *decision.refused]) == sorted(task.id for task in tasks)
+    assert sorted([*names, *decision.waiting, *decision.refused]) == sorted(
+        task.id for task in tasks
+    )
     assert all(decision.waiting.values())
     by_name = {worker.name: worker for worker in workers}
     for task, name in decision.placed:
@@ -146,8 +166,14 @@ def test_a_decision_is_whole_and_nothing_overtakes(tasks, workers, running):
         new = sum(p.worker == worker.name for p in decision.placed)
         free[worker.name] = worker.slots - running.count(worker.name) - new
         assert new == 0 or free[worker.name] >= 0
-    for task in tasks:  # one that waits could start nowhere, and nothing less urgent that needs the same has started
+    # one that waits could start nowhere, and nothing less urgent that needs the same has started
+    for task in tasks:
         if task.id in decision.waiting and not task.after:
-            assert not [w for w in workers if w.online and not fits(task.needs, w) and free[w.name] > 0]
+            assert not [
+                w for w in workers if w.online and not fits(task.needs, w) and free[w.name] > 0
+            ]
             later = [p.task for p in decision.placed if p.task.needs == task.needs]
-            assert all((-other.priority, other.created) <= (-task.priority, task.created) for other in later)
+            assert all(
+                (-other.priority, other.created) <= (-task.priority, task.created)
+                for other in later
+            )

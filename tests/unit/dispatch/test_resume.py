@@ -1,4 +1,6 @@
-"""Nothing is compiled twice: a run goes on from the wheel that is there, and its end is tried before its build."""
+"""Nothing is compiled twice: a run goes on from the wheel that is there, and its end is tried
+before its build.
+"""
 
 import json
 from dataclasses import replace
@@ -67,7 +69,9 @@ def test_after_a_failed_smoke_test_a_retry_only_tests(engine, workspace, plan, m
 
 
 @pytest.mark.parametrize("again", ["submit", "retry"])
-def test_after_a_publish_that_failed_the_wheel_is_not_built_again(engine, workspace, plan, monkeypatch, again):
+def test_after_a_publish_that_failed_the_wheel_is_not_built_again(
+    engine, workspace, plan, monkeypatch, again
+):
     def refused(*_, **__):
         raise PublishRefusedError("the index is read-only")
 
@@ -86,7 +90,9 @@ def test_after_a_publish_that_failed_the_wheel_is_not_built_again(engine, worksp
 
 def test_a_retry_can_build_again(engine, workspace, plan, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(mainjob, "repair_built", lambda *_: (_ for _ in ()).throw(InfrastructureError("no")))
+        patch.setattr(
+            mainjob, "repair_built", lambda *_: (_ for _ in ()).throw(InfrastructureError("no"))
+        )
         with pytest.raises(InfrastructureError):
             run.submit(workspace, plan)
     assert retry(workspace, rebuild=True).result == "success"
@@ -101,7 +107,9 @@ def test_whoever_submits_again_what_succeeded_wants_it_built(engine, workspace, 
     assert engine.numbers == 2
 
 
-def test_an_index_that_cannot_be_written_is_found_before_the_build(engine, workspace, plan, tmp_path):
+def test_an_index_that_cannot_be_written_is_found_before_the_build(
+    engine, workspace, plan, tmp_path
+):
     (tmp_path / "file").touch()  # a file is where a folder should be, which stops root as well
     settings = workspace.settings.model_copy(update={"index": str(tmp_path / "file/below")})
     with pytest.raises(InfrastructureError, match=str(tmp_path / "file")) as caught:
@@ -112,9 +120,13 @@ def test_an_index_that_cannot_be_written_is_found_before_the_build(engine, works
 
 def test_a_name_that_another_build_has_is_found_before_the_build(engine, workspace, plan):
     run.submit(workspace, plan)
-    other = plan.model_copy(update={"options": {**plan.options, "ptx": not plan.options.get("ptx")}})
+    other = plan.model_copy(
+        update={"options": {**plan.options, "ptx": not plan.options.get("ptx")}}
+    )
     assert other.digest != plan.digest
-    with pytest.raises(PublishRefusedError, match="is in the index already, from another build") as caught:
+    with pytest.raises(
+        PublishRefusedError, match="is in the index already, from another build"
+    ) as caught:
         run.submit(workspace, other)
     assert caught.value.hint == "run it again with --rebuild 1"
     assert engine.numbers == 1
@@ -137,8 +149,12 @@ class Gone(Watcher):
 
 
 @pytest.mark.parametrize("ending", [OutputClosed, KeyboardInterrupt])
-def test_a_build_of_a_killed_controller_goes_on_where_the_next_ones_output_is_closed(engine, workspace, plan, ending):
-    """A closed pipe asks for no end of a build that this command has not begun to follow; Ctrl-C does."""
+def test_a_build_of_a_killed_controller_goes_on_where_the_next_ones_output_is_closed(
+    engine, workspace, plan, ending
+):
+    """A closed pipe asks for no end of a build that this command has not begun to follow; Ctrl-C
+    does.
+    """
     with open_journal(workspace.project, workspace.settings) as journal:
         request = run.request_for(plan, until="smoke", on="docker")
         old = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
@@ -150,6 +166,8 @@ def test_a_build_of_a_killed_controller_goes_on_where_the_next_ones_output_is_cl
             run.submit(replace(workspace, watcher=Gone(ending)), plan)
         ended = journal.run(old.id)
         closed = ending is OutputClosed
-        assert (ended.exit_code, "container" in engine.containers) == ((None, True) if closed else (130, False))
+        assert (ended.exit_code, "container" in engine.containers) == (
+            (None, True) if closed else (130, False)
+        )
     run.submit(workspace, plan)
     assert engine.numbers == (0 if closed else 1)

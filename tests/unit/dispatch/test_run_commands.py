@@ -90,7 +90,10 @@ def test_status_tells_the_state_and_the_why_of_each(project, journal, run, capsy
             "the build failed with exit code 1:\n    a.cpp:3: error: no x\n  cause: y",
             "exit code 1: a.cpp:3: error: no x\n",
         ),
-        ("x.whl does not hold what its name promises:\n  - a.so: no sm_35\n", "its name promises: a.so: no sm_35\n"),
+        (
+            "x.whl does not hold what its name promises:\n  - a.so: no sm_35\n",
+            "its name promises: a.so: no sm_35\n",
+        ),
         ("one sentence\nand more", "one sentence\n"),
         ("the build failed:", "the build failed:\n"),
         ("", "swarm"),
@@ -143,13 +146,19 @@ def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsy
 
     monkeypatch.setattr("farm.cli.runs.time.sleep", sleep)
     assert farm(project, "logs", "-f", dead.id) == 9
-    assert capsys.readouterr().err.count("no dispatcher is running: `farm dispatch` continues it") == 1
+    assert (
+        capsys.readouterr().err.count("no dispatcher is running: `farm dispatch` continues it") == 1
+    )
 
 
 @pytest.mark.parametrize("why", [None, "the source is being fetched"])
-def test_cancel_names_the_process_that_does_not_end_its_run(project, journal, run, capsys, monkeypatch, why):
+def test_cancel_names_the_process_that_does_not_end_its_run(
+    project, journal, run, capsys, monkeypatch, why
+):
     monkeypatch.setattr("farm.run.run.CANCEL_S", 0.0)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:  # it hears of nothing
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE
+    ) as other:  # it hears of nothing
         owner = replace(this_process(), pid=other.pid, start=process_started(other.pid))
         with journal._writing():
             journal._db.execute("UPDATE runs SET owner = ?", (owner.to_json(),))
@@ -178,8 +187,20 @@ def test_retry_is_a_new_run_of_the_same_plan(project, swarm, journal, run, start
     assert len(started) == 1
 
 
-def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(project, swarm, journal, started, capsys):
-    words = ["--variant", "cpu-avx-py311", "--package", "canary", "--on", "swarm", "--detach", "--priority", "7"]
+def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(
+    project, swarm, journal, started, capsys
+):
+    words = [
+        "--variant",
+        "cpu-avx-py311",
+        "--package",
+        "canary",
+        "--on",
+        "swarm",
+        "--detach",
+        "--priority",
+        "7",
+    ]
     assert farm(project, "submit", *words, "--no-smoke") == 0
     (new,) = journal.open_runs()
     assert capsys.readouterr().out.strip() == new.id
@@ -202,7 +223,12 @@ def test_what_is_unknown_or_no_engine_can_do_is_refused_before_anything_is_writt
     project, started, detach, words, text, capsys
 ):
     before = sorted(project.rglob("*"))
-    assert farm(project, "submit", "--variant", "cpu-avx-py311", "--package", "canary", *words, *detach) == 2
+    assert (
+        farm(
+            project, "submit", "--variant", "cpu-avx-py311", "--package", "canary", *words, *detach
+        )
+        == 2
+    )
     assert text in capsys.readouterr().err
     assert (sorted(project.rglob("*")), started) == (before, [])
 
@@ -222,7 +248,9 @@ def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
     assert "has ended" in capsys.readouterr().err
 
 
-def test_a_run_that_succeeds_before_it_is_cancelled_says_so(project, journal, run, capsys, monkeypatch):
+def test_a_run_that_succeeds_before_it_is_cancelled_says_so(
+    project, journal, run, capsys, monkeypatch
+):
     """As in its smoke test, when the wheel is published."""
 
     def late(_workspace, names):
@@ -262,14 +290,18 @@ def submitted(project, started, capsys):
     """Submits in the background; returns the new runs as the JSON names them."""
 
     def go(*words):
-        assert farm(project, "submit", *words, "--no-smoke", "--detach", "--json") == 0, capsys.readouterr().err
+        assert farm(project, "submit", *words, "--no-smoke", "--detach", "--json") == 0, (
+            capsys.readouterr().err
+        )
         return valid("submit", capsys.readouterr().out)
 
     return go
 
 
 def test_submit_takes_several_variants_and_patterns(submitted):
-    named = submitted("--package", "canary", "--variant", "cpu-avx-py311", "--variant", "cpu-avx2-py311")
+    named = submitted(
+        "--package", "canary", "--variant", "cpu-avx-py311", "--variant", "cpu-avx2-py311"
+    )
     assert [each["variant"] for each in named] == ["cpu-avx-py311", "cpu-avx2-py311"]
     matched = submitted("--variant", "sm3*-avx*-py311", "--channel", "kepler-2.0.1")
     variants = [each["variant"] for each in matched]
@@ -278,10 +310,14 @@ def test_submit_takes_several_variants_and_patterns(submitted):
     assert len(set(variants)) == len(variants)
 
 
-def test_submit_takes_every_build_of_a_channel_and_starts_those_first_that_others_need(submitted, journal):
+def test_submit_takes_every_build_of_a_channel_and_starts_those_first_that_others_need(
+    submitted, journal
+):
     made = submitted("--channel", "main", "--all")
     builds = [build for build in load_matrix(ROOT).builds("main") if build.platform == "linux"]
-    assert sorted((m["package"], m["variant"]) for m in made) == sorted((b.package, str(b.variant)) for b in builds)
+    assert sorted((m["package"], m["variant"]) for m in made) == sorted(
+        (b.package, str(b.variant)) for b in builds
+    )
     needing = [bool(run.plan.get("needs")) for run in journal.open_runs()]
     assert needing == sorted(needing)
     only = submitted("--channel", "main", "--all", "--package", "torch")
@@ -294,7 +330,10 @@ def test_submit_takes_every_build_of_a_channel_and_starts_those_first_that_other
         ((), "name a build"),
         (("--all",), "--all takes every build of a channel"),
         (("--variant", "sm2*"), "matches 'sm2*'"),
-        (("--channel", "main", "--all", "--package", "canary"), "channel main builds nothing of canary for linux"),
+        (
+            ("--channel", "main", "--all", "--package", "canary"),
+            "channel main builds nothing of canary for linux",
+        ),
     ],
 )
 def test_a_batch_of_nothing_is_refused(project, started, words, text, capsys):
@@ -304,11 +343,15 @@ def test_a_batch_of_nothing_is_refused(project, started, words, text, capsys):
 
 @pytest.fixture
 def batch(journal):
-    """Five runs: one succeeded, two failed (one of them was tried again and succeeded), two wait."""
+    """Five runs: one succeeded, two failed (one of them was tried again and succeeded), two
+    wait.
+    """
     made = []
     for number, code in enumerate((0, 5, 8, 0, None, None)):
         plan = "p2" if number in (2, 3) else f"p{number}"
-        one = journal.create_run(plan, Request(package="canary", variant=f"v{number}", detached=True), {})
+        one = journal.create_run(
+            plan, Request(package="canary", variant=f"v{number}", detached=True), {}
+        )
         if code is not None:
             if code:
                 journal.event(one.id, "error", text=f"error {code}", hint=None)
@@ -366,7 +409,9 @@ def test_logs_that_are_followed_end_as_the_run_did(project, workspace, journal, 
     assert "error 5" in capsys.readouterr().err
 
 
-def test_the_log_of_a_folder_that_was_removed_is_gone_and_the_build_was_there(project, workspace, journal, run, capsys):
+def test_the_log_of_a_folder_that_was_removed_is_gone_and_the_build_was_there(
+    project, workspace, journal, run, capsys
+):
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "one")
     journal.set_handle(attempt.id, "container")
     journal.set_state(attempt.id, "done", "failure")

@@ -16,7 +16,12 @@ def task(state, desired="running", error="", code=None, where="n1"):
 @pytest.mark.parametrize(
     ("seen", "state", "why", "code"),
     [
-        (task("pending", error="no suitable node (insufficient resources)"), "queued", "insufficient resources", None),
+        (
+            task("pending", error="no suitable node (insufficient resources)"),
+            "queued",
+            "insufficient resources",
+            None,
+        ),
         (task("new"), "queued", "looking for a node", None),
         (task("preparing"), "starting", "host1: preparing", None),
         (task("running"), "running", None, None),
@@ -48,7 +53,9 @@ def test_a_task_that_was_never_made_says_so():
 
 @pytest.mark.parametrize("state", ["failed", "shutdown", "remove"])
 def test_what_was_cancelled_is_cancelled_only_when_it_has_ended(state):
-    assert observation(task("running", desired="shutdown"), nodes(), cancelled=True).state == "running"
+    assert (
+        observation(task("running", desired="shutdown"), nodes(), cancelled=True).state == "running"
+    )
     assert observation(task(state, code=137), nodes(), cancelled=True).state == "cancelled"
 
 

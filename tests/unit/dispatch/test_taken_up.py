@@ -40,19 +40,33 @@ class Lost:
 
 
 def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
-    """Not the job itself: it would go to the same runner, past quarantine, exclusion and the count of tries."""
-    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Watcher())
+    """Not the job itself: it would go to the same runner, past quarantine, exclusion and the count
+    of tries.
+    """
+    workspace = Workspace(
+        tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Watcher()
+    )
     plan = plan_of("cpu-avx-py311", "canary")
     engine = Lost()
     with open_journal(workspace.project, workspace.settings) as journal:
         run = journal.create_run(
-            plan.digest, request_for(plan, until="build", on="swarm", detached=True), json.loads(plan.to_json())
+            plan.digest,
+            request_for(plan, until="build", on="swarm", detached=True),
+            json.loads(plan.to_json()),
         )
         attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "two")
         journal.set_handle(attempt.id, "service")
         journal.set_state(attempt.id, "running")
         backend = SimpleNamespace(engine=engine)
-        job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner: backend, runner="two")
+        job = MainJob(
+            workspace,
+            plan,
+            journal,
+            run,
+            Outcomes(run=run.id),
+            lambda _runner: backend,
+            runner="two",
+        )
         with pytest.raises(InfrastructureError, match="the build was lost: node two is down"):
             job.steps("build")
         (one,) = journal.jobs(run.id)[0].attempts
@@ -61,7 +75,9 @@ def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
 
 
 class Full(Lost):
-    """An engine with a build that has ended; the first times it is collected, this machine's disk is full."""
+    """An engine with a build that has ended; the first times it is collected, this machine's disk
+    is full.
+    """
 
     def __init__(self, times, error=None):
         super().__init__()
@@ -85,8 +101,12 @@ class Full(Lost):
 
 @pytest.fixture
 def taken(tmp_path):
-    """A function that takes a build up which an engine has; and the journal's view of its attempt."""
-    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Watcher())
+    """A function that takes a build up which an engine has; and the journal's view of its
+    attempt.
+    """
+    workspace = Workspace(
+        tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Watcher()
+    )
     plan = plan_of("cpu-avx-py311", "canary")
     with open_journal(workspace.project, workspace.settings) as journal:
         request = request_for(plan, until="build", on="swarm", detached=True)
@@ -97,9 +117,15 @@ def taken(tmp_path):
 
         def go(engine):
             backend = SimpleNamespace(engine=engine, max_output=1 << 30)
-            MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner: backend, runner="two").steps(
-                "build"
-            )
+            MainJob(
+                workspace,
+                plan,
+                journal,
+                run,
+                Outcomes(run=run.id),
+                lambda _runner: backend,
+                runner="two",
+            ).steps("build")
 
         yield go, lambda: journal.jobs(run.id)[0].attempts[0]
 
@@ -144,7 +170,12 @@ def test_a_full_disk_costs_no_build(taken):
 
 def test_output_that_is_refused_is_collected_once(taken):
     go, attempt = taken
-    engine = Full(9, RefusedOutputError("the job's output holds '../evil', which is not a plain file below its folder"))
+    engine = Full(
+        9,
+        RefusedOutputError(
+            "the job's output holds '../evil', which is not a plain file below its folder"
+        ),
+    )
     with pytest.raises(RefusedOutputError):
         go(engine)
     assert (engine.collected, engine.released) == (1, ["service"])
@@ -152,10 +183,16 @@ def test_output_that_is_refused_is_collected_once(taken):
 
 
 def test_a_build_that_had_failed_is_not_built_again(taken, tmp_path):
-    """Its controller was killed between writing that down and ending the run; the container is released as well."""
+    """Its controller was killed between writing that down and ending the run; the container is
+    released as well.
+    """
     go, attempt = taken
-    with open_journal(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)})) as journal:
-        journal.set_state(attempt().id, "done", "failure", why="the build failed with exit code 1; ...")
+    with open_journal(
+        tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)})
+    ) as journal:
+        journal.set_state(
+            attempt().id, "done", "failure", why="the build failed with exit code 1; ..."
+        )
     engine = Lost()
     with pytest.raises(BuildFailedError, match="exit code 1"):
         go(engine)

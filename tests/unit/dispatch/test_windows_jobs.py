@@ -1,4 +1,6 @@
-"""What becomes of a Windows plan: the job of a Windows host, what its end means, and who refuses it."""
+"""What becomes of a Windows plan: the job of a Windows host, what its end means, and who refuses
+it.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +31,21 @@ def plan():
 def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
     monkeypatch.setenv("FARM_PYTHON", r"C:\Python311\python.exe")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
-    job = build.make_job(plan, image="", inputs={}, capacity=Capacity(8, 16 << 30), labels={"farm.run": "1"})
+    job = build.make_job(
+        plan, image="", inputs={}, capacity=Capacity(8, 16 << 30), labels={"farm.run": "1"}
+    )
     out = f"/farm/out/{plan.digest[:12]}"
-    assert job.command[1:] == ("/farm/scripts/follow_cmd.py", "/farm/job/build.cmd", f"{out}/build.log")
-    assert (job.output, job.platform, job.volumes, job.labels) == (out, "windows", {}, {"farm.run": "1"})
+    assert job.command[1:] == (
+        "/farm/scripts/follow_cmd.py",
+        "/farm/job/build.cmd",
+        f"{out}/build.log",
+    )
+    assert (job.output, job.platform, job.volumes, job.labels) == (
+        out,
+        "windows",
+        {},
+        {"farm.run": "1"},
+    )
     jobs = str(min(8, int((16 << 30) / (plan.memory_per_job_gb * 1e9))))
     assert job.environment == {"FARM_JOBS": jobs, "FARM_PYTHON": r"C:\Python311\python.exe"}
 
@@ -67,7 +80,9 @@ def on_a(platform, monkeypatch):
     monkeypatch.setitem(ENGINES, "host", replace(host, traits=traits))
 
 
-@pytest.mark.parametrize(("on", "here"), [("host", "linux"), ("docker", "windows"), ("swarm", "windows")])
+@pytest.mark.parametrize(
+    ("on", "here"), [("host", "linux"), ("docker", "windows"), ("swarm", "windows")]
+)
 def test_elsewhere_it_is_refused_with_the_way_that_works(workspace, plan, monkeypatch, on, here):
     on_a(here, monkeypatch)
     with pytest.raises(NoRunnerError, match=f"the {on} engine runs no windows jobs") as caught:

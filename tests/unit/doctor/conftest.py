@@ -119,7 +119,9 @@ def findings(plan):
     def ask(site, build=plan):
         order = ["ok", "warning", "not read", "missing"]
         found = {}
-        for item in sorted(examine(site, take(site), build), key=lambda item: order.index(item.state)):
+        for item in sorted(
+            examine(site, take(site), build), key=lambda item: order.index(item.state)
+        ):
             found[item.check] = (item.state, item.seen, item.todo)
             assert bool(item.todo) == (item.state != "ok"), "what is not well says what to do"
         return found

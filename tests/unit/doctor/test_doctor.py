@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - one case a line
 """farm doctor: every finding of a fit machine, and each thing that may be wrong with what to do."""
 
 import json
@@ -76,14 +75,19 @@ def test_git_is_found_where_build_cmd_finds_it_and_asked_for_where_it_is_needed(
 )
 def test_triton_fits_torch(k40, findings, torch, triton, state, todo):
     k40.gpu = ("NVIDIA GeForce RTX 5070", "12.0", 12227)
-    k40.packages |= {name: version for name, version in (("torch", torch), ("triton-windows", triton)) if version}
+    k40.packages |= {
+        name: version for name, version in (("torch", torch), ("triton-windows", triton)) if version
+    }
     finding = findings(k40, None)["torch.compile: triton"]
     assert (finding[0], finding[2]) == (state, todo)
 
 
 def test_kepler_compiles_for_the_cpu_alone(k40, findings):
     k40.packages["torch"] = "2.0.1+cu114.sm35.avx"
-    assert findings(k40)["torch.compile: triton"][:2] == ("warning", "Triton starts at sm_75, this machine has sm_35")
+    assert findings(k40)["torch.compile: triton"][:2] == (
+        "warning",
+        "Triton starts at sm_75, this machine has sm_35",
+    )
 
 
 def test_linux_and_macos_say_what_applies_there(machine, findings):
@@ -117,18 +121,29 @@ def test_disk_and_swap_on_linux_are_what_the_plan_says(machine, findings):
 
 def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findings):
     linux = machine("linux", gpu=None)
-    assert findings(linux, None)["Docker"] == ("missing", "no Docker engine answers", "set DOCKER_HOST")
+    assert findings(linux, None)["Docker"] == (
+        "missing",
+        "no Docker engine answers",
+        "set DOCKER_HOST",
+    )
     linux.docker = ("windows", "28", "x86_64")
     state, seen, todo = findings(linux, None)["Docker"]
-    assert (state, "windows containers" in seen, "Linux containers" in todo) == ("missing", True, True)
+    assert (state, "windows containers" in seen, "Linux containers" in todo) == (
+        "missing",
+        True,
+        True,
+    )
 
 
 def test_the_engine_is_asked_as_builds_ask_it(tmp_path, monkeypatch):
-    """With Podman's service, and an engine that DOCKER_HOST names, there need be no command `docker`."""
+    """With Podman's service, and an engine that DOCKER_HOST names, there need be no command
+    `docker`.
+    """
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/gone.sock")
     with pytest.raises(
-        NoRunnerError, match=rf"no Docker engine answers at unix://{tmp_path}/gone.sock \(DOCKER_HOST\)"
+        NoRunnerError,
+        match=rf"no Docker engine answers at unix://{tmp_path}/gone.sock \(DOCKER_HOST\)",
     ):
         Site().engine()
 
@@ -144,7 +159,10 @@ def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine,
 def test_this_machine_is_read_rightly(tmp_path):
     site = Site()
     total, commit = site.memory()
-    meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in site.read("/proc/meminfo").splitlines()[:20]}
+    meminfo = {
+        line.split(":")[0]: int(line.split()[1]) << 10
+        for line in site.read("/proc/meminfo").splitlines()[:20]
+    }
     assert abs(total - meminfo["MemTotal"]) < 4096 * 16
     assert commit == total + meminfo["SwapTotal"]
     assert site.which("sh")
@@ -159,5 +177,9 @@ def test_the_command_prints_one_json_document_and_its_exit_code_counts(capsys):
     code = main(["doctor", "--variant", "sm35-avx-py311", "--json"])
     document = json.loads(capsys.readouterr().out)
     assert document["build"]["variant"] == "sm35-avx-py311"
-    assert {"memory", "disk", "jobs", "Git"} <= {finding["check"] for finding in document["findings"]}
-    assert code == (4 if any(finding["state"] == "missing" for finding in document["findings"]) else 0)
+    assert {"memory", "disk", "jobs", "Git"} <= {
+        finding["check"] for finding in document["findings"]
+    }
+    assert code == (
+        4 if any(finding["state"] == "missing" for finding in document["findings"]) else 0
+    )

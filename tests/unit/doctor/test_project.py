@@ -34,7 +34,9 @@ def test_a_project_that_is_well(project):
     findings = found(project)
     assert set(findings) == {"configuration", "folders"}
     assert [state for rows in findings.values() for state, _, _ in rows] == ["ok", "ok"]
-    assert sorted(file.name for file in project.iterdir()) == ["ci", "recipes"], "a look makes nothing"
+    assert sorted(file.name for file in project.iterdir()) == ["ci", "recipes"], (
+        "a look makes nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,9 @@ def test_a_file_with_a_mistake_is_named(project, monkeypatch, capsys, file, old,
     assert "memory" in states
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="modes stop neither root nor Windows")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="modes stop neither root nor Windows"
+)
 @pytest.mark.parametrize("there", [False, True], ids=["the project's", "one that root made"])
 def test_a_folder_that_cannot_be_written_is_named(project, there):
     folder = project / "artifacts" if there else project
@@ -91,7 +95,9 @@ def test_each_folder_of_the_settings_is_tried(project, tmp_path, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "statvfs"), reason="Windows mounts nothing noexec")
 def test_a_folder_where_nothing_can_be_run_is_named(project, monkeypatch):
     ordinary = os.statvfs
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=ordinary(path).f_flag | os.ST_NOEXEC))
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_flag=ordinary(path).f_flag | os.ST_NOEXEC)
+    )
     (finding,) = found(project)["folders"]
     assert finding[0] == "missing"
     assert "artifacts" in finding[1]
@@ -99,6 +105,8 @@ def test_a_folder_where_nothing_can_be_run_is_named(project, monkeypatch):
 
 
 @pytest.mark.parametrize(("option", "value"), [("--channel", "nosuch"), ("--package", "nope")])
-def test_what_is_named_and_does_not_exist_is_no_build_to_examine_a_machine_for(capsys, option, value):
+def test_what_is_named_and_does_not_exist_is_no_build_to_examine_a_machine_for(
+    capsys, option, value
+):
     assert main(["--project", str(ROOT), "doctor", option, value]) == 2
     assert value in capsys.readouterr().err

@@ -21,7 +21,9 @@ def silent():
 
 def test_a_first_question_is_given_up_long_before_others_are(silent, monkeypatch):
     monkeypatch.setattr(docker, "FIRST_S", 0.1)
-    with pytest.raises(NoRunnerError, match=r"no Docker engine answers at tcp://.* said nothing for") as found:
+    with pytest.raises(
+        NoRunnerError, match=r"no Docker engine answers at tcp://.* said nothing for"
+    ) as found:
         docker.connect(silent)
     assert "apt-get" not in found.value.hint
 
@@ -50,8 +52,14 @@ def test_an_engine_by_ssh_is_asked_by_the_command_ssh_and_needs_no_paramiko(tmp_
     ssh = tmp_path / "ssh"
     ssh.write_text(f'#!/bin/sh\necho "$@" >> {arguments}\nexit 255\n')
     ssh.chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": "ssh://builder"}
-    done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
+    environ = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "DOCKER_HOST": "ssh://builder",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("no Docker engine answers at ssh://builder (DOCKER_HOST): ")
     assert "builder" in arguments.read_text()
     assert "dial-stdio" in arguments.read_text()
@@ -69,11 +77,19 @@ def test_an_engine_by_ssh_is_asked_by_the_command_ssh_and_needs_no_paramiko(tmp_
 def test_an_engine_elsewhere_is_not_installed_here(tmp_path, address, todo):
     """The address itself is named, and what must work there."""
     ssh = tmp_path / "ssh"
-    ssh.write_text("#!/bin/sh\necho 'me@box.example: Permission denied (publickey).' >&2\nexit 255\n")
+    ssh.write_text(
+        "#!/bin/sh\necho 'me@box.example: Permission denied (publickey).' >&2\nexit 255\n"
+    )
     ssh.chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": address}
+    environ = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "DOCKER_HOST": address,
+    }
     # A process of its own: docker-py leaves what it opens for ssh to the garbage collector.
-    done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True
+    )
     assert f"no Docker engine answers at {address} (DOCKER_HOST): " in done.stdout
     assert todo in done.stdout
     assert "apt-get" not in done.stdout
@@ -94,8 +110,12 @@ def test_a_context_that_is_not_there_is_named(tmp_path, monkeypatch, by):
         docker.connect()
 
 
-def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(silent, tmp_path, monkeypatch):
-    """Docker Desktop, Colima and a rootless engine are contexts, and /var/run/docker.sock is not there."""
+def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(
+    silent, tmp_path, monkeypatch
+):
+    """Docker Desktop, Colima and a rootless engine are contexts, and /var/run/docker.sock is not
+    there.
+    """
     place = tmp_path / ".docker" / "contexts" / "meta" / sha256(b"own").hexdigest() / "meta.json"
     place.parent.mkdir(parents=True)
     endpoint = {"docker": {"Host": silent, "SkipTLSVerify": False}}

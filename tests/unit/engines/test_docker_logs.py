@@ -1,4 +1,6 @@
-"""The log of a container whose engine dies: an error that names the engine, and no error of Python's sockets."""
+"""The log of a container whose engine dies: an error that names the engine, and no error of
+Python's sockets.
+"""
 
 import io
 from http.server import BaseHTTPRequestHandler
@@ -75,7 +77,9 @@ def test_a_container_that_is_released_while_its_log_is_read_ends_it(where):
         return removed() if where == "logs" or not follow else next(answers)
 
     engine = DockerEngine.__new__(DockerEngine)
-    engine._find = lambda _: SimpleNamespace(logs=logs, wait=removed if where == "wait" else lambda: None)
+    engine._find = lambda _: SimpleNamespace(
+        logs=logs, wait=removed if where == "wait" else lambda: None
+    )
     assert b"".join(engine.logs("1e5cc8bafcfc")) == (b"" if where == "logs" else b"[1/2] cc\n")
 
 
@@ -103,7 +107,9 @@ def test_an_engine_that_dies_while_it_makes_an_image(monkeypatch):
 
     with answered_by(CutOff) as url:
         client = docker.DockerClient(url.replace("http:", "tcp:"), version="1.41")
-        with pytest.raises(InfrastructureError, match="the Docker engine: it does not answer any more"):
+        with pytest.raises(
+            InfrastructureError, match="the Docker engine: it does not answer any more"
+        ):
             guard(build)()
         client.close()
     assert seen == [{"stream": "Step 1/2"}]

@@ -35,7 +35,9 @@ def test_the_inputs_of_a_job(tmp_path, monkeypatch):
         limits=Capacity(cpus=1, memory=1 << 30),
         timeout_s=1,
     )
-    with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path}: No space left on device")):
+    with pytest.raises(
+        InfrastructureError, match=re.escape(f"{tmp_path}: No space left on device")
+    ):
         engine.submit(job)
     assert removed
 
@@ -46,5 +48,7 @@ def test_the_context_of_an_image(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(images, "create_archive", full)
-    with pytest.raises(InfrastructureError, match=re.escape(str(tmp_path)) + ".*: No space left on device"):
+    with pytest.raises(
+        InfrastructureError, match=re.escape(str(tmp_path)) + ".*: No space left on device"
+    ):
         images._context_tar({"Dockerfile": "FROM scratch\n"}, {})

@@ -1,4 +1,6 @@
-"""What every engine promises (farm.engines.base), run against the host engine with real processes."""
+"""What every engine promises (farm.engines.base), run against the host engine with real
+processes.
+"""
 
 import os
 import signal
@@ -14,12 +16,16 @@ from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.host import START_S, HostEngine
 from farm.engines.transfer import RefusedOutputError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see what became of processes")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="reads /proc to see what became of processes"
+)
 
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the machine's lock: other tests run beside this one
+    monkeypatch.setattr(
+        "tempfile.tempdir", str(tmp_path)
+    )  # the machine's lock: other tests run beside this one
     engine = HostEngine(tmp_path / "host", cpus=1, memory=512 << 20)
     yield engine
     for handle, _ in engine._all():
@@ -70,7 +76,9 @@ def alive(pid):
     return started(pid) != ""
 
 
-def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(engine, start, monkeypatch):
+def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(
+    engine, start, monkeypatch
+):
     """As in a container: the causes of failures are found by the tools' own words."""
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
@@ -80,7 +88,8 @@ def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(engine,
 
 def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
     handle = start(
-        'mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo $FARM_JOBS'
+        'mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo '
+        "$FARM_JOBS"
     )
     assert b"".join(engine.logs(handle)) == b"1\n"
     assert end(engine, handle) == Observation("done", exit_code=0)
@@ -93,7 +102,9 @@ def test_one_job_runs_on_a_machine_whatever_project_it_is_of(engine, start, tmp_
     """And whoever comes second is told whose it is."""
     other = HostEngine(tmp_path / "other", cpus=1, memory=512 << 20)
     go = tmp_path / "go"
-    handle = start(f"while [ ! -e '{go}' ]; do sleep 0.1; done", labels={"farm.run": "20261126-120000-ab12"})
+    handle = start(
+        f"while [ ! -e '{go}' ]; do sleep 0.1; done", labels={"farm.run": "20261126-120000-ab12"}
+    )
     assert other.busy() == f"test (run 20261126-120000-ab12, in {engine.root})"
     with pytest.raises(NoRunnerError, match=r"already runs test \(run 20261126-120000-ab12, in "):
         start("true", to=other)
@@ -125,7 +136,9 @@ def test_logs_go_on_where_they_were(engine, start):
 
 def test_another_controller_takes_the_job_up(engine, start, tmp_path):
     go = tmp_path / "go"
-    handle = start(f"while [ ! -e '{go}' ]; do sleep 0.1; done; echo done", labels={"farm.plan": "p"})
+    handle = start(
+        f"while [ ! -e '{go}' ]; do sleep 0.1; done; echo done", labels={"farm.plan": "p"}
+    )
     other = HostEngine(tmp_path / "host", cpus=1, memory=1 << 30)
     assert other.find({"farm.plan": "p"}) == handle
     assert other.find({"farm.plan": "q"}) is None
@@ -139,7 +152,9 @@ def test_a_machine_runs_one_job_at_a_time(engine, start):
     first = start("sleep 60", labels={"farm.run": "1"})
     with pytest.raises(NoRunnerError, match="this machine already runs test"):
         start("true", labels={"farm.run": "2"})
-    again = start("echo again", labels={"farm.run": "1"})  # the same run's next attempt replaces the one before
+    again = start(
+        "echo again", labels={"farm.run": "1"}
+    )  # the same run's next attempt replaces the one before
     assert engine.observe(first).state == "lost"
     assert end(engine, again).exit_code == 0
 
@@ -147,8 +162,13 @@ def test_a_machine_runs_one_job_at_a_time(engine, start):
 def test_the_whole_tree_dies_when_a_job_is_cancelled(engine, start, tmp_path):
     notes = tmp_path / "pids"
     # A grandchild that left its parent and its session, as a daemon does.
-    handle = start(f"setsid sh -c 'echo $$ >> \"{notes}\"; exec sleep 300' & echo $$ >> '{notes}'; wait")
-    until(lambda: notes.exists() and len(notes.read_text().split()) == 2, "the processes did not start")
+    handle = start(
+        f"setsid sh -c 'echo $$ >> \"{notes}\"; exec sleep 300' & echo $$ >> '{notes}'; wait"
+    )
+    until(
+        lambda: notes.exists() and len(notes.read_text().split()) == 2,
+        "the processes did not start",
+    )
     pids = [int(word) for word in notes.read_text().split()]
     assert all(map(alive, pids))
     engine.cancel(handle)
@@ -171,13 +191,18 @@ def test_the_time_limit_holds_without_a_controller(engine, start):
 
 def test_the_memory_limit_holds(tmp_path, start):
     small = HostEngine(tmp_path / "host", cpus=1, memory=64 << 20)
-    handle = start(f'exec {sys.executable} -c "x = bytearray(200 << 20); import time; time.sleep(60)"', to=small)
+    handle = start(
+        f'exec {sys.executable} -c "x = bytearray(200 << 20); import time; time.sleep(60)"',
+        to=small,
+    )
     seen = end(small, handle)
     assert (seen.state, seen.exit_code) == ("done", 137)
     assert seen.cause is Cause.OUT_OF_MEMORY
 
 
-def test_how_long_a_supervisor_may_take_is_counted_by_no_clock_that_jumps(engine, start, monkeypatch):
+def test_how_long_a_supervisor_may_take_is_counted_by_no_clock_that_jumps(
+    engine, start, monkeypatch
+):
     handle = start("true")
     end(engine, handle)
     for name in ("pid", "exit.json"):  # as while it starts
@@ -206,7 +231,9 @@ def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(engine, start
 
 def test_a_volume_outlives_the_job_and_another_does_not_see_it(engine, start):
     tree = {"/farm/src": "tree-a"}
-    look = 'cat "$FARM_ROOT/src/object" 2>/dev/null || echo none; echo made > "$FARM_ROOT/src/object"'
+    look = (
+        'cat "$FARM_ROOT/src/object" 2>/dev/null || echo none; echo made > "$FARM_ROOT/src/object"'
+    )
     seen = []
     for volumes in (tree, tree, {"/farm/src": "tree-b"}, tree):
         handle = start(look, volumes=volumes)
@@ -259,7 +286,9 @@ def test_a_job_that_cannot_start_says_why(engine, start, tmp_path):
 
 
 def test_a_supervisor_that_ended_before_it_left_is_not_waited_for(engine, start, monkeypatch):
-    """Ctrl-C reaches every process of a terminal, this one too until it has a session of its own."""
+    """Ctrl-C reaches every process of a terminal, this one too until it has a session of its
+    own.
+    """
 
     def wait(_seconds):
         raise AssertionError("nothing is to be waited for")
@@ -280,7 +309,9 @@ def test_a_handle_that_is_not_known_is_lost(engine):
 
 
 def test_a_machine_that_stood_still_goes_on(engine, start):
-    """As a suspended machine or SIGSTOP: what was stopped has not ended, and ends as it should once it goes on."""
+    """As a suspended machine or SIGSTOP: what was stopped has not ended, and ends as it should once
+    it goes on.
+    """
     go = engine.root / "go"
     handle = start(f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 3")
     pid = engine._read(handle, "pid")["pid"]
@@ -299,7 +330,9 @@ def test_what_stands_still_can_be_cancelled(engine, start):
 
 
 def test_a_release_that_was_interrupted_keeps_no_machine(engine, start, monkeypatch):
-    """It stops at the worst file: what said that the job had started is gone, the rest is still there."""
+    """It stops at the worst file: what said that the job had started is gone, the rest is still
+    there.
+    """
     handle = start("true", labels={"farm.run": "1"})
     end(engine, handle)
 

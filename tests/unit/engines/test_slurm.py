@@ -34,7 +34,8 @@ def exit_json(code=0, cause=None, detail=None):
         ("BOOT_FAIL", "", ("lost", None, None)),
         ("PREEMPTED", exit_json(143, "CANCELLED"), ("lost", None, None)),
         ("CANCELLED", exit_json(143, "CANCELLED"), ("cancelled", None, None)),
-        # It ends a job by SIGTERM, which may reach the command before the supervisor: the reason comes a moment later.
+        # It ends a job by SIGTERM, which may reach the command before the supervisor: the reason
+        # comes a moment later.
         ("COMPLETING", exit_json(143, "CANCELLED"), ("running", None, None)),
         ("COMPLETING", exit_json(143), ("running", None, None)),
         ("CANCELLED", exit_json(143), ("cancelled", None, None)),
@@ -60,7 +61,9 @@ def test_each_end_of_slurm_is_an_end_of_the_farm(state, ended, expected):
 
 
 def test_a_node_that_lets_no_job_in_is_named_with_what_it_said():
-    seen = observation("7|FAILED|d2|NonZeroExitCode", "", "users may not: user.max_user_namespaces is 0", "")
+    seen = observation(
+        "7|FAILED|d2|NonZeroExitCode", "", "users may not: user.max_user_namespaces is 0", ""
+    )
     assert (seen.state, seen.cause) == ("done", Cause.NOT_STARTED)
     assert "d2" in seen.text
     assert "user.max_user_namespaces is 0" in seen.text
@@ -72,15 +75,37 @@ def test_what_was_cancelled_in_the_queue_stays_so_when_slurm_has_forgotten_it():
     assert observation("", exit_json(0), "", "cancelled").state == "done"
 
 
-@pytest.mark.parametrize("target", ["/farm", "/farm/a/b", "/farm/..", "/etc", "farm/out", "/farm/a b", "/farm/$(x)"])
+@pytest.mark.parametrize(
+    "target", ["/farm", "/farm/a/b", "/farm/..", "/etc", "farm/out", "/farm/a b", "/farm/$(x)"]
+)
 def test_a_folder_that_is_not_directly_below_farm_is_refused(target):
     with pytest.raises(FarmError, match="is not directly below /farm"):
         _below_farm(target)
 
 
 def test_the_same_attempt_has_the_same_handle():
-    job = Job("canary", "", (), {}, "/farm/out", {}, None, 1, labels={"farm.run": "1", "farm.attempt": "1"})
-    other = Job("canary", "", (), {}, "/farm/out", {}, None, 1, labels={"farm.run": "1", "farm.attempt": "2"})
+    job = Job(
+        "canary",
+        "",
+        (),
+        {},
+        "/farm/out",
+        {},
+        None,
+        1,
+        labels={"farm.run": "1", "farm.attempt": "1"},
+    )
+    other = Job(
+        "canary",
+        "",
+        (),
+        {},
+        "/farm/out",
+        {},
+        None,
+        1,
+        labels={"farm.run": "1", "farm.attempt": "2"},
+    )
     assert attempt_name(job) == attempt_name(job) != attempt_name(other)
 
 
@@ -93,5 +118,7 @@ def test_a_login_node_that_does_not_answer_is_named(tmp_path, monkeypatch):
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "LOOK_PAUSE_S", 0.0)
-    with pytest.raises(FarmError, match="the login node k40 does not answer: ssh: connect to host: refused"):
+    with pytest.raises(
+        FarmError, match="the login node k40 does not answer: ssh: connect to host: refused"
+    ):
         SlurmEngine(Slurm(folder="/shared", ssh="k40")).observe("farm-1")

@@ -14,8 +14,13 @@ CASES = yaml.safe_load(Path(__file__).with_name("admission.yaml").read_text(enco
 
 
 def check(version):
-    text = f"Metadata-Version: {version}\nName: torch\nVersion: 2.6.0\nRequires-Python: >=3.9\nLicense-File: LICENSE\n"
-    return check_metadata("torch-2.6.0-py3-none-any.whl", "torch", Version("2.6.0"), text.encode(), PYPI_RULES)
+    text = (
+        f"Metadata-Version: {version}\nName: torch\nVersion: 2.6.0\nRequires-Python: "
+        ">=3.9\nLicense-File: LICENSE\n"
+    )
+    return check_metadata(
+        "torch-2.6.0-py3-none-any.whl", "torch", Version("2.6.0"), text.encode(), PYPI_RULES
+    )
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2", "2.3", "2.4"])
@@ -32,7 +37,9 @@ NAME = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
 VERSION = Version("2.0.1+cu118.sm35.avx")
 
 
-def judge(lines, *, metadata="2.4", name="torch", version="2.0.1+cu118.sm35.avx", policy=PYPI_RULES):
+def judge(
+    lines, *, metadata="2.4", name="torch", version="2.0.1+cu118.sm35.avx", policy=PYPI_RULES
+):
     text = f"Metadata-Version: {metadata}\nName: {name}\nVersion: {version}\n{lines}"
     data = text if isinstance(text, bytes) else text.encode("latin-1")
     return check_metadata(NAME, "torch", VERSION, data, policy)
@@ -74,7 +81,9 @@ def test_what_packaging_refuses_is_refused(lines):
     ],
 )
 def test_what_pypi_refuses_besides_is_refused(lines):
-    """The rules of pypi/warehouse, warehouse/forklift/metadata.py: `packaging` alone takes these."""
+    """The rules of pypi/warehouse, warehouse/forklift/metadata.py: `packaging` alone takes
+    these.
+    """
     with pytest.raises(PublishRefusedError, match="bad "):
         judge(lines)
 
@@ -119,7 +128,14 @@ def test_sound_metadata_is_taken(lines, changes):
 
 @pytest.mark.parametrize(
     ("new", "present"),
-    [("t0rch", "torch"), ("tor-ch", "torch"), ("numpi", "nump1"), ("pi11ow", "pillow"), ("sympv", None), ("json", "-")],
+    [
+        ("t0rch", "torch"),
+        ("tor-ch", "torch"),
+        ("numpi", "nump1"),
+        ("pi11ow", "pillow"),
+        ("sympv", None),
+        ("json", "-"),
+    ],
 )
 def test_names_that_can_be_mistaken(new, present):
     if present is None:

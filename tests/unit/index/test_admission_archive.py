@@ -30,7 +30,9 @@ def member(name, data=b"x", *, mode=0, method=zipfile.ZIP_STORED):
     """A further member of a wheel, in RECORD too."""
 
     def add(folder):
-        path = build_wheel(folder, NAME, record=lambda lines: [*lines, recorded(name, data), f"{INFO}/RECORD,,"]).path
+        path = build_wheel(
+            folder, NAME, record=lambda lines: [*lines, recorded(name, data), f"{INFO}/RECORD,,"]
+        ).path
         with zipfile.ZipFile(path, "a") as archive:
             info = zipfile.ZipInfo(name)
             info.external_attr, info.compress_type = mode << 16, method
@@ -55,12 +57,16 @@ def followed(folder):
 def contradicting(folder):
     return rezipped(
         build_wheel(folder, NAME).path,
-        lambda archive, info, data: archive.writestr(info, b"evil = 1\n" if info.filename.endswith(".py") else data),
+        lambda archive, info, data: archive.writestr(
+            info, b"evil = 1\n" if info.filename.endswith(".py") else data
+        ),
     )
 
 
 def between(folder):
-    """A member that only a reader finds who goes from the first byte on: before the directory at the end."""
+    """A member that only a reader finds who goes from the first byte on: before the directory at
+    the end.
+    """
     path = build_wheel(folder, NAME).path
     other = folder / "other.zip"
     with zipfile.ZipFile(other, "w") as archive:
@@ -119,12 +125,18 @@ def made(**options):
         (member("torch/pipe", mode=stat.S_IFIFO | 0o666), "neither a file"),
         (member("torch/x", method=zipfile.ZIP_LZMA), "compression method 14"),
         (made(more={"torch/a\nb": ""}), "control characters"),
-        (made(record=lambda lines: [*lines[1:], f"{INFO}/RECORD,,"]), "in the wheel but not in RECORD"),
+        (
+            made(record=lambda lines: [*lines[1:], f"{INFO}/RECORD,,"]),
+            "in the wheel but not in RECORD",
+        ),
         (
             made(record=lambda lines: [*lines, recorded("torch/none.py", ""), f"{INFO}/RECORD,,"]),
             "in RECORD but not in the wheel",
         ),
-        (made(record=lambda lines: [*lines, lines[0], f"{INFO}/RECORD,,"]), "listed twice in RECORD"),
+        (
+            made(record=lambda lines: [*lines, lines[0], f"{INFO}/RECORD,,"]),
+            "listed twice in RECORD",
+        ),
         (made(record=lambda lines: [lines[0].split(",")[0] + ",,", *lines[1:]]), "without a hash"),
         (made(tags="Tag: py2-none-any\n"), "are not those of the file's name"),
         (made(tags=""), "are not those of the file's name"),
@@ -203,4 +215,6 @@ def test_a_name_of_the_layout_is_nobodys(tmp_path, uploaded, name):
 def test_the_names_of_the_layout_are_those_of_its_table():
     assert {"simple", "v1-json", "files", "variant", "index.html"} <= RESERVED
     for key in (key for key in LAYOUT if key.startswith("whl/")):
-        assert all(part in RESERVED for part in key.split("/")[1:] if "{" not in part and part != "…"), key
+        assert all(
+            part in RESERVED for part in key.split("/")[1:] if "{" not in part and part != "…"
+        ), key

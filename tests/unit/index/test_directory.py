@@ -1,4 +1,6 @@
-"""The directory store under kill, failure and sweep. What all stores promise is tested beside the S3 store."""
+"""The directory store under kill, failure and sweep. What all stores promise is tested beside the
+S3 store.
+"""
 
 import errno
 import hashlib
@@ -18,8 +20,8 @@ from farm.index.backends import DirectoryStore
 TEXT = "text/plain"
 OLD, NEW = b"old" * 50_000, b"new" * 50_000  # several writes each
 
-# Runs one operation in a child again and again, killed by SIGKILL before its 1st, 2nd ... system call,
-# until one child lives to the end. Every round has a directory of its own.
+# Runs one operation in a child again and again, killed by SIGKILL before its 1st, 2nd ... system
+# call, until one child lives to the end. Every round has a directory of its own.
 KILLER = """
 import itertools, os, signal, sys
 from pathlib import Path
@@ -87,7 +89,8 @@ def test_a_kill_between_any_two_system_calls_leaves_old_or_new(what, tmp_path):
     assert found == sorted(found, key=lambda data: data == NEW)
 
 
-# Two operations in a child again and again, with Ctrl-C before its 1st, 2nd ... change of a file, until one child ends.
+# Two operations in a child again and again, with Ctrl-C before its 1st, 2nd ... change of a file,
+# until one child ends.
 INTERRUPTER = """
 import itertools, os, sys
 from pathlib import Path
@@ -178,7 +181,9 @@ def test_a_web_server_can_read_what_is_stored_whatever_the_umask(tmp_path, umask
         store.replace("a/b", b"y", store.get("a/b").etag, content_type=TEXT)
     finally:
         os.umask(before)
-    modes = {path: (tmp_path / path).stat().st_mode & 0o777 for path in ("index", "index/a", "index/a/b")}
+    modes = {
+        path: (tmp_path / path).stat().st_mode & 0o777 for path in ("index", "index/a", "index/a/b")
+    }
     assert modes == {"index": 0o755, "index/a": 0o755, "index/a/b": 0o644}
 
 
@@ -198,11 +203,15 @@ def test_nothing_is_written_or_read_through_a_symbolic_link(tmp_path, link):
         store.create("whl/files/x.whl", b"ours", content_type=TEXT)
     assert "remove it" in caught.value.hint
     with pytest.raises(InfrastructureError, match="is a symbolic link"):
-        store.replace("whl/files/x.whl", b"ours", hashlib.sha256(b"theirs").hexdigest(), content_type=TEXT)
+        store.replace(
+            "whl/files/x.whl", b"ours", hashlib.sha256(b"theirs").hexdigest(), content_type=TEXT
+        )
     for read in (store.get, store.stat, lambda key: list(store.chunks(key))):
         with pytest.raises(InfrastructureError, match="is a symbolic link"):
             read("whl/files/x.whl")
-    assert [path.read_bytes() for path in outside.iterdir()] == ([b"theirs"] if target.suffix else [])
+    assert [path.read_bytes() for path in outside.iterdir()] == (
+        [b"theirs"] if target.suffix else []
+    )
 
 
 def test_the_folder_itself_may_be_a_symbolic_link(tmp_path):
@@ -215,22 +224,35 @@ def test_the_folder_itself_may_be_a_symbolic_link(tmp_path):
 def test_posix_locks_are_imported_by_one_module_only():
     """On Windows there is no fcntl: `farm.base.locks` has the other way."""
     folder = Path(farm.__file__).parent
-    locking = [path.relative_to(folder) for path in folder.rglob("*.py") if "fcntl.flock" in path.read_text("utf-8")]
+    locking = [
+        path.relative_to(folder)
+        for path in folder.rglob("*.py")
+        if "fcntl.flock" in path.read_text("utf-8")
+    ]
     assert locking == [Path("base/locks.py")]
 
 
 @pytest.mark.parametrize(
     ("call", "number"),
-    [("link", errno.EPERM), ("link", errno.EOPNOTSUPP), ("lock", errno.ENOLCK), ("lock", errno.EOPNOTSUPP)],
+    [
+        ("link", errno.EPERM),
+        ("link", errno.EOPNOTSUPP),
+        ("lock", errno.ENOLCK),
+        ("lock", errno.EOPNOTSUPP),
+    ],
 )
 def test_a_file_system_without_links_or_locks_is_named(tmp_path, monkeypatch, call, number):
     def lacks(*names, **_):
-        raise OSError(number, os.strerror(number), *([names[0], None, names[1]] if call == "link" else []))
+        raise OSError(
+            number, os.strerror(number), *([names[0], None, names[1]] if call == "link" else [])
+        )
 
     store = DirectoryStore(tmp_path)
     if call == "lock":
         store.create("page", b"old", content_type=TEXT)
     monkeypatch.setattr(*(("os.link", lacks) if call == "link" else (backends, "lock", lacks)))
     with pytest.raises(InfrastructureError) as caught:
-        store.replace("page", b"new", store.get("page").etag if call == "lock" else None, content_type=TEXT)
+        store.replace(
+            "page", b"new", store.get("page").etag if call == "lock" else None, content_type=TEXT
+        )
     assert "hard links and locks" in caught.value.hint

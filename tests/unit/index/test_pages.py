@@ -133,7 +133,9 @@ def test_the_html_page_says_what_pep_503_629_and_714_ask_for():
     assert pages.project_html(page).startswith(b"<!DOCTYPE html>\n")
 
 
-@pytest.mark.parametrize(("yanked", "shown"), [(True, ""), ("broken <b>", "broken <b>"), (False, None)])
+@pytest.mark.parametrize(
+    ("yanked", "shown"), [(True, ""), ("broken <b>", "broken <b>"), (False, None)]
+)
 def test_yanked_files_say_so(yanked, shown):
     page = page_of(wheel(state=State(1, yanked)))
     assert Anchors(pages.project_html(page)).anchors[0].get("data-yanked") == shown

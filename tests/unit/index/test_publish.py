@@ -1,4 +1,6 @@
-"""The order in which a publish writes, over a folder: killed anywhere, interleaved anywhere, nothing is lost."""
+"""The order in which a publish writes, over a folder: killed anywhere, interleaved anywhere,
+nothing is lost.
+"""
 
 import itertools
 
@@ -9,7 +11,17 @@ from farm.index.backends import open_store
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
 from farm.index.reconcile import check
-from tests.indexes.recorder import FIRST, GROUP, OTHER, SECOND, Killed, Recorder, content, kill_at, listed
+from tests.indexes.recorder import (
+    FIRST,
+    GROUP,
+    OTHER,
+    SECOND,
+    Killed,
+    Recorder,
+    content,
+    kill_at,
+    listed,
+)
 
 
 @pytest.fixture
@@ -102,12 +114,16 @@ def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
         "canary-2.0-py2.py3-none-ANY.whl",
     ],
 )
-def test_another_spelling_of_the_same_wheel_is_refused_before_it_takes_a_name(fresh, make_wheel, put, other):
+def test_another_spelling_of_the_same_wheel_is_refused_before_it_takes_a_name(
+    fresh, make_wheel, put, other
+):
     """pip and uv take either for the same: which of the two a user gets would be chance."""
     store = fresh()
     put(store, make_wheel("canary-2.0-py2.py3-none-any.whl"))
     before = content(store)
-    with pytest.raises(PublishRefusedError, match=r"the same wheel as canary-2\.0-py2\.py3-none-any\.whl"):
+    with pytest.raises(
+        PublishRefusedError, match=r"the same wheel as canary-2\.0-py2\.py3-none-any\.whl"
+    ):
         put(store, make_wheel(other, payload="x = 2\n"))
     assert content(store) == before
 
@@ -147,7 +163,9 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, op
                 assert f">{there}</a>" in shown, number
             put(Recorder(store), second)
             assert check(store) == [], number
-            assert listed(store) == [name for name in (there, SECOND) if name and name.startswith("canary")], number
+            assert listed(store) == [
+                name for name in (there, SECOND) if name and name.startswith("canary")
+            ], number
             assert not put(Recorder(store), second).changed
         else:
             break
@@ -155,7 +173,9 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, op
 
 
 def test_a_write_that_is_refused_although_nothing_is_there(fresh, make_wheel, put):
-    """A proxy that answers 412 by itself, at any write: the publish ends, or ends well when it is run again."""
+    """A proxy that answers 412 by itself, at any write: the publish ends, or ends well when it is
+    run again.
+    """
     refused, writes = [], []
 
     class Refusing(Recorder):
@@ -210,7 +230,12 @@ def test_the_pages_come_after_the_bytes_and_the_lists_after_the_pages(fresh, mak
             return super()._call(name, arguments, options)
 
     put(Noted(store), make_wheel(FIRST))
-    places = [f"records/{FIRST}.json", f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", json_key(GROUP, "canary")]
+    places = [
+        f"records/{FIRST}.json",
+        f"whl/files/{FIRST}",
+        f"whl/files/{FIRST}.metadata",
+        json_key(GROUP, "canary"),
+    ]
     assert order[:4] == places
     lists = {f"whl/{GROUP}/simple/index.html", f"whl/{GROUP}/v1-json/index.json"}
     assert order[4] == html_key(GROUP, "canary")
@@ -242,9 +267,12 @@ class Careless:
 
 
 @pytest.mark.parametrize(
-    ("fails", "why"), [("create", "If-None-Match"), ("replace", "that it does not have"), ("never", "that it has")]
+    ("fails", "why"),
+    [("create", "If-None-Match"), ("replace", "that it does not have"), ("never", "that it has")],
 )
-def test_a_store_that_loses_wheels_is_refused_before_the_first_write(tmp_path, make_wheel, put, fails, why):
+def test_a_store_that_loses_wheels_is_refused_before_the_first_write(
+    tmp_path, make_wheel, put, fails, why
+):
     store = open_store(str(tmp_path / "index"))
     with pytest.raises(PublishRefusedError, match=why) as caught:
         put(Careless(store, fails), make_wheel(FIRST))

@@ -56,7 +56,9 @@ def test_an_object_is_asked_for_as_it_is(answering):
         ({"Transfer-Encoding": "chunked"}, b"ffff\r\nshort", "IncompleteRead|cut off|timed out"),
     ],
 )
-def test_a_damaged_answer_is_a_failure_of_the_server_and_no_other_object(answering, headers, body, message):
+def test_a_damaged_answer_is_a_failure_of_the_server_and_no_other_object(
+    answering, headers, body, message
+):
     with pytest.raises(InfrastructureError, match=message):
         answering(headers, body).get("catalog.json")
 

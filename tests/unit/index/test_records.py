@@ -15,7 +15,11 @@ NAME = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 @pytest.fixture
 def say(uploaded):
     def say(wheel, **changes):
-        arguments = {"group": "sm35-avx", "upload_time": uploaded, "provenance": {"plan": "sha256:1"}}
+        arguments = {
+            "group": "sm35-avx",
+            "upload_time": uploaded,
+            "provenance": {"plan": "sha256:1"},
+        }
         return describe(wheel.path, **(arguments | changes)).record
 
     return say
@@ -50,7 +54,10 @@ def test_metadata_of_something_else_is_refused(make_wheel, say, metadata):
 
 def test_names_are_compared_as_pip_does(make_wheel, say):
     metadata = b"Metadata-Version: 2.1\nName: Farm.Canary\nVersion: 1.0+CU118-sm35_avx\n"
-    assert say(make_wheel(NAME.replace("canary", "farm_canary"), metadata=metadata)).project == "farm-canary"
+    assert (
+        say(make_wheel(NAME.replace("canary", "farm_canary"), metadata=metadata)).project
+        == "farm-canary"
+    )
 
 
 def test_what_is_no_zip_file_is_refused(make_wheel, say):

@@ -45,7 +45,14 @@ def test_an_unknown_name_gives_the_nearest(matrix, name, channel, message):
 
 
 def test_the_alias_names_variant_package_channel_and_cuda(capsys):
-    arguments = ["--project", str(ROOT), "why", "--json", "--variant", f"pytorch-2.9-python311/{ALIAS}"]
+    arguments = [
+        "--project",
+        str(ROOT),
+        "why",
+        "--json",
+        "--variant",
+        f"pytorch-2.9-python311/{ALIAS}",
+    ]
     main(arguments)
     answer = json.loads(capsys.readouterr().out)
     assert "cuda-sm" not in [reason["rule"] for reason in answer["reasons"]]

@@ -1,4 +1,6 @@
-"""A wrong ci/matrix.yaml: the error names the file, the line and the likely intended key or word."""
+"""A wrong ci/matrix.yaml: the error names the file, the line and the likely intended key or
+word.
+"""
 
 from pathlib import Path
 
@@ -28,11 +30,15 @@ def test_wrong_rule(read, channels, tmp_path, rules, line, text):
 
 def test_cycle_over_several_channels(read, tmp_path):
     text = "channels:\n" + "".join(
-        f"  {name}:\n    summary: {name}\n    extends: {parent}\n" for name, parent in ("ab", "bc", "ca")
+        f"  {name}:\n    summary: {name}\n    extends: {parent}\n"
+        for name, parent in ("ab", "bc", "ca")
     )
     with pytest.raises(UsageError) as caught:
         read(text)
-    expected = f"{tmp_path}/ci/matrix.yaml:10: channels.c.extends: a cycle of inheritance: a -> b -> c -> a"
+    expected = (
+        f"{tmp_path}/ci/matrix.yaml:10: channels.c.extends: a cycle of inheritance: a -> b -> "
+        "c -> a"
+    )
     assert str(caught.value) == expected
 
 
@@ -41,7 +47,8 @@ def test_fault_of_an_inherited_rule_is_shown_where_it_is_written(read, channels,
     with pytest.raises(UsageError) as caught:
         read(f"{channels}    exclude:\n      - {{gpus: [sm90]}}\n{heir}")
     assert str(caught.value).startswith(
-        f"{tmp_path}/ci/matrix.yaml:14: channels.one.exclude.0.gpus.0, inherited by two: the channel has no 'sm90'"
+        f"{tmp_path}/ci/matrix.yaml:14: channels.one.exclude.0.gpus.0, inherited by two: the "
+        "channel has no 'sm90'"
     )
 
 
@@ -52,7 +59,9 @@ def test_a_project_without_the_file_has_the_channels_that_the_farm_ships(shipped
 def test_an_empty_file(read):
     with pytest.raises(UsageError, match=r"ci/matrix\.yaml: empty"):
         read("")
-    with pytest.raises(UsageError, match=r"ci/matrix\.yaml:1: channels: must have at least one entry"):
+    with pytest.raises(
+        UsageError, match=r"ci/matrix\.yaml:1: channels: must have at least one entry"
+    ):
         read("channels: {}\n")
 
 

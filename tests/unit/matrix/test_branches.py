@@ -1,4 +1,6 @@
-"""The channels against the text that they express: an excerpt, as published, of build-pytorch's README (MIT)."""
+"""The channels against the text that they express: an excerpt, as published, of build-pytorch's
+README (MIT).
+"""
 
 import re
 from collections import Counter
@@ -15,14 +17,18 @@ NAME = re.compile(r"\b(?:pytorch|torchvision|torchaudio)-python3\d+-[a-z0-9_-]+[
 
 
 def section(start: str, end: str) -> str:
-    found = re.search(rf"^{re.escape(start)}\n(.*?)(?=^{re.escape(end)})", SEED, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^{re.escape(start)}\n(.*?)(?=^{re.escape(end)})", SEED, re.MULTILINE | re.DOTALL
+    )
     assert found, start
     return found[1]
 
 
 def rows(start: str, end: str) -> dict[str, str]:
     """The rest of each table line by the name of its branch."""
-    lines = re.findall(r"^(main|pytorch-2[\w.-]+)(?: \S*[^\w\s.]\S*)? (\d.*)$", section(start, end), re.MULTILINE)
+    lines = re.findall(
+        r"^(main|pytorch-2[\w.-]+)(?: \S*[^\w\s.]\S*)? (\d.*)$", section(start, end), re.MULTILINE
+    )
     return dict(lines)
 
 
@@ -144,15 +150,27 @@ def test_cudnn_is_left_out_where_it_has_no_code(shipped, gpu):
     """cuDNN 9.11 and newer have no code below sm_75; main's 9.10.2 has."""
     channel = shipped.channel("pytorch-2.9-vllm-0.14.0")
     assert channel.pins("torch", Variant(gpu, "avx2", "py312"), "linux").options["cudnn"] is None
-    assert channel.pins("torch", Variant("sm75", "avx2", "py312"), "linux").options["cudnn"] == "9.13.0"
-    assert shipped.channel("main").pins("torch", Variant("sm61", "avx2", "py313"), "linux").options["cudnn"] == "9.10.2"
+    assert (
+        channel.pins("torch", Variant("sm75", "avx2", "py312"), "linux").options["cudnn"]
+        == "9.13.0"
+    )
+    assert (
+        shipped.channel("main")
+        .pins("torch", Variant("sm61", "avx2", "py313"), "linux")
+        .options["cudnn"]
+        == "9.10.2"
+    )
 
 
 def test_everything_pinned_is_in_the_catalogue(shipped):
     for channel in shipped.channels.values():
         assert set(channel.cuda) <= set(catalog.toolkits()), channel.name
-        assert channel.text.torch is None or channel.text.torch in catalog.torch_releases(), channel.name
-        assert channel.text.cudnn is None or channel.text.cudnn in catalog.cudnn_releases(), channel.name
+        assert channel.text.torch is None or channel.text.torch in catalog.torch_releases(), (
+            channel.name
+        )
+        assert channel.text.cudnn is None or channel.text.cudnn in catalog.cudnn_releases(), (
+            channel.name
+        )
         toolkits = catalog.toolkits()
         for build in channel.builds:
             if build.cuda:

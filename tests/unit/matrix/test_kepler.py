@@ -17,12 +17,15 @@ def test_default_channel(shipped, package, variant, platform, channel):
 
 
 def test_no_channel_for_the_platform(shipped):
-    with pytest.raises(UsageError, match=r"no channel of ci/matrix\.yaml builds 'canary' for macos"):
+    with pytest.raises(
+        UsageError, match=r"no channel of ci/matrix\.yaml builds 'canary' for macos"
+    ):
         shipped.default_channel("canary", Variant("sm61", "avx", "py313"), "macos")
 
 
 @pytest.mark.parametrize(
-    ("channel", "variant", "platform", "torch", "cuda", "cudnn", "blas"), CASES["stacks_of_the_guide"]
+    ("channel", "variant", "platform", "torch", "cuda", "cudnn", "blas"),
+    CASES["stacks_of_the_guide"],
 )
 def test_stacks_of_the_guide(shipped, channel, variant, platform, torch, cuda, cudnn, blas):
     one, parsed = shipped.channel(channel), Variant.parse(variant)

@@ -29,7 +29,11 @@ def farm(project, capsys):
 
 def test_names_of_all_channels_are_unique(farm, shipped):
     names = farm("--format", "names").splitlines()
-    assert len(set(names)) == len(names) == sum(len(channel.builds) for channel in shipped.channels.values())
+    assert (
+        len(set(names))
+        == len(names)
+        == sum(len(channel.builds) for channel in shipped.channels.values())
+    )
     assert "main/pytorch-python313-darwin-mps" in names
     assert "kepler-2.0.1/pytorch-python311-windows-cuda11_4-sm35-avx" in names
     assert "kepler-debian/canary-python311-cuda11_8-sm35-avx" in names
@@ -75,7 +79,9 @@ def test_github_is_one_line_of_builds_and_smoke_tests_in_chunks(farm, shipped):
     builds = list(shipped.builds())
     assert set(jobs) == {"build", "smoke"}
     for chunks in jobs.values():
-        assert [len(chunk) for chunk in chunks] == [256] * (len(builds) // 256) + [len(builds) % 256]
+        assert [len(chunk) for chunk in chunks] == [256] * (len(builds) // 256) + [
+            len(builds) % 256
+        ]
         entries = [entry for chunk in chunks for entry in chunk]
         assert [(e["channel"], e["package"], e["variant"], e["platform"]) for e in entries] == [
             (b.channel, b.package, str(b.variant), b.platform) for b in builds
@@ -87,7 +93,10 @@ def test_github_is_one_line_of_builds_and_smoke_tests_in_chunks(farm, shipped):
 
 def test_github_entry(farm):
     jobs = json.loads(farm("--format", "github", "--channel", "pytorch-2.9-python311"))
-    found = {kind: [e for e in jobs[kind][0] if (e["variant"], e["cuda"]) == WANTED] for kind in ("build", "smoke")}
+    found = {
+        kind: [e for e in jobs[kind][0] if (e["variant"], e["cuda"]) == WANTED]
+        for kind in ("build", "smoke")
+    }
     entry = {
         "name": "pytorch-2.9-python311 pytorch-python311-cuda12_8-sm90-armv9",
         "channel": "pytorch-2.9-python311",
@@ -98,7 +107,12 @@ def test_github_entry(farm):
     }
     assert found == {
         "build": [{**entry, "runs_on": ["self-hosted", "linux", "arm64", "farm-build"]}],
-        "smoke": [{**entry, "runs_on": ["self-hosted", "linux", "arm64", "farm-smoke", "gpu", "sm90", "armv9"]}],
+        "smoke": [
+            {
+                **entry,
+                "runs_on": ["self-hosted", "linux", "arm64", "farm-smoke", "gpu", "sm90", "armv9"],
+            }
+        ],
     }
 
 
@@ -135,8 +149,14 @@ def test_every_build_has_labels(project, shipped):
     ("text", "fault"),
     [
         ("runners: {}\n", "ci/runners.yaml: no key 'github'"),
-        ("runners: {}\ngithub:\n  build: {linux-x64: [a]}\n  smoke: {}\n", "ci/runners.yaml:3: github.build.linux-x64"),
-        ("runners: {}\ngithub:\n  build: {linux-x86_64: ['{sm}']}\n  smoke: {}\n", "ci/runners.yaml:3: github.build"),
+        (
+            "runners: {}\ngithub:\n  build: {linux-x64: [a]}\n  smoke: {}\n",
+            "ci/runners.yaml:3: github.build.linux-x64",
+        ),
+        (
+            "runners: {}\ngithub:\n  build: {linux-x86_64: ['{sm}']}\n  smoke: {}\n",
+            "ci/runners.yaml:3: github.build",
+        ),
     ],
 )
 def test_wrong_labels(tmp_path, text, fault):

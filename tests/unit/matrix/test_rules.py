@@ -31,7 +31,10 @@ def some(axis):
 
 AXES_OF_CHANNEL = st.fixed_dictionaries({axis: some(axis) for axis in AXES})
 NAMED = st.lists(st.sampled_from(AXES), min_size=1, unique=True)
-RULES = st.lists(NAMED.flatmap(lambda axes: st.fixed_dictionaries({axis: some(axis) for axis in axes})), max_size=3)
+RULES = st.lists(
+    NAMED.flatmap(lambda axes: st.fixed_dictionaries({axis: some(axis) for axis in axes})),
+    max_size=3,
+)
 
 
 def make(axes, include, exclude):
@@ -53,15 +56,26 @@ def in_product(axes, key):
 
 
 def sensible(axes, include, exclude):
-    """The rules without most of those that a channel refuses: random ones nearly always repeat a build."""
+    """The rules without most of those that a channel refuses: random ones nearly always repeat a
+    build.
+    """
     blocks = [axes]
     for rule in include:
         block = {**axes, **rule}
-        if not any(in_product(block, key) and in_product(other, key) for other in blocks for key in UNIVERSE):
+        if not any(
+            in_product(block, key) and in_product(other, key)
+            for other in blocks
+            for key in UNIVERSE
+        ):
             blocks.append(block)
     known = {axis: {word for block in blocks for word in block[axis]} for axis in AXES}
-    exclude = [{axis: words for axis, words in rule.items() if set(words) <= known[axis]} for rule in exclude]
-    return [rule for rule in include if {**axes, **rule} in blocks[1:]], [rule for rule in exclude if rule]
+    exclude = [
+        {axis: words for axis, words in rule.items() if set(words) <= known[axis]}
+        for rule in exclude
+    ]
+    return [rule for rule in include if {**axes, **rule} in blocks[1:]], [
+        rule for rule in exclude if rule
+    ]
 
 
 @examples(300)
@@ -71,7 +85,9 @@ def test_offered_is_axes_and_includes_without_excludes(axes, include, exclude, t
         include, exclude = sensible(axes, include, exclude)
     blocks = [axes, *({**axes, **rule} for rule in include)]
     everything = [[key for key in UNIVERSE if in_product(block, key)] for block in blocks]
-    offered = [[k for k in keys if not any(holds(rule, k) for rule in exclude)] for keys in everything]
+    offered = [
+        [k for k in keys if not any(holds(rule, k) for rule in exclude)] for keys in everything
+    ]
     flat = [key for keys in offered for key in keys]
     idle = any(not keys for keys in offered[1:])
     loose = any(not any(holds(rule, k) for keys in everything for k in keys) for rule in exclude)
@@ -84,7 +100,10 @@ def test_offered_is_axes_and_includes_without_excludes(axes, include, exclude, t
             make(axes, include, exclude)
         return
     channel = make(axes, include, exclude)
-    builds = [(b.package, b.platform, b.variant.gpu, b.variant.cpu, b.variant.python, b.cuda) for b in channel.builds]
+    builds = [
+        (b.package, b.platform, b.variant.gpu, b.variant.cpu, b.variant.python, b.cuda)
+        for b in channel.builds
+    ]
     assert len(builds) == len(flat)
     assert set(builds) == set(flat)
     for package, platform, gpu, cpu, python, cuda in UNIVERSE:
@@ -97,7 +116,11 @@ def axes(**given_axes):
 
 
 def test_builds_are_in_the_order_of_the_file():
-    channel = make(axes(cpus=["avx512", "avx2"], cuda=["12.9", "12.8"]), [{"gpus": ["cpu"], "cpus": ["avx2"]}], [])
+    channel = make(
+        axes(cpus=["avx512", "avx2"], cuda=["12.9", "12.8"]),
+        [{"gpus": ["cpu"], "cpus": ["avx2"]}],
+        [],
+    )
     assert [build.alias for build in channel.builds] == [
         "pytorch-python311-cuda12_9-sm80-avx512",
         "pytorch-python311-cuda12_8-sm80-avx512",
@@ -113,11 +136,20 @@ def test_exclude_is_stronger_than_include():
 
 
 def test_first_cuda_that_is_offered_is_the_default():
-    channel = make(axes(gpus=["sm80", "sm90"], cuda=["12.9", "12.8"]), [], [{"gpus": ["sm80"], "cuda": "12.9"}])
+    channel = make(
+        axes(gpus=["sm80", "sm90"], cuda=["12.9", "12.8"]), [], [{"gpus": ["sm80"], "cuda": "12.9"}]
+    )
     assert channel.cudas("torch", Variant("sm90", "avx2", "py311"), "linux") == ("12.9", "12.8")
-    assert channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux").options["cuda"] == "12.8"
-    assert channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux", "12.9").options["cuda"] == "12.9"
-    assert channel.pins("torch", Variant("sm75", "avx2", "py311"), "linux").options["cuda"] == "12.9"
+    assert (
+        channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux").options["cuda"] == "12.8"
+    )
+    assert (
+        channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux", "12.9").options["cuda"]
+        == "12.9"
+    )
+    assert (
+        channel.pins("torch", Variant("sm75", "avx2", "py311"), "linux").options["cuda"] == "12.9"
+    )
     assert channel.cudas("torch", Variant("sm75", "avx2", "py311"), "linux") == ()
 
 

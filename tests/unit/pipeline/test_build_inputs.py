@@ -1,4 +1,6 @@
-"""What a build had beside its plan: from the journal, from a runner's file, from the workflow that it runs in."""
+"""What a build had beside its plan: from the journal, from a runner's file, from the workflow that
+it runs in.
+"""
 
 import json
 from pathlib import Path
@@ -15,17 +17,24 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def run(tmp_path):
-    """A run on an engine, whose journal has these events, and the folder with what its build left."""
+    """A run on an engine, whose journal has these events, and the folder with what its build
+    left.
+    """
 
     def make(on, **events):
         (tmp_path / "built").mkdir()
         journal = SimpleNamespace(
-            happened=lambda _run, kind: SimpleNamespace(data=events[kind]) if kind in events else None
+            happened=lambda _run, kind: (
+                SimpleNamespace(data=events[kind]) if kind in events else None
+            )
         )
         request = SimpleNamespace(on=on)
         workspace = SimpleNamespace(project=tmp_path)
         return SimpleNamespace(
-            run=SimpleNamespace(id="1", request=request), journal=journal, folder=tmp_path, workspace=workspace
+            run=SimpleNamespace(id="1", request=request),
+            journal=journal,
+            folder=tmp_path,
+            workspace=workspace,
         )
 
     return make
@@ -37,13 +46,17 @@ def test_what_a_container_wrote_there_counts_for_nothing(run, tmp_path):
     (tmp_path / "image.id").write_text("sha256:" + "e" * 64)
     (tmp_path / "built/inputs.json").write_text('{"image": "a lie"}')
     made = note_inputs(context, tmp_path / "built")
-    assert made == BuildInputs(image="sha256:" + "e" * 64, wheels={"torch-2.whl": "f" * 64}, cache="engine 1")
+    assert made == BuildInputs(
+        image="sha256:" + "e" * 64, wheels={"torch-2.whl": "f" * 64}, cache="engine 1"
+    )
     assert read_inputs(tmp_path / "built/inputs.json") == made
 
 
 def test_a_runner_that_gathers_the_inputs_says_them(run, tmp_path):
     context = run("github", inputs={"wheels": {}, "cache": None})
-    assert note_inputs(context, tmp_path / "built") == BuildInputs()  # an older farm there leaves none
+    assert (
+        note_inputs(context, tmp_path / "built") == BuildInputs()
+    )  # an older farm there leaves none
     document = {"wheels": {"torch-2.whl": "f" * 64}}
     (tmp_path / "built/inputs.json").write_text(json.dumps(document))
     assert note_inputs(context, tmp_path / "built") == BuildInputs(**document)

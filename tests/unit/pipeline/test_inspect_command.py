@@ -19,7 +19,11 @@ def wheel_of(folder, files, tag):
 
 
 def test_a_broken_library_is_named(tmp_path, capsys):
-    path = wheel_of(tmp_path, {"canary/a.dll": MINGW + b"\0" * 100, "canary/b.so": b"\x7fELF"}, "cp311-cp311-win_amd64")
+    path = wheel_of(
+        tmp_path,
+        {"canary/a.dll": MINGW + b"\0" * 100, "canary/b.so": b"\x7fELF"},
+        "cp311-cp311-win_amd64",
+    )
     assert main(["inspect", str(path)]) == 0
     out = capsys.readouterr().out
     assert "not read: damaged PE file" in out

@@ -1,4 +1,6 @@
-"""torchvision is built against the published torch of its variant: found by name, checked by hash."""
+"""torchvision is built against the published torch of its variant: found by name, checked by
+hash.
+"""
 
 import hashlib
 from datetime import UTC, datetime
@@ -29,7 +31,9 @@ def plan():
 
 @pytest.fixture
 def workspace(tmp_path):
-    return Workspace(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Watcher())
+    return Workspace(
+        tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Watcher()
+    )
 
 
 @pytest.fixture
@@ -37,7 +41,13 @@ def put(workspace, tmp_path):
     def run(version, tag, group="sm61-avx"):
         path = build_wheel(tmp_path, f"torch-{version}-{tag}.whl").path
         when = datetime(2026, 11, 21, tzinfo=UTC)
-        publish(open_store(workspace.index_url), path, group=group, upload_time=when, provenance={"plan": "0" * 64})
+        publish(
+            open_store(workspace.index_url),
+            path,
+            group=group,
+            upload_time=when,
+            provenance={"plan": "0" * 64},
+        )
         return path
 
     return run
@@ -53,7 +63,9 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
     wanted = put(version, "cp313-cp313-manylinux_2_28_x86_64")
     fetched = inputs.fetch_needs(workspace, plan, tmp_path / "needs")
     files = {path.name: path for path in (tmp_path / "needs").iterdir()}
-    assert fetched == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert fetched == {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()
+    }
     assert [path.name for path in (tmp_path / "needs").iterdir()] == [wanted.name]
     assert (tmp_path / "needs" / wanted.name).read_bytes() == wanted.read_bytes()
 
@@ -88,7 +100,9 @@ def test_submit_says_what_to_build_first_and_starts_nothing(tmp_path, capsys, mo
     for name in ("ci", "dockerfiles"):
         (project / name).symlink_to(ROOT / name)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
-    code = main(["--project", str(project), "submit", "--variant", VARIANT, "--package", "torchvision"])
+    code = main(
+        ["--project", str(project), "submit", "--variant", VARIANT, "--package", "torchvision"]
+    )
     assert code == 2
     assert f"farm submit --variant {VARIANT} --package torch " in capsys.readouterr().err
     assert not (project / "artifacts").exists()

@@ -1,4 +1,6 @@
-"""What a plan promises reaches verify: the recipe's rules, those of the channel in their place, the bound on numpy."""
+"""What a plan promises reaches verify: the recipe's rules, those of the channel in their place, the
+bound on numpy.
+"""
 
 import re
 import shlex
@@ -28,7 +30,10 @@ def test_rules_of_the_torch_recipe():
     policy = plan_of("sm35-avx-py311", channel="kepler-2.0.1").verify
     assert (policy.numpy, policy.cpu, policy.sass) == ("<2", "avx", (35,))
     assert "torch/lib/libtorch_cpu.so" in policy.dispatching
-    for member in ("torch/lib/torch_cpu.dll", "torch/bin/fbgemm.dll"):  # both are in the wheels of 1.12 to 2.0
+    for member in (
+        "torch/lib/torch_cpu.dll",
+        "torch/bin/fbgemm.dll",
+    ):  # both are in the wheels of 1.12 to 2.0
         assert any(fnmatchcase(member, pattern) for pattern in policy.dispatching)
     assert policy.forbidden == defaults("forbidden")
     assert policy.foreign == defaults("foreign")
@@ -45,13 +50,17 @@ def test_a_channel_replaces_rules_key_by_key(tmp_path):
     rules = {"allow_other_sass": True, "forbidden": ["*/secret"], "numpy": False}
     text["channels"]["kepler-2.0.1"]["verify"] = rules
     (tmp_path / "ci").mkdir()
-    (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    (tmp_path / "ci" / "matrix.yaml").write_text(
+        yaml.safe_dump(text, sort_keys=False), encoding="utf-8"
+    )
     plan = plan_of("sm35-avx-py311", project=tmp_path, channel="kepler-2.0.1")
     policy = plan.verify
     assert (policy.allow_other_sass, policy.forbidden, policy.numpy) == (True, ("*/secret",), None)
     assert policy.dispatching == tuple(recipe("torch").verify.dispatching)
     assert policy != plan_of("sm35-avx-py311", channel="kepler-2.0.1").verify
-    assert plan.digest == plan_of("sm35-avx-py311", channel="kepler-2.0.1").digest  # what is built is the same
+    assert (
+        plan.digest == plan_of("sm35-avx-py311", channel="kepler-2.0.1").digest
+    )  # what is built is the same
     matrix = load_matrix(tmp_path)
     assert matrix.channel("kepler-compat").text.verify == matrix.channel("kepler-2.0.1").text.verify
 
@@ -63,7 +72,9 @@ def test_repair_writes_what_verify_asks_for(tmp_path):
     for name, requires in (("without", []), ("with", plan.requires)):
         folder = tmp_path / name
         folder.mkdir()
-        done = repair(wheel, folder, RepairOptions(into="torch/lib", version=plan.version, requires=requires))
+        done = repair(
+            wheel, folder, RepairOptions(into="torch/lib", version=plan.version, requires=requires)
+        )
         report = verify(done.wheel, plan.verify)
         found[name] = next(check.status for check in report.checks if check.id == "metadata")
     assert found == {"without": "failed", "with": "passed"}
@@ -76,7 +87,9 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
     repaired = repair_built(plan, tmp_path / "built", tmp_path / "repaired").wheel
     with zipfile.ZipFile(repaired) as archive:
         text = archive.read(f"torchvision-{plan.version}.dist-info/METADATA").decode()
-    found = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
+    found = [
+        line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")
+    ]
     assert found == ["numpy", "torch==2.6.0+cpu.avx", "numpy<3"]
 
 
@@ -86,8 +99,12 @@ def windows_wheel(folder, version):
 
 
 @pytest.mark.parametrize("channel", ["kepler-2.0.1", "kepler-2.7.1", "rtx50-windows"])
-def test_the_command_that_a_build_on_windows_prints_leaves_nothing_out(tmp_path, monkeypatch, channel):
-    """As build.cmd's last line has it. With `--into` alone verify refused the wheel: numpy 2 could be installed."""
+def test_the_command_that_a_build_on_windows_prints_leaves_nothing_out(
+    tmp_path, monkeypatch, channel
+):
+    """As build.cmd's last line has it. With `--into` alone verify refused the wheel: numpy 2 could
+    be installed.
+    """
     variant = {"rtx50-windows": "sm120-avx2-py311"}.get(channel, "sm35-avx-py311")
     plan = plan_of(variant, channel=channel, platform="windows")
     built = windows_wheel(tmp_path / "built" / "wheel", plan.version.partition("+")[0])
@@ -95,20 +112,38 @@ def test_the_command_that_a_build_on_windows_prints_leaves_nothing_out(tmp_path,
     monkeypatch.chdir(tmp_path)
     words = ["--lib-dir", str(tmp_path), "--plan", "plan.json"]
     template = (ROOT / "dockerfiles/windows/build.cmd.j2").read_text()
-    assert 'farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\\lib" --plan C:\\farm\\job\\plan.json' in template
+    assert (
+        'farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\\lib" --plan C:\\farm\\job\\plan.json'
+        in template
+    )
     assert main(["repair", str(built), *words]) == 0
     (mine,) = Path("repaired").iterdir()
-    assert mine.read_bytes() == repair_built(plan, tmp_path / "built", tmp_path / "theirs").wheel.read_bytes()
+    assert (
+        mine.read_bytes()
+        == repair_built(plan, tmp_path / "built", tmp_path / "theirs").wheel.read_bytes()
+    )
     report = verify(mine, plan.verify)
-    assert [check.status for check in report.checks if check.id == "metadata"] in (["passed"], ["not_run"])
+    assert [check.status for check in report.checks if check.id == "metadata"] in (
+        ["passed"],
+        ["not_run"],
+    )
     assert main(["repair", str(built), "--into", "torch/lib", "-o", "by-hand"]) == 0
     if plan.verify.numpy:
         (other,) = Path("by-hand").iterdir()
-        assert "failed" in {check.status for check in verify(other, plan.verify).checks if check.id == "metadata"}
+        assert "failed" in {
+            check.status for check in verify(other, plan.verify).checks if check.id == "metadata"
+        }
 
 
 def test_what_the_plan_has_is_not_taken_beside_it(tmp_path, capsys):
-    words = ["repair", str(tmp_path / "a.whl"), "--plan", str(tmp_path / "plan.json"), "--require", "numpy<2"]
+    words = [
+        "repair",
+        str(tmp_path / "a.whl"),
+        "--plan",
+        str(tmp_path / "plan.json"),
+        "--require",
+        "numpy<2",
+    ]
     assert main([*words, "-o", str(tmp_path / "out")]) == 2
     assert "--require beside --plan" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -148,12 +183,16 @@ def test_a_wheel_of_another_package_is_refused_and_names_the_recipe(tmp_path):
     plan = plan_of("cpu-avx-py311", package="torchvision", channel="debian-2.6.0")
     (tmp_path / "wheel").mkdir()
     (tmp_path / "wheel" / "Other_Name-0.21.0-cp311-cp311-linux_x86_64.whl").touch()
-    with pytest.raises(BuildFailedError, match="made Other_Name, and the recipe's package is torchvision") as caught:
+    with pytest.raises(
+        BuildFailedError, match="made Other_Name, and the recipe's package is torchvision"
+    ) as caught:
         repair_built(plan, tmp_path, tmp_path / "repaired")
     assert "recipe.yaml" in caught.value.hint
 
 
-def test_what_is_printed_for_a_wrong_rule_takes_the_wheel_that_was_built(tmp_path, monkeypatch, capsys):
+def test_what_is_printed_for_a_wrong_rule_takes_the_wheel_that_was_built(
+    tmp_path, monkeypatch, capsys
+):
     """The line reaches the verification of that very wheel, under the same plan."""
     plan = plan_of("cpu-avx-py311", "canary")
     wheel = tmp_path / "a run" / "repaired" / "canary-0.1.0-cp311-cp311-any.whl"

@@ -24,7 +24,9 @@ from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", cpu="avx")
-ARCHIVE = SimpleNamespace(component="cuda_nvcc", url="https://archives.example/nvcc.tar.xz", sha256="a" * 64)
+ARCHIVE = SimpleNamespace(
+    component="cuda_nvcc", url="https://archives.example/nvcc.tar.xz", sha256="a" * 64
+)
 PLAN = SimpleNamespace(
     package="canary",
     version="1.0",
@@ -35,7 +37,9 @@ PLAN = SimpleNamespace(
     digest="d" * 64,
     channel="kepler",
     options={"rebuild": None},
-    source=SimpleNamespace(kind="git", url="https://git.example/canary.git", tag="v1.0", commit="c" * 40),
+    source=SimpleNamespace(
+        kind="git", url="https://git.example/canary.git", tag="v1.0", commit="c" * 40
+    ),
     python=SimpleNamespace(url="https://archives.example/cpython-3.11.tar.gz", sha256="b" * 64),
     toolkit=SimpleNamespace(provider="nvidia", cuda="11.7", archives=[ARCHIVE], wheels=[]),
     parts=[],
@@ -44,7 +48,13 @@ PLAN = SimpleNamespace(
     cuda_libraries="wheels",
     without={"fbgemm": "needs AVX2"},
 )
-FINDING = Finding(check="members", where="canary/x_test.so", what="has no place", why="because", fix="leave it out")
+FINDING = Finding(
+    check="members",
+    where="canary/x_test.so",
+    what="has no place",
+    why="because",
+    fix="leave it out",
+)
 WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it")
 
 
@@ -61,7 +71,9 @@ def publish(tmp_path, wheel):
     def run(findings=(), waivers=(), sha256=None):
         settings = Settings.model_construct(index="index", index_public_url=None)
         workspace = Workspace(tmp_path, settings, Watcher())
-        check = Check(id="members", status="failed" if findings else "passed", findings=tuple(findings))
+        check = Check(
+            id="members", status="failed" if findings else "passed", findings=tuple(findings)
+        )
         report = Report(
             wheel=wheel.name,
             sha256=sha256 or hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -84,16 +96,25 @@ def publish(tmp_path, wheel):
 
 @pytest.mark.parametrize("wheel", ["manylinux_2_99_x86_64"], indirect=True)
 def test_a_wheel_that_this_machine_cannot_install_was_not_tested_here(publish, wheel, tmp_path):
-    """As one built on Debian 13, on Debian 12: published, and the next run does not say that it passed."""
+    """As one built on Debian 13, on Debian 12: published, and the next run does not say that it
+    passed.
+    """
     publish()
-    settings = Settings.model_construct(index="index", index_public_url=None, artifacts="artifacts", data=None)
+    settings = Settings.model_construct(
+        index="index", index_public_url=None, artifacts="artifacts", data=None
+    )
     workspace = Workspace(tmp_path, settings, Watcher())
     key = record_key(wheel.name)
     record = parse_record((tmp_path / "index" / key).read_bytes(), key)
     for _ in range(2):
         steps = use_published(workspace, PLAN, record, test=True).steps
-        assert [(step.name, step.outcome) for step in steps] == [("publish", "done"), ("install", "not run")]
-        assert steps[1].result.startswith("the wheel is for manylinux_2_99_x86_64, this machine for ")
+        assert [(step.name, step.outcome) for step in steps] == [
+            ("publish", "done"),
+            ("install", "not run"),
+        ]
+        assert steps[1].result.startswith(
+            "the wheel is for manylinux_2_99_x86_64, this machine for "
+        )
     assert not passed_mark(workspace, PLAN).exists()
 
 
@@ -110,10 +131,22 @@ def test_the_record_says_where_the_wheel_comes_from(publish):
     build, run = provenance[PREDICATE]["buildDefinition"], provenance[PREDICATE]["runDetails"]
     assert build["internalParameters"] == {"plan": {"sha256": "d" * 64}}
     assert build["resolvedDependencies"] == [
-        {"name": "source", "uri": "git+https://git.example/canary.git@v1.0", "digest": {"gitCommit": "c" * 40}},
+        {
+            "name": "source",
+            "uri": "git+https://git.example/canary.git@v1.0",
+            "digest": {"gitCommit": "c" * 40},
+        },
         {"name": "image", "uri": "debian-bookworm", "digest": {"sha256": "e" * 64}},
-        {"name": "python", "uri": "https://archives.example/cpython-3.11.tar.gz", "digest": {"sha256": "b" * 64}},
-        {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
+        {
+            "name": "python",
+            "uri": "https://archives.example/cpython-3.11.tar.gz",
+            "digest": {"sha256": "b" * 64},
+        },
+        {
+            "name": "cuda_nvcc",
+            "uri": "https://archives.example/nvcc.tar.xz",
+            "digest": {"sha256": "a" * 64},
+        },
         {"name": "torch-2.0.1-cp311-cp311-linux_x86_64.whl", "digest": {"sha256": "f" * 64}},
         {"name": "local compiler cache", "annotations": {"volume": "engine-1 farm-ccache"}},
     ]
@@ -127,10 +160,14 @@ def test_the_reasons_of_waivers_are_published(publish):
     unused = Waiver(check="cpu", member="*", reason="never needed")
     other = FINDING.model_copy(update={"where": "canary/y_test.so"})
     [provenance] = publish([FINDING, other], [WAIVER, unused])
-    assert provenance["waivers"] == [{"check": "members", "reason": "the testers want it", "findings": 2}]
+    assert provenance["waivers"] == [
+        {"check": "members", "reason": "the testers want it", "findings": 2}
+    ]
 
 
-@pytest.mark.parametrize("kwargs", [{"findings": [FINDING]}, {"sha256": "0" * 64}], ids=["failed", "another file"])
+@pytest.mark.parametrize(
+    "kwargs", [{"findings": [FINDING]}, {"sha256": "0" * 64}], ids=["failed", "another file"]
+)
 def test_nothing_is_published_without_a_passing_report_of_this_file(publish, tmp_path, kwargs):
     with pytest.raises(PublishRefusedError, match="is not published"):
         publish(**kwargs)
@@ -144,7 +181,11 @@ def test_a_waiver_for_something_else_does_not_publish(publish, tmp_path):
 
 
 def test_a_refusal_names_only_what_is_open():
-    check = Check(id="members", status="failed", findings=(FINDING, FINDING.model_copy(update={"where": "other"})))
+    check = Check(
+        id="members",
+        status="failed",
+        findings=(FINDING, FINDING.model_copy(update={"where": "other"})),
+    )
     report = Report(wheel="w", sha256="0", size=1, policy=POLICY, checks=(waive(check, [WAIVER]),))
     error = refusal(report)
     assert isinstance(error, VerificationFailedError)
@@ -156,7 +197,10 @@ def test_a_plan_whose_wheel_is_published_is_found_until_it_is_yanked(publish, tm
     workspace = Workspace(tmp_path, Settings(index="index"), Watcher())
     assert find_published(workspace, PLAN) is None
     publish()
-    assert find_published(workspace, PLAN).filename == "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    assert (
+        find_published(workspace, PLAN).filename
+        == "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    )
     assert find_published(workspace, SimpleNamespace(**{**vars(PLAN), "digest": "e" * 64})) is None
     page = tmp_path / "index" / "whl" / "sm35-avx" / "v1-json" / "canary" / "index.json"
     data = json.loads(page.read_text())
@@ -166,14 +210,20 @@ def test_a_plan_whose_wheel_is_published_is_found_until_it_is_yanked(publish, tm
 
 
 def test_the_other_form_of_a_published_wheel_is_not_there_already(publish, tmp_path):
-    """Both forms share what was compiled, so they have one digest, and one version: it said "already there"."""
+    """Both forms share what was compiled, so they have one digest, and one version: it said
+    "already there".
+    """
     workspace = Workspace(tmp_path, Settings(index="index"), Watcher())
     vendored = SimpleNamespace(**{**vars(PLAN), "library_wheels": [], "cuda_libraries": "vendored"})
     publish()
-    with pytest.raises(PublishRefusedError, match="with `cuda_libraries: wheels`, this plan has vendored") as caught:
+    with pytest.raises(
+        PublishRefusedError, match="with `cuda_libraries: wheels`, this plan has vendored"
+    ) as caught:
         find_published(workspace, vendored)
     assert caught.value.hint == "run it again with --rebuild 1"
-    record = next((tmp_path / "index/records").iterdir())  # as an earlier version of the farm wrote it
+    record = next(
+        (tmp_path / "index/records").iterdir()
+    )  # as an earlier version of the farm wrote it
     data = json.loads(record.read_text())
     del data["provenance"]["cuda-libraries"]
     record.write_text(json.dumps(data))
@@ -185,7 +235,9 @@ def test_an_unfinished_run_of_the_other_form_is_not_taken_up(tmp_path):
     thin, vendored = (plan_of(**torch, cuda_libraries=form) for form in ("wheels", "vendored"))
     assert thin.digest == vendored.digest
     assert [thin.cuda_libraries, vendored.cuda_libraries] == ["wheels", "vendored"]
-    workspace = Workspace(tmp_path, Settings.model_construct(artifacts="artifacts", data=None), Watcher())
+    workspace = Workspace(
+        tmp_path, Settings.model_construct(artifacts="artifacts", data=None), Watcher()
+    )
     with open_journal(workspace.project, workspace.settings) as journal:
         run = journal.create_run(thin.digest, Request(), json.loads(thin.to_json()))
         assert take_up(journal, vendored) is None

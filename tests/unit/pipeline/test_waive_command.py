@@ -35,11 +35,15 @@ def wheel(farm, tmp_path):
 def test_verify(farm, wheel):
     code, out, err = farm("verify", wheel, *SELECT)
     assert (code, "torch/lib/x_test.so: has no place" in err) == (6, True)
-    code, out, err = farm("verify", wheel, *SELECT, "--waive", "members:torch/lib/*=the testers want it")
+    code, out, err = farm(
+        "verify", wheel, *SELECT, "--waive", "members:torch/lib/*=the testers want it"
+    )
     assert (code, err) == (0, "")
     assert "waived: torch/lib/x_test.so: has no place" in out
     assert "the testers want it" in out
-    code, out, _ = farm("verify", wheel, *SELECT, "--json", "--waive", "members:torch/lib/*=the testers want it")
+    code, out, _ = farm(
+        "verify", wheel, *SELECT, "--json", "--waive", "members:torch/lib/*=the testers want it"
+    )
     assert (code, json.loads(out)["waivers"][0]["reason"]) == (0, "the testers want it")
 
 
@@ -47,24 +51,45 @@ def test_publish(farm, wheel, tmp_path):
     index = tmp_path / "index"
     code, _, err = farm("publish", wheel, *SELECT, "--index", str(index))
     assert (code, "has no place" in err, index.exists()) == (6, True, False)
-    code, _, err = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted", "-q")
+    code, _, err = farm(
+        "publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted", "-q"
+    )
     assert (code, err) == (0, "")
-    code, out, _ = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted", "--json")
+    code, out, _ = farm(
+        "publish",
+        wheel,
+        *SELECT,
+        "--index",
+        str(index),
+        "--waive",
+        "members:torch/*=wanted",
+        "--json",
+    )
     assert (code, valid("publish", out)["changed"]) == (0, False)
-    assert any('"reason":"wanted"' in path.read_text().replace(" ", "") for path in index.rglob("*.json"))
+    assert any(
+        '"reason":"wanted"' in path.read_text().replace(" ", "") for path in index.rglob("*.json")
+    )
 
 
 def test_publish_into_another_index_than_the_projects(capsys, wheel, tmp_path, monkeypatch):
-    """A path as a shell means it, and a pip line that does not name the public address of the project's index."""
+    """A path as a shell means it, and a pip line that does not name the public address of the
+    project's index.
+    """
     (tmp_path / "own" / "ci").mkdir(parents=True)
-    (tmp_path / "own" / "ci" / "farm.yaml").write_text("index_public_url: https://wheels.example.org\n")
+    (tmp_path / "own" / "ci" / "farm.yaml").write_text(
+        "index_public_url: https://wheels.example.org\n"
+    )
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     waive = ["--index", "other", "--waive", "members:torch/*=wanted"]
     assert main(["--project", str(tmp_path / "own"), "publish", wheel, *SELECT, *waive]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.endswith(f" --index-url {(tmp_path / 'here' / 'other').as_uri()}/whl/cpu-avx/simple/")
-    assert [path.name for path in (tmp_path / "here" / "other").rglob("*.whl")] == [Path(wheel).name]
+    assert last.endswith(
+        f" --index-url {(tmp_path / 'here' / 'other').as_uri()}/whl/cpu-avx/simple/"
+    )
+    assert [path.name for path in (tmp_path / "here" / "other").rglob("*.whl")] == [
+        Path(wheel).name
+    ]
 
 
 @pytest.mark.parametrize("waiver", ["members:*", "members:*= ", "archive:*=why"])
@@ -75,7 +100,10 @@ def test_a_waiver_without_reason_is_a_usage_error(farm, wheel, waiver):
 
 def test_the_name_of_the_wheel_says_the_package(farm, wheel, tmp_path):
     variant = ("--variant", "cpu-avx-py311", "--waive", "members:torch/*=wanted")
-    for command in (("verify", wheel), ("publish", wheel, "--index", str(tmp_path / "index"), "-q")):
+    for command in (
+        ("verify", wheel),
+        ("publish", wheel, "--index", str(tmp_path / "index"), "-q"),
+    ):
         assert farm(*command, *variant)[0] == 0
         code, _, err = farm(*command, *variant, "--package", "torch")
         assert (code, "the policy says torch" in err) == (6, True)

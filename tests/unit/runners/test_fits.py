@@ -50,7 +50,10 @@ def test_a_driver_that_cannot(k40):
     assert cannot_test(smoke(cuda="12.1"), k40) == [old]
     new = changed(k40, gpus=[{"name": "Tesla K40", "sm": "sm35", "driver": "535.54.03"}])
     assert cannot_test(smoke(), new) == [
-        "driver 535.54.03 does not run sm35 (Kepler, Tesla K40): 470 is the last driver branch for Kepler"
+        (
+            "driver 535.54.03 does not run sm35 (Kepler, Tesla K40): 470 is the last driver branch "
+            "for Kepler"
+        )
     ]
     unknown = changed(k40, gpus=[{"name": "Tesla K40", "sm": "sm35"}])
     assert cannot_test(smoke(cuda="12.1"), unknown) == []
@@ -58,7 +61,11 @@ def test_a_driver_that_cannot(k40):
 
 def test_one_good_card_is_enough(k40):
     both = changed(
-        k40, gpus=[{"name": "Tesla K40", "sm": "sm35", "driver": "550.1"}, {"name": "Tesla K80", "sm": "sm37"}]
+        k40,
+        gpus=[
+            {"name": "Tesla K40", "sm": "sm35", "driver": "550.1"},
+            {"name": "Tesla K80", "sm": "sm37"},
+        ],
     )
     assert cannot_test(smoke("kepler-avx-py311"), both) == []
     assert len(cannot_test(smoke(), both)) == 1
@@ -75,7 +82,9 @@ def test_every_cpu_level_is_answered(k40, level):
 def test_as_written(k40):
     seen = Reported(online=True, platform="linux", machine="x86_64", labels=tuple(k40.labels))
     assert differences(k40, seen) == []
-    assert differences(k40, Reported(online=False, why="gone")) == []  # an engine that says nothing contradicts nothing
+    assert (
+        differences(k40, Reported(online=False, why="gone")) == []
+    )  # an engine that says nothing contradicts nothing
 
 
 def test_a_runner_that_lies(k40):

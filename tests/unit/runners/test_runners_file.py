@@ -19,7 +19,9 @@ GITHUB = "github:\n  build: {}\n  smoke: {}\n"
 def read(tmp_path):
     def read_text(text):
         (tmp_path / "ci").mkdir(exist_ok=True)
-        (tmp_path / "ci" / "runners.yaml").write_text(f"runners:\n  local: {{engine: docker}}\n  x: {text}\n")
+        (tmp_path / "ci" / "runners.yaml").write_text(
+            f"runners:\n  local: {{engine: docker}}\n  x: {text}\n"
+        )
         return load_runners(tmp_path)["x"]
 
     return read_text
@@ -100,7 +102,18 @@ def test_what_is_to_be_written_for_github_can_be_read(tmp_path):
     with pytest.raises(UsageError) as refused:
         load_github(tmp_path)
     page = (ROOT / "docs" / "dispatch.md").read_text()
-    for text in (refused.value.hint.partition(": ")[2], page.partition("```yaml\ngithub:")[2].partition("```")[0]):
-        file.write_text("runners: {}\n" + text if text.startswith("github:") else f"runners: {{}}\ngithub:{text}")
+    for text in (
+        refused.value.hint.partition(": ")[2],
+        page.partition("```yaml\ngithub:")[2].partition("```")[0],
+    ):
+        file.write_text(
+            "runners: {}\n" + text
+            if text.startswith("github:")
+            else f"runners: {{}}\ngithub:{text}"
+        )
         found = load_github(tmp_path)
-        assert (found.repository, [*found.build], [*found.smoke]) == ("OWNER/NAME", ["linux-x86_64"], ["linux-x86_64"])
+        assert (found.repository, [*found.build], [*found.smoke]) == (
+            "OWNER/NAME",
+            ["linux-x86_64"],
+            ["linux-x86_64"],
+        )

@@ -23,7 +23,9 @@ def journal(path):
 
 @pytest.fixture
 def python(path):
-    """Starts a Python process that has the journal open as `journal`; what is left of them is killed at the end."""
+    """Starts a Python process that has the journal open as `journal`; what is left of them is
+    killed at the end.
+    """
     started = []
 
     def start(code):

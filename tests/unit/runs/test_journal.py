@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_run_from_beginning_to_end(journal):
-    run = journal.create_run("d1", Request(variant="sm35-avx-py311"), {"torch": "2.0.1", "archs": ["3.5"]})
+    run = journal.create_run(
+        "d1", Request(variant="sm35-avx-py311"), {"torch": "2.0.1", "archs": ["3.5"]}
+    )
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", run.id)
     build, smoke = journal.create_job(run.id, "build"), journal.create_job(run.id, "smoke")
     first = journal.create_attempt(build.id, "docker", "local")
@@ -59,14 +61,21 @@ def test_a_run_from_beginning_to_end(journal):
         "run-finished",
     ]
     step = journal.events(run.id)[-2]
-    assert (step.job_id, step.attempt_id, step.data) == (build.id, second.id, {"name": "repair", "seconds": 1.5})
+    assert (step.job_id, step.attempt_id, step.data) == (
+        build.id,
+        second.id,
+        {"name": "repair", "seconds": 1.5},
+    )
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", step.time)
 
 
 @pytest.mark.parametrize(("exit_code", "end"), [(9, ("lost", "infra")), (130, ("cancelled", None))])
 def test_a_run_that_ends_leaves_no_attempt_without_an_end(journal, exit_code, end):
     run = journal.create_run("d", Request(), {})
-    first, second = (journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local") for _ in "ab")
+    first, second = (
+        journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
+        for _ in "ab"
+    )
     journal.set_state(first.id, "done", "failure", why="exit code 1")
     journal.finish_run(run.id, "infra", exit_code)
     ends = [(a.id, (a.state, a.result)) for job in journal.jobs(run.id) for a in job.attempts]
@@ -88,7 +97,9 @@ def test_ids_sort_in_the_order_of_creation_and_events_too(journal):
     assert [run.id for run in journal.runs(3)] == made[:-4:-1]
     ids = [journal.event(made[0], "e", n=n) for n in range(20)]
     assert ids == sorted(set(ids))
-    assert [event.data["n"] for event in journal.events(made[0], since=ids[9])] == list(range(10, 20))
+    assert [event.data["n"] for event in journal.events(made[0], since=ids[9])] == list(
+        range(10, 20)
+    )
     assert journal.events(made[0], since=ids[-1]) == ()
 
 
@@ -106,7 +117,9 @@ def test_the_first_end_counts(journal):
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
     assert journal.set_state(attempt.id, "cancelled", why="asked to")
     before = journal.events(run.id)
-    assert journal.set_state(attempt.id, "cancelled", why="asked to")  # said again: fine, and no event
+    assert journal.set_state(
+        attempt.id, "cancelled", why="asked to"
+    )  # said again: fine, and no event
     assert not journal.set_state(attempt.id, "done", "success")
     assert journal.finish_run(run.id, "failure", 5)
     assert not journal.finish_run(run.id, "success", 0)
@@ -117,7 +130,12 @@ def test_the_first_end_counts(journal):
 
 @pytest.mark.parametrize(
     ("state", "result", "why"),
-    [("done", None, None), ("running", "success", None), ("queued", None, None), ("queued", None, "")],
+    [
+        ("done", None, None),
+        ("running", "success", None),
+        ("queued", None, None),
+        ("queued", None, ""),
+    ],
 )
 def test_a_state_that_contradicts_itself_is_refused(journal, state, result, why):
     attempt = journal.create_attempt(
@@ -174,13 +192,18 @@ def test_unknown_ids(journal, name):
     with pytest.raises(UsageError) as caught:
         journal.run(run.id[:-1] + "g")
     assert run.id in caught.value.hint
-    assert [event.kind for event in journal.events(run.id)] == ["run-created"]  # the refused left nothing
+    assert [event.kind for event in journal.events(run.id)] == [
+        "run-created"
+    ]  # the refused left nothing
 
 
 def test_threads_share_a_journal(journal):
     run = journal.create_run("d", Request(), {})
     threads = [
-        threading.Thread(target=lambda k=k: [journal.event(run.id, "t", k=k, n=n) for n in range(25)]) for k in range(4)
+        threading.Thread(
+            target=lambda k=k: [journal.event(run.id, "t", k=k, n=n) for n in range(25)]
+        )
+        for k in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -195,7 +218,9 @@ def test_another_schema_is_refused_and_left_alone(journal, path):
     with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA user_version = 7")
     raw.close()
-    with pytest.raises(UsageError, match=r"another version of the farm \(schema 7, this one knows 3\)") as caught:
+    with pytest.raises(
+        UsageError, match=r"another version of the farm \(schema 7, this one knows 3\)"
+    ) as caught:
         Journal(path)
     assert "upgrade" in caught.value.hint
     raw = sqlite3.connect(path)
@@ -268,7 +293,9 @@ def test_it_can_be_opened_while_another_process_writes(path, journal, monkeypatc
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
 def test_on_a_full_disk_it_can_be_read(path):
-    """Where SQLite has no room for a single page of its own, as when `farm clean` is to make some."""
+    """Where SQLite has no room for a single page of its own, as when `farm clean` is to make
+    some.
+    """
     with Journal(path) as journal:
         run = journal.create_run("d", Request(), {})
     code = f"""
@@ -281,7 +308,11 @@ with Journal(Path({str(path)!r})) as journal:
 """
     root = {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **root}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **root},
     )
     assert done.stdout.strip() == run.id
 
@@ -290,16 +321,26 @@ def test_plans_that_are_not_json_are_refused(journal):
     with pytest.raises(ValueError, match="JSON"):
         journal.create_run("d", Request(), {"x": float("nan")})
     assert journal.runs() == ()
-    assert json.dumps(journal.create_run("d", Request(), {}).plan) == "{}"  # and the journal still works
+    assert (
+        json.dumps(journal.create_run("d", Request(), {}).plan) == "{}"
+    )  # and the journal still works
 
 
 def test_five_hundred_queued_runs_take_less_than_5_mb_with_the_write_ahead_log(journal, path):
-    """Of plans as large as PyTorch's, which compress as those do; looked at whenever it may have grown."""
+    """Of plans as large as PyTorch's, which compress as those do; looked at whenever it may have
+    grown.
+    """
     plan = json.loads(plan_of("sm35-avx-py311").to_json())
     sizes = []
 
     def look():
-        sizes.append(sum(file.stat().st_size for file in path.parent.iterdir() if not file.name.endswith("-shm")))
+        sizes.append(
+            sum(
+                file.stat().st_size
+                for file in path.parent.iterdir()
+                if not file.name.endswith("-shm")
+            )
+        )
 
     ids = []
     for number in range(500):
@@ -307,7 +348,10 @@ def test_five_hundred_queued_runs_take_less_than_5_mb_with_the_write_ahead_log(j
         look()
     journal.claim_all(ids)
     look()
-    for reason in ("every runner that fits is busy: local", "no runner that fits is online (local would)"):
+    for reason in (
+        "every runner that fits is busy: local",
+        "no runner that fits is online (local would)",
+    ):
         journal.note_waiting(dict.fromkeys(ids, reason))
         look()
     for run_id in ids[:172]:
@@ -315,7 +359,14 @@ def test_five_hundred_queued_runs_take_less_than_5_mb_with_the_write_ahead_log(j
         journal.set_handle(attempt.id, "f" * 64)
         journal.set_state(attempt.id, "done", "success")
         for step in ("render", "image", "build", "repair", "verify", "publish", "install", "smoke"):
-            journal.event(run_id, "step", name=step, seconds=1.5, outcome="done", result="farm/toolchain:1, reused")
+            journal.event(
+                run_id,
+                "step",
+                name=step,
+                seconds=1.5,
+                outcome="done",
+                result="farm/toolchain:1, reused",
+            )
         journal.finish_run(run_id, "success", 0)
         look()
     assert max(sizes) < 5_000_000

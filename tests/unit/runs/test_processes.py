@@ -99,7 +99,9 @@ def test_a_killed_controller_finds_its_run_again_and_a_live_one_keeps_it(path, p
 
 
 def test_a_run_that_ended_after_it_was_found_is_nobodys(path, python):
-    """Its owner ends it, and itself, between another controller's look and claim: that one makes a run of its own."""
+    """Its owner ends it, and itself, between another controller's look and claim: that one makes a
+    run of its own.
+    """
     owner = python(CONTROLLER + "journal.finish_run(run.id, 'success', 0)\n")
     run_id = owner.stdout.readline().strip()
     with Journal(path) as journal:
@@ -116,9 +118,15 @@ def test_only_one_of_many_takes_a_dead_controllers_run(path, python):
     run_id = dead.stdout.readline().strip()
     dead.kill()
     dead.wait(timeout=120)
-    code = f"import sys; print(journal.claim({run_id!r}), flush=True); sys.stdin.read()"  # alive until all have tried
+    # alive until all have tried
+    code = f"import sys; print(journal.claim({run_id!r}), flush=True); sys.stdin.read()"
     heirs = [python(code) for _ in range(4)]
-    assert sorted(heir.stdout.readline().strip() for heir in heirs) == ["False", "False", "False", "True"]
+    assert sorted(heir.stdout.readline().strip() for heir in heirs) == [
+        "False",
+        "False",
+        "False",
+        "True",
+    ]
 
 
 def test_a_dead_run_is_found_behind_a_live_one(path, python):
@@ -142,7 +150,9 @@ def test_what_makes_a_process_dead():
     assert is_dead(replace(me, start="1"))  # the pid was given out again
     assert is_dead(replace(me, boot="another"))  # the machine was restarted
     assert is_dead(replace(me, pid=2**22 + 1))  # above Linux's highest pid
-    assert not is_dead(replace(me, pid=2**22 + 1, space="pid:[1]"))  # in another container: nobody can tell
+    assert not is_dead(
+        replace(me, pid=2**22 + 1, space="pid:[1]")
+    )  # in another container: nobody can tell
     assert not is_dead(replace(me, start=""))  # written where a start cannot be told
 
 
@@ -154,7 +164,9 @@ def test_an_owner_survives_being_written_down():
 
 
 def test_a_run_that_was_handed_over_is_anybodys_while_its_submitter_lives(path, python):
-    """The submitting process waits for the end: if the run were its own, no dispatcher could ever take it."""
+    """The submitting process waits for the end: if the run were its own, no dispatcher could ever
+    take it.
+    """
     with Journal(path) as journal:
         run = journal.create_run("d", Request(detached=True), {})
         kept = journal.create_run("d", Request(), {})

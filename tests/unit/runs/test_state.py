@@ -1,4 +1,6 @@
-"""One derivation of a run's state: what the command line and the site print of one journal is the same."""
+"""One derivation of a run's state: what the command line and the site print of one journal is the
+same.
+"""
 
 import pytest
 
@@ -88,7 +90,9 @@ def test_ends(journal, run, attempt, result, code, phase):
     assert seen(journal, run)[0] is phase
 
 
-@pytest.mark.parametrize(("detached", "reason"), [(True, Reason.NO_DISPATCHER), (False, Reason.CONTROLLER_DEAD)])
+@pytest.mark.parametrize(
+    ("detached", "reason"), [(True, Reason.NO_DISPATCHER), (False, Reason.CONTROLLER_DEAD)]
+)
 def test_whose_owner_is_dead_nobody_works_on_it(journal, detached, reason):
     made = journal.create_run("d", Request(detached=detached), PLAN)
     dead = Run(**{**vars(made), "owner": Process(1, "then", "another boot", "")})

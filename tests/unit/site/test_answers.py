@@ -1,4 +1,6 @@
-"""The page and the command answer alike: random questions, names and pasted texts, asked of Python and JavaScript."""
+"""The page and the command answer alike: random questions, names and pasted texts, asked of Python
+and JavaScript.
+"""
 
 import json
 import os
@@ -56,9 +58,18 @@ TEXTS = [
     TABLE.format(card="Tesla K40c"),
     TABLE.format(card="NVIDIA GeForce ... "),
     "GPU 0: NVIDIA GeForce GTX 780 (UUID: GPU-a2b4c6d8-a2b4)\nGPU 1: Tesla P100",
-    "Driver Version                            : 470.256.02\n    Product Name                          : Tesla K40m",
-    "03:00.0 VGA compatible controller [0300]: NVIDIA Corporation GK208B [GeForce GT 730] [10de:1287] (rev a1)",
-    "a2:00.0 3D controller: NVIDIA Corporation GF117M [GeForce 610M/710M/810M/820M / GT 620M/625M/630M/720M] (rev a1)",
+    (
+        "Driver Version                            : 470.256.02\n    Product Name                     "
+        "     : Tesla K40m"
+    ),
+    (
+        "03:00.0 VGA compatible controller [0300]: NVIDIA Corporation GK208B [GeForce GT 730] "
+        "[10de:1287] (rev a1)"
+    ),
+    (
+        "a2:00.0 3D controller: NVIDIA Corporation GF117M [GeForce 610M/710M/810M/820M / GT "
+        "620M/625M/630M/720M] (rev a1)"
+    ),
     "driver_version, name\n535.104.05, Tesla T4\n",
     "535.104.05, NVIDIA A100-SXM4-40GB",
     "NVIDIA GeForce RTX 4090\nDriver 32.0.15.6094",
@@ -74,7 +85,11 @@ TEXTS = [
 ]
 BUILDS = [
     (sm, place, driver)
-    for sm, drivers in ((35, ("470", "450.51", "535.54")), (61, (None, "550.54", "590.44")), (75, ("450.80.02", "570")))
+    for sm, drivers in (
+        (35, ("470", "450.51", "535.54")),
+        (61, (None, "550.54", "590.44")),
+        (75, ("450.80.02", "570")),
+    )
     for place in ("linux-x86_64", "windows-x86_64")
     for driver in drivers
 ]
@@ -97,7 +112,9 @@ def questions():
     toolkits, wheels = list(catalog.toolkits()), official.wheels()
     for _ in range(QUESTIONS):
         wheel = draw.choice(wheels)
-        cards = draw.sample(sms if draw.random() < 0.4 else [*wheel.sm, 86, 121], draw.choice((1, 1, 1, 2)))
+        cards = draw.sample(
+            sms if draw.random() < 0.4 else [*wheel.sm, 86, 121], draw.choice((1, 1, 1, 2))
+        )
         yield Question(
             tuple(dict.fromkeys(cards)),
             wheel.platform,
@@ -111,8 +128,13 @@ def questions():
 def names():
     draw = random.Random(SEED)
     for card in gpus.cards():
-        before, after = draw.choice(("", "NVIDIA ", "GPU 0: ")), draw.choice(("", " (TM)", " 24GB", " Laptop GPU"))
-        yield draw.choice((card.name, f"{before}{card.name}{after}", card.name.lower().replace(" ", "")))
+        before, after = (
+            draw.choice(("", "NVIDIA ", "GPU 0: ")),
+            draw.choice(("", " (TM)", " 24GB", " Laptop GPU")),
+        )
+        yield draw.choice(
+            (card.name, f"{before}{card.name}{after}", card.name.lower().replace(" ", ""))
+        )
     yield from (
         "",
         "Voodoo 2",
@@ -127,23 +149,46 @@ def names():
 
 
 def test_python_and_javascript_give_the_same_answers(node, tmp_path):
-    cases = {"questions": list(questions()), "texts": TEXTS, "names": list(names()), "builds": BUILDS}
+    cases = {
+        "questions": list(questions()),
+        "texts": TEXTS,
+        "names": list(names()),
+        "builds": BUILDS,
+    }
     document = {**cases, "questions": [vars(question) for question in cases["questions"]]}
     (tmp_path / "facts.json").write_text(json.dumps(pages.data(ROOT, [])))
     (tmp_path / "cases.json").write_text(json.dumps(document))
     script = pages.TEMPLATES / "answers.js"
-    command = [node, "-e", RUN, str(script), str(tmp_path / "facts.json"), str(tmp_path / "cases.json")]
-    theirs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)
+    command = [
+        node,
+        "-e",
+        RUN,
+        str(script),
+        str(tmp_path / "facts.json"),
+        str(tmp_path / "cases.json"),
+    ]
+    theirs = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    )
     for question, answer in zip(cases["questions"], theirs["best"], strict=True):
         assert official.best(question).to_json() == answer, question
     for question, found in zip(cases["questions"], theirs["others"], strict=True):
-        ours = [[row.maker, row.torch, official.install(row, question)] for row in official.others(question)]
+        ours = [
+            [row.maker, row.torch, official.install(row, question)]
+            for row in official.others(question)
+        ]
         assert ours == found, question
     for text, found in zip(TEXTS, theirs["read"], strict=True):
         ours = gpus.read_paste(text)
-        assert {"cards": list(ours.cards), "driver": ours.driver, "problem": ours.problem} == found, text
+        assert {
+            "cards": list(ours.cards),
+            "driver": ours.driver,
+            "problem": ours.problem,
+        } == found, text
     for name, found, company in zip(cases["names"], theirs["find"], theirs["maker"], strict=True):
-        assert sorted({(card.name, card.sm) for card in gpus.find(name)}) == [tuple(pair) for pair in found], name
+        assert sorted({(card.name, card.sm) for card in gpus.find(name)}) == [
+            tuple(pair) for pair in found
+        ], name
         assert gpus.maker(name) == company, name
     for (sm, place, driver), found in zip(BUILDS, theirs["own"], strict=True):
         ours = [build.words for build in own_builds(ROOT, machine_of((sm,), place, driver=driver))]

@@ -66,7 +66,11 @@ def read(page):
 def test_the_page_begins_with_what_is_there(there, root):
     made = make(there, project=root)
     page = made["index.html"].decode()
-    assert page.index("Projects</h2>") < page.index("Groups</h2>") < page.index("What could be built</h2>")
+    assert (
+        page.index("Projects</h2>")
+        < page.index("Groups</h2>")
+        < page.index("What could be built</h2>")
+    )
     assert re.search(r'<a href="project/torch.html">torch</a>.*2\.0\.1\+cu117\.sm35\.avx', page)
     project = made["project/torch.html"].decode()
     for text in (
@@ -90,7 +94,10 @@ def test_what_is_withdrawn_is_shown_and_not_offered(store, there):
 
 
 def test_channels_that_were_tested_come_first_and_others_say_so(offered):
-    rows = re.findall(r'<tr><th scope="row" class="mono">([^<]+)<td>.*<td>([^<]*)</tr>', offered["index.html"].decode())
+    rows = re.findall(
+        r'<tr><th scope="row" class="mono">([^<]+)<td>.*<td>([^<]*)</tr>',
+        offered["index.html"].decode(),
+    )
     never = [tested == "never built" for _, tested in rows]
     assert never == sorted(never)
     assert 0 < sum(never) < len(never)
@@ -104,13 +111,19 @@ def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root,
     assert [row[3] for row in data["own"]["linux-x86_64"][sm]][:3] == commands
 
 
-def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(offered, store, put_verified):
+def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(
+    offered, store, put_verified
+):
     data = json.loads(read(offered["index.html"]).scripts[0])
     plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
     lacking = absent_features(plan.without)
     assert "FBGEMM (needs AVX2)" in lacking
     assert lacking in [without for *_, without in data["own"]["linux-x86_64"]["35"]]
-    put_verified("torch-2.6.0+cpu.avx-cp311-cp311-linux_x86_64.whl", "cpu-avx", {"without": f"{lacking} {EVIL}"})
+    put_verified(
+        "torch-2.6.0+cpu.avx-cp311-cp311-linux_x86_64.whl",
+        "cpu-avx",
+        {"without": f"{lacking} {EVIL}"},
+    )
     made = make(with_tests(wheels(store), {}))
     (row,) = json.loads(read(made["index.html"]).scripts[0])["there"]
     assert lacking in row[-1]
@@ -127,7 +140,9 @@ def test_hostile_text_stays_text(there):
             before, after = read(plain[name]), read(made[name])
             assert after.tags.count("script") == before.tags.count("script")
             assert "img" not in after.tags
-            assert not [attribute for attribute, _ in after.attributes if attribute.startswith("on")]
+            assert not [
+                attribute for attribute, _ in after.attributes if attribute.startswith("on")
+            ]
     assert "alert(1)" in made["project/torch.html"].decode()  # it is shown, as text
     assert json.loads(embedded({"x": EVIL})) == {"x": EVIL}
     assert "<" not in embedded({"x": EVIL})
@@ -147,7 +162,10 @@ def many(count):
     """Wheels of 40 projects in 60 groups; digests that do not compress."""
     for number in range(count):
         digest = f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128:032x}" * 2
-        name, group = f"project-{number % 40}", f"sm{(35, 50, 61, 70, 75, 86)[number % 6]}-avx{number % 10}"
+        name, group = (
+            f"project-{number % 40}",
+            f"sm{(35, 50, 61, 70, 75, 86)[number % 6]}-avx{number % 10}",
+        )
         file = f"{name.replace('-', '_')}-2.{number // 40}-cp311-cp311-manylinux_2_28_x86_64.whl"
         yield Wheel(file, name, f"2.{number // 40}", (group,), 10**8 + number, digest, "2026-11-21")
 
@@ -168,8 +186,12 @@ def test_only_what_changed_is_written(there, store, put):
 
 def test_a_wheel_leads_to_its_record(there, store):
     page = make(there)["project/torch.html"]
-    (link,) = (value for _, value in read(page).attributes if value and value.startswith("../records/"))
-    assert json.loads(store.get(unquote(link.removeprefix("../"))).data)["sha256"] == there[0].sha256
+    (link,) = (
+        value for _, value in read(page).attributes if value and value.startswith("../records/")
+    )
+    assert (
+        json.loads(store.get(unquote(link.removeprefix("../"))).data)["sha256"] == there[0].sha256
+    )
 
 
 def test_the_catalogue_is_as_its_published_schema_says(there, store):

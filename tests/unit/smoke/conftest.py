@@ -14,7 +14,9 @@ def good_source():
 
 @pytest.fixture
 def environment(tmp_path):
-    """Gives a function: source of `fakemod` (appended to a good one) -> the environment's interpreter."""
+    """Gives a function: source of `fakemod` (appended to a good one) -> the environment's
+    interpreter.
+    """
 
     def make(addition: str = "", *, base: str = fakemod.SOURCE) -> Path:
         return fakemod.install(tmp_path / "env", addition, base=base)

@@ -10,9 +10,19 @@ from farm.smoke.runner import Check, SmokeReport, find_causes
 from farm.wheel.explain import tables, words
 
 
-def report(seen="", *, name="import", status="failed", outcome="failed", signal=None, tail="", more=()):
+def report(
+    seen="", *, name="import", status="failed", outcome="failed", signal=None, tail="", more=()
+):
     reason, text = (seen, None) if status == "not_run" else (None, seen)
-    check = Check(group="x", name=name, status=status, seen=text, expected="no error", reason=reason, seconds=0)
+    check = Check(
+        group="x",
+        name=name,
+        status=status,
+        seen=text,
+        expected="no error",
+        reason=reason,
+        seconds=0,
+    )
     return SmokeReport(
         module="torch", emulated=None, outcome=outcome, reason="failed: x", checks=(*more, check), signal=signal,
         output_tail=tail,
@@ -20,15 +30,25 @@ def report(seen="", *, name="import", status="failed", outcome="failed", signal=
 
 
 def passed(name, seen):
-    return Check(group="package", name=name, status="passed", seen=seen, expected=None, reason=None, seconds=0)
+    return Check(
+        group="package",
+        name=name,
+        status="passed",
+        seen=seen,
+        expected=None,
+        reason=None,
+        seconds=0,
+    )
 
 
 # The words of Python, glibc, Windows, torch, CUDA and cuDNN themselves.
 MESSAGES = {
     "ModuleNotFoundError: No module named 'torch'": "not-installed",
-    'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\e\\torch\\lib\\fbgemm.dll" or '
+    'OSError: [WinError 126] The specified module could not be found. Error loading '
+    '"C:\\e\\torch\\lib\\fbgemm.dll" or '
     "one of its dependencies.": "winerror-126",
-    'OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed. Error loading "c10.dll"':
+    'OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed. Error '
+    'loading "c10.dll"':
         "winerror-1114",
     "RuntimeError: Numpy is not available": "numpy",
     "ImportError: /tmp/x.so: failed to map segment from shared object": "noexec",
@@ -37,59 +57,80 @@ MESSAGES = {
     "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_infer.so.8: cannot open": "cudnn-missing",
     "RuntimeError: cuDNN error: CUDNN_STATUS_ARCH_MISMATCH": "cudnn-mismatch",
     "ImportError: libcublas.so.11: cannot open shared object file: No such file or directory": "library-missing",
-    "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by libc10.so)": "glibc",
+    "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
+    "libc10.so)": "glibc",
     "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU": "driver-missing",
-    "False: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).": "driver-too-old",
-    "False: CUDA error: cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version":
+    "False: CUDA initialization: The NVIDIA driver on your system is too old (found version "
+    "11040).": "driver-too-old",
+    "False: CUDA error: cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA "
+    "runtime version":
         "driver-too-old",
     "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.": "ptx-too-new",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
     "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available": "no-kernel-image",
-    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, opa, opb, m, n, k, "
-    "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT)`":
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, "
+    "opa, opb, m, n, k, "
+    "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, "
+    "CUBLAS_GEMM_DFALT)`":
         "cublas-mismatch",
     "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul( ltHandle": "cublas-lt",
-    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasLtMatmulAlgoGetHeuristic( ": "cublas-lt",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling "
+    "`cublasLtMatmulAlgoGetHeuristic( ": "cublas-lt",
     "Intel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.": "mkl",
     "RuntimeError: operator torchvision::nms does not exist": "other-torch",
     "RuntimeError: No such operator torchvision::nms": "other-torch",
     "RuntimeError: Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision": "other-torch",
-    "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major versions. PyTorch has":
+    "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major "
+    "versions. PyTorch has":
         "other-torch",
     "RuntimeError: No CUDA GPUs are available": "no-card",
     "AssertionError: Torch not compiled with CUDA enabled": "without-cuda",
-    "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the triton GPU compiler, which "
+    "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the "
+    "triton GPU compiler, which "
     "is used as the backend. Triton only supports devices of CUDA Capability >= 7.0": "triton",
     "RuntimeError: Compiler: cl is not found.": "torch-compile-cl",
-    "RuntimeError: Torch.compile() is only support MSVC with English language pack,Please reinstall its language pack "
+    "RuntimeError: Torch.compile() is only support MSVC with English language pack,Please "
+    "reinstall its language pack "
     "to English.": "torch-compile-language",
-    "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nUnicodeDecodeError: 'utf-8' codec "
-    "can't decode byte 0xff in position 54: invalid start byte": "torch-compile-language",  # pytorch/pytorch#145383
-    "c:/t/x.cpp(1): fatal error C1083: Cannot open include file: 'algorithm': No such file or directory":
+    "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nUnicodeDecodeError: "
+    "'utf-8' codec "
+    # pytorch/pytorch#145383
+    "can't decode byte 0xff in position 54: invalid start byte": "torch-compile-language",
+    "c:/t/x.cpp(1): fatal error C1083: Cannot open include file: 'algorithm': No such file or "
+    "directory":
         "torch-compile-headers",
     "LINK : fatal error LNK1104: cannot open file 'MSVCRT.lib'": "torch-compile-libraries",
-    "torch._inductor.exc.TritonMissing: Cannot find a working triton installation. Either the package is not installed":
+    "torch._inductor.exc.TritonMissing: Cannot find a working triton installation. Either the "
+    "package is not installed":
         "triton-missing",
     "ERROR: torch-2.6.0-cp311-cp311-win_amd64.whl is not a supported wheel on this platform.": "other-platform",
-    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA":
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+    "the latest NVIDIA":
         "driver-not-loaded",
     "Failed to initialize NVML: Driver/library version mismatch": "driver-updated",
-    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env":
+    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, "
+    "e.g. changing env":
         "driver-stuck",
-    "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
-    "NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non "
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda "
+    "functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 804: forward compatibility was "
+    "attempted on non "
     "supported HW": "forward-compatibility",
     "ModuleNotFoundError: No module named 'torch._C'": "source-folder",
-    "ImportError: Failed to load PyTorch C extensions:\n    It appears that PyTorch has loaded the `torch/_C` folder\n"
+    "ImportError: Failed to load PyTorch C extensions:\n    It appears that PyTorch has loaded "
+    "the `torch/_C` folder\n"
     "    of the PyTorch repository rather than the C extensions": "source-folder",
-    "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from "
+    "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from "
+    "C header, got 88 from "
     "PyObject": "numpy-size",
     "OMP: Error #15: Initializing libiomp5md.dll, but found libiomp5md.dll already initialized.": "openmp-twice",
     "RuntimeError: GET was unable to find an engine to execute this computation": "cudnn-engine",
     "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": "cublas-start",
     "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`": "cublas-start",
-    "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the": "other-file",
-    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have "
+    "updated the": "other-file",
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+    "before calling "
     "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized": "fabric-manager",
     "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable": "card-busy",
     "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable": "card-busy",
@@ -110,21 +151,29 @@ def test_a_message_has_one_cause_with_a_fix(message):
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_the_same_words_in_the_output_of_a_crash_will_do(message):
-    assert [cause.id for cause in find_causes(report("x", tail=message), hung=False)] == [MESSAGES[message]]
+    assert [cause.id for cause in find_causes(report("x", tail=message), hung=False)] == [
+        MESSAGES[message]
+    ]
 
 
 @pytest.mark.parametrize("missing", ["torch", "companion_data.tables"])
 def test_what_a_wheel_or_its_test_lacks_is_named_and_not_the_wheel(missing):
     """`companion is not installed` sent users to look for a wheel that was there."""
-    failed = report(f"ModuleNotFoundError: No module named '{missing}'").model_copy(update={"module": "companion"})
+    failed = report(f"ModuleNotFoundError: No module named '{missing}'").model_copy(
+        update={"module": "companion"}
+    )
     (cause,) = find_causes(failed, hung=False)
     assert (cause.id, cause.what.split(",")[0]) == ("dependency-missing", missing)
-    own = report("ModuleNotFoundError: No module named 'companion'").model_copy(update={"module": "companion"})
+    own = report("ModuleNotFoundError: No module named 'companion'").model_copy(
+        update={"module": "companion"}
+    )
     assert [cause.id for cause in find_causes(own, hung=False)] == ["not-installed"]
 
 
 def test_signals_and_hangs():
-    assert [c.id for c in find_causes(report("x", signal="SIGILL"), hung=False)] == ["illegal-instruction"]
+    assert [c.id for c in find_causes(report("x", signal="SIGILL"), hung=False)] == [
+        "illegal-instruction"
+    ]
     assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=False)] == ["killed"]
     # A run that was ended by the watchdog is not a victim of the kernel's.
     assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=True)] == ["hung"]
@@ -142,12 +191,17 @@ def test_a_missing_driver_is_told_though_nothing_failed():
 
 
 def test_what_passed_has_no_cause():
-    assert find_causes(report("CUDA out of memory", status="passed", outcome="passed"), hung=False) == ()
+    assert (
+        find_causes(report("CUDA out of memory", status="passed", outcome="passed"), hung=False)
+        == ()
+    )
 
 
 def test_the_fix_of_an_old_driver_names_the_driver_of_the_wheels_cuda():
     more = (passed("CUDA version", "12.8"),)
-    (cause,) = find_causes(report("The NVIDIA driver on your system is too old", more=more), hung=False)
+    (cause,) = find_causes(
+        report("The NVIDIA driver on your system is too old", more=more), hung=False
+    )
     assert "CUDA 12.8 needs driver 525" in cause.fix
     assert "ends at 470" in cause.fix
 
@@ -159,17 +213,35 @@ def test_no_kernel_image_names_what_the_wheel_holds_and_the_card():
 
 
 def test_other_causes():
-    assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == ["no-card"]
-    assert [c.id for c in find_causes(report("PTX JIT compilation was disabled"), hung=False)] == ["jit-off"]
+    assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == [
+        "no-card"
+    ]
+    assert [c.id for c in find_causes(report("PTX JIT compilation was disabled"), hung=False)] == [
+        "jit-off"
+    ]
 
 
 def test_every_row_is_reached_by_a_real_message_and_has_all_its_words():
-    reports = yaml.safe_load((Path(__file__).parents[1] / "wheel" / "loader_reports.yaml").read_text("utf-8"))
-    tested = {*MESSAGES.values(), "illegal-instruction", "killed", "hung", "hung-cpu", "no-card", "jit-off"}
-    tested |= {name.replace(" ", "-") for each in reports for name in each["is"]} | {"dependency-missing"}
+    reports = yaml.safe_load(
+        (Path(__file__).parents[1] / "wheel" / "loader_reports.yaml").read_text("utf-8")
+    )
+    tested = {
+        *MESSAGES.values(),
+        "illegal-instruction",
+        "killed",
+        "hung",
+        "hung-cpu",
+        "no-card",
+        "jit-off",
+    }
+    tested |= {name.replace(" ", "-") for each in reports for name in each["is"]} | {
+        "dependency-missing"
+    }
     assert {row.id for row in tables().messages} == tested
     filled = words([], "torch")
-    assert not any(re.search(r"[{}]", (row.what + row.fix).format(**filled)) for row in tables().messages)
+    assert not any(
+        re.search(r"[{}]", (row.what + row.fix).format(**filled)) for row in tables().messages
+    )
 
 
 def test_braces_in_what_a_module_says_do_no_harm():
@@ -180,7 +252,8 @@ def test_braces_in_what_a_module_says_do_no_harm():
 
 def test_a_driver_that_is_too_old_for_a_cuda_that_nobody_named():
     (cause,) = find_causes(
-        report("CUDA error: CUDA driver version is insufficient for CUDA runtime version"), hung=False
+        report("CUDA error: CUDA driver version is insufficient for CUDA runtime version"),
+        hung=False,
     )
     assert "525 (CUDA 12)" in cause.fix
     assert "its CUDA" not in cause.what + cause.fix

@@ -1,4 +1,6 @@
-"""The check of torch.compile: what is missing is named; a wrong result fails. Torch is a stand-in."""
+"""The check of torch.compile: what is missing is named; a wrong result fails. Torch is a
+stand-in.
+"""
 
 import importlib.util
 import shutil
@@ -108,7 +110,10 @@ def test_on_a_card_under_linux_it_needs_triton_a_compiler_and_a_header(linux, tm
         return str(caught.value)
 
     for capability in ((7, 0), (9, 0)):
-        assert features.check_compile(Torch(capability=capability), "cuda") == "two layers compiled; the same result"
+        assert (
+            features.check_compile(Torch(capability=capability), "cuda")
+            == "two layers compiled; the same result"
+        )
     assert reason(Torch(capability=(3, 5))) == "Triton starts at sm_70, this card is sm_35"
     (tmp_path / "Python.h").unlink()
     assert "python3-dev" in reason(Torch())
@@ -131,6 +136,8 @@ def test_it_is_asked_on_windows_and_on_every_card(monkeypatch, tmp_path, system,
     recorder = Recorder(str(tmp_path / "report.json"), {})
     options = SimpleNamespace(expect_quantized=None, expect_feature=[])
     main.check_cpu(recorder, Torch(), options)
-    found = {check["name"]: check["status"] for check in recorder.checks if "compile" in check["name"]}
+    found = {
+        check["name"]: check["status"] for check in recorder.checks if "compile" in check["name"]
+    }
     assert found == ({"torch.compile on cpu": "not_run"} if on_cpu else {})
     assert "torch.compile on cuda" in main.card_checks(Torch())

@@ -10,7 +10,13 @@ from farm.smoke.emulation import find_emulator, model_for
 
 @pytest.mark.parametrize(
     ("cpu", "model"),
-    [("sse41", "Penryn"), ("avx", "SandyBridge"), ("avx2", "Haswell"), ("armv8_2", "neoverse-n1"), ("armv9", "max")],
+    [
+        ("sse41", "Penryn"),
+        ("avx", "SandyBridge"),
+        ("avx2", "Haswell"),
+        ("armv8_2", "neoverse-n1"),
+        ("armv9", "max"),
+    ],
 )
 def test_models(cpu, model):
     assert model_for(cpu).name == model

@@ -35,7 +35,13 @@ def test_another_python_is_found_on_the_path(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "script",
-    ["echo cpython 3 98 0", "echo pypy 3 99 0", "echo cpython 3 99 1", "echo cpython 3 99 0; exit 127", "exit 1"],
+    [
+        "echo cpython 3 98 0",
+        "echo pypy 3 99 0",
+        "echo cpython 3 99 1",
+        "echo cpython 3 99 0; exit 127",
+        "exit 1",
+    ],
 )
 def test_a_program_that_only_has_the_name_is_no_python(tmp_path, monkeypatch, script):
     program(tmp_path, "python3.99", script)
@@ -119,9 +125,22 @@ def test_the_installer_sees_no_credentials(tmp_path, monkeypatch):
     python = make_environment(tmp_path / "env", Path(sys.executable))
     (site,) = (tmp_path / "env").rglob("site-packages")
     seen = tmp_path / "seen"
-    (site / "a.pth").write_text(f"import os; open({str(seen)!r}, 'a').write(' '.join(os.environ))\n")
-    secret = ("FARM_SIGNING_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL")
-    secret += ("SOME_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "PGPASSFILE", "npm_config__auth")
+    (site / "a.pth").write_text(
+        f"import os; open({str(seen)!r}, 'a').write(' '.join(os.environ))\n"
+    )
+    secret = (
+        "FARM_SIGNING_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "GITHUB_TOKEN",
+        "ACTIONS_ID_TOKEN_REQUEST_URL",
+    )
+    secret += (
+        "SOME_API_KEY",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "SSH_AUTH_SOCK",
+        "PGPASSFILE",
+        "npm_config__auth",
+    )
     secret += ("GITHUB_ENV", "GITHUB_PATH")  # files by which later steps get variables and programs
     for name in (*secret, "HARMLESS"):
         monkeypatch.setenv(name, "1")
@@ -137,23 +156,34 @@ def test_a_wheel_of_another_platform_is_known_before_it_is_installed():
     assert other_platform([f"x-1-cp311-cp311-{here}.whl"]) is None
     assert other_platform(["x-1-py3-none-any.whl"]) is None
     assert other_platform([]) is None
-    assert other_platform(["x-1-cp311-cp311-manylinux_2_99_ppc64.whl", f"x-1-cp311-cp311-{here}.whl"]) is None
+    assert (
+        other_platform(["x-1-cp311-cp311-manylinux_2_99_ppc64.whl", f"x-1-cp311-cp311-{here}.whl"])
+        is None
+    )
     why = other_platform(["x-1-cp311-cp311-manylinux_2_98_ppc64.manylinux_2_99_ppc64.whl"])
-    assert why.startswith("the wheel is for manylinux_2_98_ppc64 or manylinux_2_99_ppc64, this machine for ")
+    assert why.startswith(
+        "the wheel is for manylinux_2_98_ppc64 or manylinux_2_99_ppc64, this machine for "
+    )
 
 
 def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
-    message = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    message = (
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    )
     full = program(tmp_path, "pip", f"echo '{message}'; exit 1")
     monkeypatch.setattr(sys, "executable", str(full))
     monkeypatch.setattr(tempfile, "tempdir", "/some/tmp")
     with pytest.raises(InfrastructureError, match="No space left on device") as error:
-        install(Path("python3"), "hello", source=(), log=tmp_path / "logs/install.log", timeout_s=60)
+        install(
+            Path("python3"), "hello", source=(), log=tmp_path / "logs/install.log", timeout_s=60
+        )
     assert str(tmp_path / "logs") in error.value.hint
     assert "/some/tmp" in error.value.hint
 
 
-@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""], ids=["ssh", "closed at once"])
+@pytest.mark.parametrize(
+    "banner", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""], ids=["ssh", "closed at once"]
+)
 def test_what_is_no_web_server_does_not_answer(tmp_path, monkeypatch, banner):
     """pip retries and says that it found no version."""
 
@@ -168,7 +198,9 @@ def test_what_is_no_web_server_does_not_answer(tmp_path, monkeypatch, banner):
         source = ("--index-url", f"http://127.0.0.1:{server.server_address[1]}/simple/")
         try:
             with pytest.raises(InfrastructureError, match="does not answer"):
-                install(Path("python3"), "hello==1", source=source, log=tmp_path / "log", timeout_s=60)
+                install(
+                    Path("python3"), "hello==1", source=source, log=tmp_path / "log", timeout_s=60
+                )
         finally:
             server.shutdown()
             thread.join()

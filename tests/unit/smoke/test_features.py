@@ -1,15 +1,20 @@
-"""Which code the BLAS takes on a CPU, from what it says itself; older code than the CPU has is a warning."""
+"""Which code the BLAS takes on a CPU, from what it says itself; older code than the CPU has is a
+warning.
+"""
 
 import pytest
 
 from farm.smoke.probe.features import check_openblas, mkl_code, openblas_code
 from farm.smoke.probe.recorder import FailedError, NotRunError, Warned
 
-MKL = "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240823 for Intel(R) 64 architecture {}, Lnx lp64 gnu_thread"
+MKL = (
+    "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240823 for Intel(R) 64 architecture {}, "
+    "Lnx lp64 gnu_thread"
+)
 ISA = "onednn_verbose,v1,info,cpu,isa:{}"
 CALLED = "MKL_VERBOSE SGEMM(N,N,128,128,128) 61.61us CNR:OFF Dyn:1 FastMM:1 TID:0  NThr:2"
-# As the whole builds of 2.6.0 printed them on an emulated Sandy Bridge, on AMD's Zen and on Sapphire Rapids; AVX2: not
-# seen.
+# As the whole builds of 2.6.0 printed them on an emulated Sandy Bridge, on AMD's Zen and on
+# Sapphire Rapids; AVX2: not seen.
 SSE4 = "Intel(R) Streaming SIMD Extensions 4.2 (Intel(R) SSE4.2) enabled processors"
 AVX2 = "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors"
 OTHER_MAKER = "Intel(R) Architecture processors"
@@ -43,7 +48,12 @@ def test_mkl_that_does_nothing_is_a_failure():
 
 @pytest.mark.parametrize(
     ("core", "capability", "warned"),
-    [("Prescott", "AVX512", True), ("Nehalem", "AVX2", True), ("Prescott", "DEFAULT", False), ("Zen", "AVX2", False)],
+    [
+        ("Prescott", "AVX512", True),
+        ("Nehalem", "AVX2", True),
+        ("Prescott", "DEFAULT", False),
+        ("Zen", "AVX2", False),
+    ],
 )
 def test_openblas_that_does_not_know_the_cpu_is_a_warning(core, capability, warned):
     code = openblas_code(core, capability)

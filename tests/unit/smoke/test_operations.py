@@ -9,7 +9,9 @@ from farm.smoke.probe.recorder import FailedError
 
 
 class Tensor:
-    """Whatever is done with it, the result is of the same device; `cpu()` copies it and changes no number."""
+    """Whatever is done with it, the result is of the same device; `cpu()` copies it and changes no
+    number.
+    """
 
     def __init__(self, made_on="cpu"):
         self.made_on = made_on

@@ -28,8 +28,16 @@ from tests.examples import examples
         ((9, 0), ["sm_90a"], "its own SASS (sm_90a)"),
         ((12, 1), ["sm_100", "sm_120"], "its own SASS (sm_120)"),
         ((12, 1), ["sm_120f"], "its own SASS (sm_120f)"),
-        ((9, 0), ["sm_35", "compute_35"], "PTX (compute_35): the driver compiles it at the first use"),
-        ((9, 0), ["compute_50", "compute_35"], "PTX (compute_50): the driver compiles it at the first use"),
+        (
+            (9, 0),
+            ["sm_35", "compute_35"],
+            "PTX (compute_35): the driver compiles it at the first use",
+        ),
+        (
+            (9, 0),
+            ["compute_50", "compute_35"],
+            "PTX (compute_50): the driver compiles it at the first use",
+        ),
     ],
 )
 def test_code_for_a_device(capability, archs, answer):
@@ -56,14 +64,23 @@ def test_no_code_for_a_device(capability, archs):
 
 
 def test_architectures_from_the_configuration_where_the_module_hides_them():
-    text = "NVCC architecture flags: -gencode;arch=compute_35,code=sm_35;-gencode;arch=compute_37,code=compute_37"
-    module = SimpleNamespace(cuda=SimpleNamespace(get_arch_list=list), __config__=SimpleNamespace(show=lambda: text))
+    text = (
+        "NVCC architecture flags: "
+        "-gencode;arch=compute_35,code=sm_35;-gencode;arch=compute_37,code=compute_37"
+    )
+    module = SimpleNamespace(
+        cuda=SimpleNamespace(get_arch_list=list), __config__=SimpleNamespace(show=lambda: text)
+    )
     assert package.arch_list(module) == ["sm_35", "compute_37"]
 
 
-@pytest.mark.parametrize(("flags", "expected"), [("sm_35 compute_35", ["sm_35", "compute_35"]), (None, []), ("", [])])
+@pytest.mark.parametrize(
+    ("flags", "expected"), [("sm_35 compute_35", ["sm_35", "compute_35"]), (None, []), ("", [])]
+)
 def test_architectures_as_torch_itself_asks_for_them(flags, expected):
-    """torch 1.13.1 without a GPU: get_arch_list is empty, and so is the configuration's part about CUDA."""
+    """torch 1.13.1 without a GPU: get_arch_list is empty, and so is the configuration's part about
+    CUDA.
+    """
     module = SimpleNamespace(
         cuda=SimpleNamespace(get_arch_list=list),
         __config__=SimpleNamespace(show=lambda: "PyTorch built with: GCC 11.3"),
@@ -86,7 +103,9 @@ def test_the_bound_is_highams():
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_outside_of_every_bound(wrong):
-    share, _ = products.worst_error([[0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[wrong, 0.5]], 2.0**-53)
+    share, _ = products.worst_error(
+        [[0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[wrong, 0.5]], 2.0**-53
+    )
     assert share == math.inf
 
 
@@ -96,7 +115,13 @@ def test_an_exact_zero_must_be_zero():
 
 
 @examples(60)
-@given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32), st.permutations(range(60)))
+@given(
+    st.integers(1, 6),
+    st.integers(1, 60),
+    st.integers(1, 6),
+    st.integers(0, 2**32),
+    st.permutations(range(60)),
+)
 def test_a_product_summed_in_any_order_is_within_the_bound(rows, inner, cols, seed, order):
     source = random.Random(seed)
     a = products.make_matrix(rows, inner, 26, source)
@@ -124,7 +149,12 @@ class FakeDriver:
     """What libcuda answers; stands for the machine, which may or may not have one."""
 
     def __init__(self, init=0, count=1, version=11040, attributes=None):
-        self.init, self.count, self.version, self.attributes = init, count, version, attributes or {}
+        self.init, self.count, self.version, self.attributes = (
+            init,
+            count,
+            version,
+            attributes or {},
+        )
 
     def nvmlInit_v2(self):
         return 0
@@ -199,7 +229,12 @@ def test_a_driver_without_nvml(machine):
 def test_what_the_driver_says_of_the_card(machine):
     machine(FakeDriver(attributes={16: 15, 13: 745000, 36: 3004000, 37: 384}))
     found = card.card_numbers()
-    assert found == {"multiprocessors": 15, "clock_khz": 745000, "memory_clock_khz": 3004000, "bus_bits": 384}
+    assert found == {
+        "multiprocessors": 15,
+        "clock_khz": 745000,
+        "memory_clock_khz": 3004000,
+        "bus_bits": 384,
+    }
 
 
 def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=None):
@@ -213,7 +248,10 @@ def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=N
             if product is not None:
                 return Tensor(product(self.rows, other.rows), self.dtype)
             columns = list(zip(*other.rows, strict=True))
-            rows = [[math.fsum(x * y for x, y in zip(r, c, strict=True)) for c in columns] for r in self.rows]
+            rows = [
+                [math.fsum(x * y for x, y in zip(r, c, strict=True)) for c in columns]
+                for r in self.rows
+            ]
             return Tensor(rows, self.dtype)
 
         def cpu(self):
@@ -243,7 +281,9 @@ def gpu_part(tmp_path, module, *, cpu_only=False):
     main.check_cuda(run, module, cpu_only)
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["checks"] == run.checks
-    return {check["name"]: (check["status"], check["seen"] or check["reason"]) for check in run.checks}
+    return {
+        check["name"]: (check["status"], check["seen"] or check["reason"]) for check in run.checks
+    }
 
 
 def test_the_gpu_part_on_a_gpu(machine, tmp_path):
@@ -283,7 +323,9 @@ def test_the_gpu_is_left_alone_when_only_the_cpu_was_asked_for(machine, tmp_path
 
 def test_a_kernel_that_is_not_there(machine, tmp_path):
     def product(a, b):
-        raise RuntimeError("CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available")
+        raise RuntimeError(
+            "CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available"
+        )
 
     machine(FakeDriver())
     found = gpu_part(tmp_path, gpu_module(capability=(9, 0), product=product))
@@ -294,7 +336,10 @@ def test_a_kernel_that_is_not_there(machine, tmp_path):
 
 def test_a_wrong_edge_of_a_tile_is_found(machine, tmp_path):
     def product(a, b):
-        rows = [[math.fsum(x * y for x, y in zip(r, c, strict=True)) for c in zip(*b, strict=True)] for r in a]
+        rows = [
+            [math.fsum(x * y for x, y in zip(r, c, strict=True)) for c in zip(*b, strict=True)]
+            for r in a
+        ]
         if len(rows) > 16:
             rows[16][-1] = 0.0
         return rows
@@ -321,7 +366,12 @@ def test_wrong_arguments_exit_with_2(capsys):
 
 def test_the_table_is_ascii_and_one_line_a_check(capsys):
     entry = argparse.Namespace(
-        group="cuda", name="devices", status="failed", seen="Käpler\n\x1b[31m", expected="x", reason=None
+        group="cuda",
+        name="devices",
+        status="failed",
+        seen="Käpler\n\x1b[31m",
+        expected="x",
+        reason=None,
     )
     recorder.print_check(vars(entry))
     out = capsys.readouterr().out
@@ -342,8 +392,13 @@ def fails(error):
 
 
 # CUDA Runtime API reference, cudaError_t: 209, 221, 222.
-NO_IMAGE = "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available for execution"
-NO_JIT = "RuntimeError: CUDA error: cudaErrorJitCompilationDisabled: PTX JIT compilation was disabled"
+NO_IMAGE = (
+    "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available "
+    "for execution"
+)
+NO_JIT = (
+    "RuntimeError: CUDA error: cudaErrorJitCompilationDisabled: PTX JIT compilation was disabled"
+)
 NEW_PTX = "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain."
 
 
@@ -351,8 +406,13 @@ def test_own_sass_is_native():
     found = {"without JIT": runs(), "JIT only": fails(NO_IMAGE)}
     code, text = card.judge_code(found, ["sm_35"], "sm_35")
     assert code == "native"
-    assert text == "its own SASS serves sm_35: first kernel 0.010 s, then 0.0001 s; no PTX that serves"
-    assert "has PTX as well (3.000 s" in card.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
+    assert (
+        text == "its own SASS serves sm_35: first kernel 0.010 s, then 0.0001 s; no PTX that serves"
+    )
+    assert (
+        "has PTX as well (3.000 s"
+        in card.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
+    )
     late = {**found, "JIT only": fails("did not finish in 60 s")}
     assert card.judge_code(late, ["sm_35"], "sm_35")[1].endswith("; its PTX did not finish in 60 s")
 
@@ -378,7 +438,9 @@ def test_ptx_that_was_compiled_is_jit_with_a_warning(error):
 )
 def test_no_code_that_runs(plain, ordinary, seen):
     with pytest.raises(recorder.FailedError) as caught:
-        card.judge_code({"without JIT": fails(plain), "ordinary": fails(ordinary)}, ["sm_35"], "sm_90")
+        card.judge_code(
+            {"without JIT": fails(plain), "ordinary": fails(ordinary)}, ["sm_35"], "sm_90"
+        )
     assert seen in caught.value.seen
 
 
@@ -499,7 +561,9 @@ def test_how_a_script_ended_is_said(tmp_path, line, seen):
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no sessions")
 def test_the_end_of_a_script_is_seen_whatever_it_leaves_behind(tmp_path):
-    """A server in a session of its own holds the script's output; it ends here when the test lets go of its input."""
+    """A server in a session of its own holds the script's output; it ends here when the test lets
+    go of its input.
+    """
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     script = tmp_path / "own.py"
@@ -509,7 +573,9 @@ def test_the_end_of_a_script_is_seen_whatever_it_leaves_behind(tmp_path):
         "print('x' * 100_000)\nprint('done')\n"
     )
     found = []
-    looking = threading.Thread(target=lambda: found.append(package.check_script(str(script))), daemon=True)
+    looking = threading.Thread(
+        target=lambda: found.append(package.check_script(str(script))), daemon=True
+    )
     looking.start()
     looking.join(60)
     seen = list(found)

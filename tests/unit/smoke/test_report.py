@@ -8,9 +8,21 @@ from hypothesis import strategies as st
 
 from farm.smoke.runner import MAX_DOCUMENT, Check, Row, SmokeReport, read_document
 
-CHECK = Check(group="cpu", name="version", status="passed", seen="1.0", expected=None, reason=None, seconds=0.5)
-FAILED = CHECK.model_copy(update={"name": "archs", "status": "failed", "seen": "sm_50", "expected": "also\nsm_35"})
-NOT_RUN = CHECK.model_copy(update={"name": "driver", "status": "not_run", "seen": None, "reason": "no NVIDIA driver"})
+CHECK = Check(
+    group="cpu",
+    name="version",
+    status="passed",
+    seen="1.0",
+    expected=None,
+    reason=None,
+    seconds=0.5,
+)
+FAILED = CHECK.model_copy(
+    update={"name": "archs", "status": "failed", "seen": "sm_50", "expected": "also\nsm_35"}
+)
+NOT_RUN = CHECK.model_copy(
+    update={"name": "driver", "status": "not_run", "seen": None, "reason": "no NVIDIA driver"}
+)
 
 
 def test_rows():
@@ -49,8 +61,10 @@ def test_json_round_trip(tail, reason, seconds, code):
 
 
 GOOD = (
-    '{"schema": 1, "module": "m", "facts": {}, "complete": true, "running": null, "checks": [{"group": "cpu",'
-    ' "name": "n", "status": "passed", "seen": "s", "expected": null, "reason": null, "seconds": 0.1}]}'
+    '{"schema": 1, "module": "m", "facts": {}, "complete": true, "running": null, "checks": '
+    '[{"group": "cpu",'
+    ' "name": "n", "status": "passed", "seen": "s", "expected": null, "reason": null, "seconds": '
+    "0.1}]}"
 )
 
 
@@ -101,7 +115,9 @@ def test_neither_a_link_nor_a_pipe_nor_a_folder_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # opened to be read by one that waits, it would hang
     (tmp_path / "folder").mkdir()
     assert read_document(tmp_path / "link").startswith("the probe left no report (")
-    assert read_document(tmp_path / "none") == "the probe left no report (No such file or directory)"
+    assert (
+        read_document(tmp_path / "none") == "the probe left no report (No such file or directory)"
+    )
     for name in ("pipe", "folder"):
         assert read_document(tmp_path / name) == "the probe's report is not a regular file"
 
@@ -110,7 +126,9 @@ def test_a_warning_is_of_a_check_that_passed():
     warned = CHECK.model_copy(update={"warning": "slow"})
     failed = FAILED.model_copy(update={"warning": "slow"})
     skipped = NOT_RUN.model_copy(update={"warning": "slow"})
-    report = SmokeReport(module="torch", emulated=None, outcome="failed", checks=(warned, failed, skipped))
+    report = SmokeReport(
+        module="torch", emulated=None, outcome="failed", checks=(warned, failed, skipped)
+    )
     assert [row.status for row in report.rows()] == ["warning", "failed", "not run", "failed"]
     assert report.rows()[0].detail == "1.0; slow"
     assert report.rows()[-1].name == "torch on this machine"

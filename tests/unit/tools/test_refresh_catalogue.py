@@ -1,7 +1,9 @@
-"""What the refresh tool makes of a package index: a small one here, with wheels in the form of the real ones.
+"""What the refresh tool makes of a package index: a small one here, with wheels in the form of the
+real ones.
 
-The listings have PEP 691's form with the file names of the Python index; the wheels hold what the tool reads of a wheel
-(members, METADATA, version.py), with contents as in torch 2.15.0 and CUDA 13.0, under the version of a release to come.
+The listings have PEP 691's form with the file names of the Python index; the wheels hold what the
+tool reads of a wheel (members, METADATA, version.py), with contents as in torch 2.15.0 and CUDA
+13.0, under the version of a release to come.
 """
 
 import hashlib
@@ -83,7 +85,9 @@ class Index:
     def listing(self, package):
         if package not in self.pages:
             return None
-        return json.dumps({"meta": {"api-version": "1.1"}, "name": package, "files": self.pages[package]}).encode()
+        return json.dumps(
+            {"meta": {"api-version": "1.1"}, "name": package, "files": self.pages[package]}
+        ).encode()
 
 
 @pytest.fixture
@@ -99,7 +103,9 @@ def index():
 def folder(tmp_path, monkeypatch):
     """A copy of the catalogue, to change."""
     copy = tmp_path / "farm" / "catalog"
-    shutil.copytree(catalog.FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py", "redist"))
+    shutil.copytree(
+        catalog.FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py", "redist")
+    )
     monkeypatch.setattr(refresh_catalogue, "FOLDER", copy)
     return copy
 
@@ -165,7 +171,11 @@ def test_a_new_torch_is_proposed_as_a_patch_and_written_only_when_asked(refresh,
     new_torch(index)
     code, output, changed = refresh("torch", "--check")
     assert (code, changed) == (1, set())
-    added = [line[1:] for line in output.out.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    added = [
+        line[1:]
+        for line in output.out.splitlines()
+        if line.startswith("+") and not line.startswith("+++")
+    ]
     assert output.out.startswith("--- a/farm/catalog/torch.yaml\n+++ b/farm/catalog/torch.yaml\n")
     assert added[0] == '  "9.0.0":'
     assert not [line for line in output.out.splitlines()[2:] if line.startswith("-")]
@@ -173,7 +183,11 @@ def test_a_new_torch_is_proposed_as_a_patch_and_written_only_when_asked(refresh,
 
     assert refresh("torch", "--write")[::2] == (0, {"torch.yaml"})
     release = load(folder / "torch.yaml", models.TorchReleases).releases["9.0.0"]
-    assert (release.commit, release.vision, release.vision_commit) == (COMMIT, "0.99.0", COMMIT[::-1])
+    assert (release.commit, release.vision, release.vision_commit) == (
+        COMMIT,
+        "0.99.0",
+        COMMIT[::-1],
+    )
     assert (release.cuda_min, release.cxx, release.msvc_built) == ("12.0", 20, None)
     assert release.pythons.linux == ["py311", "py314", "py314t"]
     assert (release.pythons.windows, release.pythons.macos) == (["py311"], [])
@@ -185,15 +199,23 @@ def test_a_new_torch_is_proposed_as_a_patch_and_written_only_when_asked(refresh,
 def test_a_new_official_wheel_is_recorded_with_its_hash(refresh, index, folder):
     new_torch(index)
     assert refresh("official", "--write")[::2] == (0, {"official.yaml"})
-    rows = [row for row in load(folder / "official.yaml", models.OfficialWheels).wheels if row.torch == "9.0.0"]
+    rows = [
+        row
+        for row in load(folder / "official.yaml", models.OfficialWheels).wheels
+        if row.torch == "9.0.0"
+    ]
     linux = next(row for row in rows if row.platform == "linux-x86_64")
     assert (linux.cuda, linux.sm, linux.ptx) == ("13.2", [75, 80, 86, 90], [90])
     assert linux.sha256 == hashlib.sha256(index.files[str(linux.file)]).hexdigest()
     assert {row.platform for row in rows} == {"linux-x86_64", "windows-x86_64"}
 
 
-def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a_person(refresh, index, folder):
-    meta = {"cuda_toolkit-99.1.0.dist-info/METADATA": "Requires-Dist: nvidia-cuda-nvcc==99.1.*; extra == 'nvcc'\n"}
+def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a_person(
+    refresh, index, folder
+):
+    meta = {
+        "cuda_toolkit-99.1.0.dist-info/METADATA": "Requires-Dist: nvidia-cuda-nvcc==99.1.*; extra == 'nvcc'\n"
+    }
     index.add("cuda-toolkit", "cuda_toolkit-99.1.0-py2.py3-none-any.whl", meta)
     tools = {"nvidia/cu99/bin/ptxas": PTXAS, "nvidia/cu99/include/crt/host_config.h": HEADER}
     index.add("nvidia-cuda-nvcc", "nvidia_cuda_nvcc-99.1-py3-none-manylinux2014_x86_64.whl", tools)
@@ -220,11 +242,15 @@ TAGS = {
 
 
 def toolkit_of_wheels(index, lost=(), moved=None):
-    """CUDA 13.9.2 in wheels, as NVIDIA's of 13.4: without the files `lost`, the package `moved` in another folder."""
+    """CUDA 13.9.2 in wheels, as NVIDIA's of 13.4: without the files `lost`, the package `moved` in
+    another folder.
+    """
     known = catalog.wheel_toolkits()["13.5"]
     packages = sorted({package for names in known.components.values() for package in names})
     versions = {package: f"13.9.{number}" for number, package in enumerate(packages)}
-    lines = [f"Requires-Dist: {name}=={version}.*; extra == 'all'" for name, version in versions.items()]
+    lines = [
+        f"Requires-Dist: {name}=={version}.*; extra == 'all'" for name, version in versions.items()
+    ]
     # As cuda-toolkit asks for nvJitLink: any that is new enough.
     lines = [re.sub(r"nvjitlink==([\d.]+)\.\*", r"nvjitlink<14,>=\1", line) for line in lines]
     meta = {"cuda_toolkit-13.9.2.0.dist-info/METADATA": "\n".join(lines) + "\n"}
@@ -233,7 +259,9 @@ def toolkit_of_wheels(index, lost=(), moved=None):
         folder = "nvidia/cu14" if package == moved else "nvidia/cu13"
         held = known.libraries[package].files if package in known.libraries else ["x.so"]
         names = [one.replace("*", "9") for one in held if one not in lost]
-        members = {f"{folder}/lib/{name}": "" for name in names} | {f"{package}.dist-info/METADATA": ""}
+        members = {f"{folder}/lib/{name}": "" for name in names} | {
+            f"{package}.dist-info/METADATA": ""
+        }
         for tag in TAGS.values():
             file = f"{package.replace('-', '_')}-{version}-py3-none-{tag}.whl"
             index.add(package, file, members)
@@ -253,17 +281,28 @@ def test_a_toolkit_in_wheels_is_pinned_for_each_platform(refresh, index, folder)
     assert made.layout == "cu13"
     assert set(made.wheels) == {"linux-x86_64", "linux-aarch64", "windows-x86_64"}
     for platform, found in made.wheels.items():
-        assert {wheel.package for wheel in found} == {name for names in made.components.values() for name in names}
+        assert {wheel.package for wheel in found} == {
+            name for names in made.components.values() for name in names
+        }
         assert all(TAGS[platform] in str(wheel.file) for wheel in found)
-        assert all(wheel.sha256 == hashlib.sha256(index.files[str(wheel.file)]).hexdigest() for wheel in found)
+        assert all(
+            wheel.sha256 == hashlib.sha256(index.files[str(wheel.file)]).hexdigest()
+            for wheel in found
+        )
 
 
 @pytest.mark.usefixtures("cuda_13_9")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lost": ["libcufft.so.12"]}, "nvidia_cufft-13.9.8-py3-none-manylinux_2_27_x86_64.whl has no libcufft.so.12"),
-        ({"moved": "nvidia-nvvm"}, "nvidia_nvvm-13.9.15-py3-none-manylinux_2_27_x86_64.whl has nvidia/cu14/lib/x.so"),
+        (
+            {"lost": ["libcufft.so.12"]},
+            "nvidia_cufft-13.9.8-py3-none-manylinux_2_27_x86_64.whl has no libcufft.so.12",
+        ),
+        (
+            {"moved": "nvidia-nvvm"},
+            "nvidia_nvvm-13.9.15-py3-none-manylinux_2_27_x86_64.whl has nvidia/cu14/lib/x.so",
+        ),
     ],
 )
 def test_a_toolkit_that_lies_otherwise_is_left_to_a_person(refresh, index, change, message):
@@ -277,12 +316,18 @@ def test_a_toolkit_that_lies_otherwise_is_left_to_a_person(refresh, index, chang
 def test_code_for_one_gpu_counts_for_a_cudnns_sms(refresh, index, folder):
     """Kernels for sm_90a and sm_103a stand beside others in cuDNN 9.28.1."""
     specific = 0x100011  # the flag of the "a"
-    code = fat_container(fat_entry("sass", 75), fat_entry("sass", 90, flags=specific), fat_entry("sass", 120))
+    code = fat_container(
+        fat_entry("sass", 75), fat_entry("sass", 90, flags=specific), fat_entry("sass", 120)
+    )
     library = build_elf(fatbin=code)
     for major in (11, 12, 13):
         index.pages[f"nvidia-cudnn-cu{major}"] = []
     members = {f"nvidia/cudnn/lib/libcudnn_{part}.so.9": library for part in ("cnn", "ops", "adv")}
-    index.add("nvidia-cudnn-cu13", "nvidia_cudnn_cu13-99.1.0.7-py3-none-manylinux_2_27_x86_64.whl", members)
+    index.add(
+        "nvidia-cudnn-cu13",
+        "nvidia_cudnn_cu13-99.1.0.7-py3-none-manylinux_2_27_x86_64.whl",
+        members,
+    )
     assert refresh("cudnn", "--write")[::2] == (0, {"cudnn.yaml"})
     release = load(folder / "cudnn.yaml", models.CudnnReleases).releases["99.1.0"]
     assert (release.sm_min, release.sm_max, release.cuda_majors) == (75, 120, [13])

@@ -1,4 +1,5 @@
-"""Small ELF files, fat binaries and wheels, made from the formats' descriptions: no compiler needed.
+"""Small ELF files, fat binaries and wheels, made from the formats' descriptions: no compiler
+needed.
 
 The makers are session-scoped fixtures that return functions, so that property tests may use them.
 """
@@ -59,12 +60,26 @@ def _verneed(versions: Mapping[str, Iterable[str]], strings: _Strings) -> bytes:
     for file, given in versions.items():
         names = list(given)
         auxiliary = b"".join(
-            struct.pack("<IHHII", _hash(name), 0, index + 2, strings.add(name), 16 if index + 1 < len(names) else 0)
+            struct.pack(
+                "<IHHII",
+                _hash(name),
+                0,
+                index + 2,
+                strings.add(name),
+                16 if index + 1 < len(names) else 0,
+            )
             for index, name in enumerate(names)
         )
         is_last = len(blocks) + 1 == len(versions)
         blocks.append(
-            struct.pack("<HHIII", 1, len(names), strings.add(file), 16, 0 if is_last else 16 + len(auxiliary))
+            struct.pack(
+                "<HHIII",
+                1,
+                len(names),
+                strings.add(file),
+                16,
+                0 if is_last else 16 + len(auxiliary),
+            )
             + auxiliary
         )
     return b"".join(blocks)
@@ -93,19 +108,24 @@ def build_elf(
     interpreter: str | None = None,
     tls: int = 0,
 ) -> bytes:
-    """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at `TEXT`.
+    """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at
+    `TEXT`.
 
-    `symbols`: function name to offset in `text`. `takes`: names that others must give. `indirect`: those of
-    `symbols` that are resolvers (STT_GNU_IFUNC). `dynamic`: further tags.
-    `pages`: the size of a page that it is linked for.
-    `init`: offsets in `text` of the static initialisers, put into `.init_array` by relocations or, without
-    `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
-    `stack`: the flags of PT_GNU_STACK, None without one. `interpreter`: PT_INTERP. `tls`: bytes of PT_TLS.
+    `symbols`: function name to offset in `text`. `takes`: names that others must give. `indirect`:
+    those of `symbols` that are resolvers (STT_GNU_IFUNC). `dynamic`: further tags. `pages`: the
+    size of a page that it is linked for. `init`: offsets in `text` of the static initialisers, put
+    into `.init_array` by relocations or, without `relocate_init`, as they are. `relocations`:
+    further rows of `.rela.dyn`. `stack`: the flags of PT_GNU_STACK, None without one.
+    `interpreter`: PT_INTERP. `tls`: bytes of PT_TLS.
     """
     versions = versions or {}
     strings = _Strings()
     tags = [(1, strings.add(name)) for name in needed]
-    tags += [(tag, strings.add(text)) for tag, text in ((14, soname), (15, rpath), (29, runpath)) if text is not None]
+    tags += [
+        (tag, strings.add(text))
+        for tag, text in ((14, soname), (15, rpath), (29, runpath))
+        if text is not None
+    ]
     tags += dynamic
     verneed = _verneed(versions, strings)
     names = {name: strings.add(name) for name in symbols or {}}
@@ -124,7 +144,8 @@ def build_elf(
     table = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
     kinds_of = dict.fromkeys(symbols or {}, 0x12) | dict.fromkeys(indirect, 0x1A)
     table += [
-        struct.pack("<IBBHQQ", names[name], kinds_of[name], 0, 1, code + at, 1) for name, at in (symbols or {}).items()
+        struct.pack("<IBBHQQ", names[name], kinds_of[name], 0, 1, code + at, 1)
+        for name, at in (symbols or {}).items()
     ]
     table += [struct.pack("<IBBHQQ", name, 0x12, 0, 0, 0, 0) for name in taken]
     tags.append((6, place(".dynsym", b"".join(table))))
@@ -138,7 +159,9 @@ def build_elf(
     if starts:
         stored = [0] * len(starts) if relocate_init else starts
         array = place(".init_array", struct.pack(f"<{len(starts)}Q", *stored))
-        rows += [(array + 8 * index, 8, address) for index, address in enumerate(starts) if relocate_init]
+        rows += [
+            (array + 8 * index, 8, address) for index, address in enumerate(starts) if relocate_init
+        ]
     if rows:
         place(".rela.dyn", b"".join(struct.pack("<QQq", *row) for row in rows))
     if fatbin is not None:
@@ -154,7 +177,19 @@ def build_elf(
         linked = {".dynsym": ".dynstr", ".rela.dyn": ".dynsym"}.get(name)
         link = order.index(linked) + 1 if linked else 0
         headers.append(
-            struct.pack("<IIQQQQIIQQ", titles.add(name), section_kind, flags, offset, offset, size, link, 0, 1, 0)
+            struct.pack(
+                "<IIQQQQIIQQ",
+                titles.add(name),
+                section_kind,
+                flags,
+                offset,
+                offset,
+                size,
+                link,
+                0,
+                1,
+                0,
+            )
         )
     title = titles.add(".shstrtab")
     at = place(".shstrtab", titles.data)
@@ -163,13 +198,30 @@ def build_elf(
     interp_at = place(".interp", interpreter.encode() + b"\0") if interpreter else 0
     identity = b"\x7fELF\x02\x01\x01" + b"\0" * 9
     body[:64] = identity + struct.pack(
-        "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 5, 64, len(headers), len(headers) - 1
+        "<HHIQQQIHHHHHH",
+        kind,
+        machine,
+        1,
+        0,
+        64,
+        table_at,
+        0,
+        64,
+        56,
+        5,
+        64,
+        len(headers),
+        len(headers) - 1,
     )
     offset, size = places[".dynamic"]
     body[64:120] = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, len(body), len(body), pages)
     body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
-    body[176:232] = struct.pack("<IIQQQQQQ", 0 if stack is None else 0x6474E551, stack or 0, 0, 0, 0, 0, 0, 16)
-    body[232:288] = struct.pack("<IIQQQQQQ", 3 if interpreter else 0, 4, interp_at, interp_at, interp_at, 0, 0, 1)
+    body[176:232] = struct.pack(
+        "<IIQQQQQQ", 0 if stack is None else 0x6474E551, stack or 0, 0, 0, 0, 0, 0, 16
+    )
+    body[232:288] = struct.pack(
+        "<IIQQQQQQ", 3 if interpreter else 0, 4, interp_at, interp_at, interp_at, 0, 0, 1
+    )
     body[288:344] = struct.pack("<IIQQQQQQ", 7 if tls else 0, 4, 0, 0, 0, 0, tls, 8)
     return bytes(body)
 
@@ -188,8 +240,10 @@ def build_pe(
     linker: tuple[int, int] = (14, 29),
     absolute: bool = False,
 ) -> bytes:
-    """A 64-bit DLL (32-bit with machine 0x14C). It takes the first function of each DLL in `needed`, or by name what
-    `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers."""
+    """A 64-bit DLL (32-bit with machine 0x14C). It takes the first function of each DLL in
+    `needed`, or by name what `takes` says. `data` stands in .rdata; `absolute`: delay loads of old
+    linkers.
+    """
     wide = machine != 0x14C
     base, at = 0x10000000, 0x2000  # the image, and .rdata in it
     needed, delayed, exports = list(needed), list(delayed), sorted(exports)
@@ -200,7 +254,9 @@ def build_pe(
         rdata.extend(content)
         return at + len(rdata) - len(content)
 
-    thunk = struct.pack("<QQ", 1 << 63 | 1, 0) if wide else struct.pack("<II", 1 << 31 | 1, 0)  # one ordinal
+    thunk = (
+        struct.pack("<QQ", 1 << 63 | 1, 0) if wide else struct.pack("<II", 1 << 31 | 1, 0)
+    )  # one ordinal
     places = [(0, 0)] * 16
     if needed:
         records = []
@@ -215,7 +271,10 @@ def build_pe(
         flag, off = (0, base) if absolute else (1, 0)
         thunks = add(thunk)
         table = [thunks + off] * 2
-        records = [struct.pack("<8I", flag, add(name.encode() + b"\0") + off, 0, *table, 0, 0, 0) for name in delayed]
+        records = [
+            struct.pack("<8I", flag, add(name.encode() + b"\0") + off, 0, *table, 0, 0, 0)
+            for name in delayed
+        ]
         places[13] = (add(b"".join([*records, b"\0" * 32])), 32 * len(records) + 32)
     if exports:
         names = add(b"".join(struct.pack("<I", add(name.encode() + b"\0")) for name in exports))
@@ -227,12 +286,19 @@ def build_pe(
     parts = [(b".text", 0x1000, text, 0x60000020), (b".rdata", at, bytes(rdata), 0x40000040)]
     if fatbin is not None:
         parts.append((b".nv_fatb", at + 0x1000 * (1 + len(rdata) // 0x1000), fatbin, 0x40000040))
-    optional = struct.pack("<HBB", 0x20B if wide else 0x10B, *linker).ljust(24 if wide else 28, b"\0")
+    optional = struct.pack("<HBB", 0x20B if wide else 0x10B, *linker).ljust(
+        24 if wide else 28, b"\0"
+    )
     optional += struct.pack("<Q" if wide else "<I", base)
     optional = optional.ljust(108 if wide else 92, b"\0") + struct.pack("<I", 16)
     optional += b"".join(struct.pack("<II", *place) for place in places)
     head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0"
-    head += struct.pack("<HHIIIHH", machine, len(parts), 0, 0, 0, len(optional), 0x2022 if dll else 0x22) + optional
+    head += (
+        struct.pack(
+            "<HHIIIHH", machine, len(parts), 0, 0, 0, len(optional), 0x2022 if dll else 0x22
+        )
+        + optional
+    )
     offset = 1024
     body = b""
     for title, address, content, flags in parts:
@@ -244,7 +310,9 @@ def build_pe(
 
 
 def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
-    """The outside of a cubin: an ELF header for machine 190, section names, symbols; with a kernel or none."""
+    """The outside of a cubin: an ELF header for machine 190, section names, symbols; with a kernel
+    or none.
+    """
     names = b"\0.shstrtab\0" + (b".text._Z6kernelv\0" if kernel else b".nv.info\0")
     symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
     symbols += struct.pack("<IBBHQQ", 1, 0x12, 0x10, 1, 0, 128) if kernel else b""
@@ -256,9 +324,17 @@ def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
 
 
 def fat_entry(
-    kind: str, sm: int, *, data: bytes | None = None, flags: int = 0x11, unpacked: int = 0, header: int = 64
+    kind: str,
+    sm: int,
+    *,
+    data: bytes | None = None,
+    flags: int = 0x11,
+    unpacked: int = 0,
+    header: int = 64,
 ) -> bytes:
-    """One entry. `unpacked` is the size before compression, for entries whose flags say that they are compressed."""
+    """One entry. `unpacked` is the size before compression, for entries whose flags say that they
+    are compressed.
+    """
     if data is None:
         data = cubin() if kind == "sass" else b".version 7.8\n.target sm_%d\n" % sm
     padded = data.ljust(-(-len(data) // 8) * 8, b"\0")
@@ -274,7 +350,9 @@ def fat_container(*entries: bytes) -> bytes:
 
 
 def digest(content: bytes) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip(
+        "="
+    )
 
 
 def build_wheel(
@@ -296,14 +374,18 @@ def build_wheel(
     tags = "".join(f"Tag: {each}\n" for each in (wheel_tags or [tag]))
     if metadata is None:
         head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.8\n"
-        metadata = (head + "".join(f"Requires-Dist: {each}\n" for each in requires) + "\nText\n").encode()
+        metadata = (
+            head + "".join(f"Requires-Dist: {each}\n" for each in requires) + "\nText\n"
+        ).encode()
     if wheel_file is None:
         wheel_file = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n{tags}".encode()
     everything = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel_file}
     if record is None:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows((path, digest(content), len(content)) for path, content in everything.items())
+        writer.writerows(
+            (path, digest(content), len(content)) for path, content in everything.items()
+        )
         writer.writerow((f"{info}/RECORD", "", ""))
         record = text.getvalue().encode()
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,14 +10,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.unit.wheel.hostile_make import DIR, FIFO, FILE, INFO, LINK, METADATA, Kit, Member, dll, pack
+from tests.unit.wheel.hostile_make import (
+    DIR,
+    FIFO,
+    FILE,
+    INFO,
+    LINK,
+    METADATA,
+    Kit,
+    Member,
+    dll,
+    pack,
+)
 
 
 @dataclass(frozen=True)
 class Case:
     """`make` gives the file; `says` is a pattern in what verify finds.
 
-    `inspect` and `repair`: `refused`, or `ok` where the harm is none of their business (a wrong RECORD is mended).
+    `inspect` and `repair`: `refused`, or `ok` where the harm is none of their business (a wrong
+    RECORD is mended).
     """
 
     make: Callable[[Kit], bytes]
@@ -39,17 +51,26 @@ def plus(name: str, says: str, *members: Member, **kwargs: Any) -> None:
     CASES[name] = Case(lambda kit: pack([*kit.members(), *members], **kwargs), says)
 
 
-def with_info(name: str, says: str, inspect: str = "refused", repair: str = "refused", **info: bytes | None) -> None:
+def with_info(
+    name: str, says: str, inspect: str = "refused", repair: str = "refused", **info: bytes | None
+) -> None:
     CASES[name] = Case(lambda kit: pack(kit.members(**info)), says, inspect, repair)
 
 
-def with_library(name: str, says: str, change: Callable[[Kit], bytes], repair: str = "refused") -> None:
+def with_library(
+    name: str, says: str, change: Callable[[Kit], bytes], repair: str = "refused"
+) -> None:
     """The archive is sound, a library in it is not: inspect shows the damage.
 
-    Repair refuses what it cannot read the needs from, and copies what is damaged elsewhere for verify to find.
+    Repair refuses what it cannot read the needs from, and copies what is damaged elsewhere for
+    verify to find.
     """
     CASES[name] = Case(
-        lambda kit: pack(kit.members({"canary/evil.dll" if name.startswith("pe-") else "canary/evil.so": change(kit)})),
+        lambda kit: pack(
+            kit.members(
+                {"canary/evil.dll" if name.startswith("pe-") else "canary/evil.so": change(kit)}
+            )
+        ),
         says,
         "ok",
         repair,
@@ -89,10 +110,19 @@ for _name, _path, _says in [
 ]:
     plus(f"name-{_name}", _says, Member(_path, mode=DIR if _path.endswith("/") else FILE))
 plus("name-unicode-twins", "normal form", Member("canary/\u00e9.py"), Member("canary/e\u0301.py"))
-plus("name-casefold-twins", "only by case", Member("canary/stra\u00dfe.py"), Member("canary/STRASSE.py"))
+plus(
+    "name-casefold-twins",
+    "only by case",
+    Member("canary/stra\u00dfe.py"),
+    Member("canary/STRASSE.py"),
+)
 plus("name-not-utf8", "UTF-8", Member(b"canary/\xff.py", flags=0x800))
 plus("name-unmarked-bytes", "ASCII", Member(b"canary/\xe9.py"))
-plus("name-second-in-extra", "second name", Member("canary/a.py", extra=struct.pack("<2HBI", 0x7075, 8, 1, 0) + b"x.y"))
+plus(
+    "name-second-in-extra",
+    "second name",
+    Member("canary/a.py", extra=struct.pack("<2HBI", 0x7075, 8, 1, 0) + b"x.y"),
+)
 
 # --- links and other kinds -------------------------------------------------------------------------------------------
 for _name, _target, _says in [
@@ -105,7 +135,12 @@ for _name, _target, _says in [
     ("huge", b"a/" * 5000, "at most"),
 ]:
     plus(f"link-{_name}", _says, Member("canary/link", _target, mode=LINK))
-plus("link-then-write-through", "not a folder", Member("canary/l", b"..", mode=LINK), Member("canary/l/evil.py"))
+plus(
+    "link-then-write-through",
+    "not a folder",
+    Member("canary/l", b"..", mode=LINK),
+    Member("canary/l/evil.py"),
+)
 plus("kind-fifo", "neither a file", Member("canary/pipe", mode=FIFO))
 plus("kind-device", "neither a file", Member("canary/sda", mode=0o060644))
 plus("kind-folder-with-content", "folder with content", Member("canary/d/", b"evil", mode=DIR))
@@ -123,7 +158,12 @@ def _bomb() -> tuple[bytes, int]:
 def with_bombs(name: str, says: str, count: int = 1, size: int = _ZEROS) -> None:
     def make(kit: Kit) -> bytes:
         raw, crc = _bomb()
-        return pack([*kit.members(), *(Member(f"canary/z{i}", raw=raw, crc=crc, size=size) for i in range(count))])
+        return pack(
+            [
+                *kit.members(),
+                *(Member(f"canary/z{i}", raw=raw, crc=crc, size=size) for i in range(count)),
+            ]
+        )
 
     CASES[name] = Case(make, says)
 
@@ -132,7 +172,9 @@ with_bombs("bomb-ratio", "bomb")
 with_bombs("bomb-many", "bomb", count=20)
 with_bombs("bomb-lying-size", "not of the length", size=1000)
 plus(
-    "bomb-declared-16-EiB", "refused", Member("canary/z", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HQ", 1, 8, 2**63))
+    "bomb-declared-16-EiB",
+    "refused",
+    Member("canary/z", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HQ", 1, 8, 2**63)),
 )
 plus(
     "bomb-overlap",
@@ -142,22 +184,38 @@ plus(
 )
 plus("size-bigger", "length", Member("canary/a", b"abc", size=4))
 plus("size-smaller", "length|CRC", Member("canary/a", b"abcd", size=3))
-plus("size-packed-bigger", "belong to no member|overlaps|names another", Member("canary/a", b"abc", packed=9))
+plus(
+    "size-packed-bigger",
+    "belong to no member|overlaps|names another",
+    Member("canary/a", b"abc", packed=9),
+)
 plus("size-packed-beyond", "directory", Member("canary/a", b"abc", packed=1 << 30))
 plus("size-stored-twice", "two different sizes", Member("canary/a", b"abc", method=0, size=9))
 plus("crc", "CRC", Member("canary/a", b"abc", crc=1))
 plus("encrypted", "encrypted", Member("canary/a", b"abc", flags=1))
 plus("encrypted-strongly", "encrypted", Member("canary/a", b"abc", flags=0x41))
-plus("encrypted-locally", "another member|contradicts", Member("canary/a", b"abc", local={"flags": 1}))
+plus(
+    "encrypted-locally",
+    "another member|contradicts",
+    Member("canary/a", b"abc", local={"flags": 1}),
+)
 for _method in (1, 9, 12, 14, 93, 99):
-    plus(f"method-{_method}", "compression method", Member("canary/a", b"abc", method=_method, raw=b"abc"))
+    plus(
+        f"method-{_method}",
+        "compression method",
+        Member("canary/a", b"abc", method=_method, raw=b"abc"),
+    )
 plus("deflate-garbage", "damaged", Member("canary/a", raw=b"\xff\xff\xff", size=3))
 plus("deflate-cut", "cut off", Member("canary/a", raw=zlib.compress(b"x" * 100)[2:-6], size=100))
 plus("deflate-tail", "behind its end", Member("canary/a", b"", raw=b"\3\0EVIL"))
-# Codes that are not complete: some unpackers take it, to one byte with this CRC; zlib, which installers use, refuses.
-_LENIENT = bytes.fromhex("4d84b10ec2300c44f343f550608732a04a2031b05b4e638aa534ad1257227c3d412d8885e7bb")
+# Codes that are not complete: some unpackers take it, to one byte with this CRC; zlib, which
+# installers use, refuses.
+_LENIENT = bytes.fromhex(
+    "4d84b10ec2300c44f343f550608732a04a2031b05b4e638aa534ad1257227c3d412d8885e7bb"
+)
 CASES["deflate-incomplete-code"] = Case(
-    lambda kit: pack([*kit.members(), Member("canary/a", raw=_LENIENT, crc=2363233923, size=1)]), "damaged"
+    lambda kit: pack([*kit.members(), Member("canary/a", raw=_LENIENT, crc=2363233923, size=1)]),
+    "damaged",
 )
 plus("deflate-nothing", "cut off|length", Member("canary/a", b"", raw=b""))
 
@@ -179,12 +237,26 @@ plus("zip64-start", "not where", end64={"start": 1 << 62})
 plus("zip64-record-size", "damaged", end64={"record": 1 << 40})
 plus("zip64-locator", "damaged", end64={"at": 0})
 plus("zip64-missing", "ZIP64", end={"start": 0xFFFFFFFF})
-plus("zip64-field-cut", "ZIP64", Member("canary/a", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HI", 1, 4, 1)))
-plus("zip64-field-twice", "two ZIP64", Member("canary/a", b"x", extra=struct.pack("<2HQ", 1, 8, 1) * 2))
+plus(
+    "zip64-field-cut",
+    "ZIP64",
+    Member("canary/a", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HI", 1, 4, 1)),
+)
+plus(
+    "zip64-field-twice",
+    "two ZIP64",
+    Member("canary/a", b"x", extra=struct.pack("<2HQ", 1, 8, 1) * 2),
+)
 plus(
     "zip64-field-lies",
     "contradicts|length",
-    Member("canary/a", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HQ", 1, 8, 5), local={"size": 1, "extra": b""}),
+    Member(
+        "canary/a",
+        b"x",
+        size=0xFFFFFFFF,
+        extra=struct.pack("<2HQ", 1, 8, 5),
+        local={"size": 1, "extra": b""},
+    ),
 )
 for _name, _change in [("name", {"name": "canary/b"}), ("method", {"method": 0}), ("crc", {"crc": 1}),
                        ("size", {"size": 1})]:  # fmt: skip
@@ -196,10 +268,20 @@ plus(
     "descriptor",
     Member("canary/a", b"abc", tail=struct.pack("<4s3I", b"PK\7\x08", 1, 2, 3), **_DEFERRED),
 )
-for _name, _keep in [("nothing", 0), ("few-bytes", 10), ("half", -1000), ("no-end-record", -22), ("last-byte", -1)]:
-    CASES[f"truncated-{_name}"] = Case(lambda kit, keep=_keep: pack(kit.members())[:keep], "not a wheel")
+for _name, _keep in [
+    ("nothing", 0),
+    ("few-bytes", 10),
+    ("half", -1000),
+    ("no-end-record", -22),
+    ("last-byte", -1),
+]:
+    CASES[f"truncated-{_name}"] = Case(
+        lambda kit, keep=_keep: pack(kit.members())[:keep], "not a wheel"
+    )
 CASES["appended"] = Case(lambda kit: pack(kit.members()) + b"\0", "end record")
-CASES["two-archives"] = Case(lambda kit: pack(kit.members()) + pack([Member("evil.py")]), "belong to no|not where")
+CASES["two-archives"] = Case(
+    lambda kit: pack(kit.members()) + pack([Member("evil.py")]), "belong to no|not where"
+)
 CASES["gzip"] = Case(lambda _: b"\x1f\x8b\x08" + bytes(100), "end record")
 CASES["empty-archive"] = Case(lambda _: pack([]), "dist-info")
 
@@ -208,8 +290,20 @@ _ZERO_HASH = b"sha256=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 _OWN = f"{INFO}/RECORD,,\n".encode()
 with_info("record-missing", "missing", RECORD=None)
 with_info("record-empty", "not in RECORD", "ok", "ok", RECORD=b"")
-with_info("record-wrong-hash", "not the one in RECORD", "ok", "ok", RECORD=b"canary/_C.so," + _ZERO_HASH + b",1\n")
-with_info("record-path-outside", "not in the wheel", "ok", "ok", RECORD=b"../../etc/passwd," + _ZERO_HASH + b",1\n")
+with_info(
+    "record-wrong-hash",
+    "not the one in RECORD",
+    "ok",
+    "ok",
+    RECORD=b"canary/_C.so," + _ZERO_HASH + b",1\n",
+)
+with_info(
+    "record-path-outside",
+    "not in the wheel",
+    "ok",
+    "ok",
+    RECORD=b"../../etc/passwd," + _ZERO_HASH + b",1\n",
+)
 with_info("record-row-twice", "listed twice", "ok", "ok", RECORD=_OWN * 2)
 with_info("record-md5", "accepted is sha256", "ok", "ok", RECORD=b"canary/_C.so,md5=abc,1\n")
 with_info("record-not-utf8", "UTF-8", "ok", "ok", RECORD=b"\xff\xfe,,\n")
@@ -220,31 +314,52 @@ with_info("record-many-rows", "rows", "ok", "ok", RECORD=b"a,,\n" * 15_000_000)
 with_info("metadata-missing", "missing", METADATA=None)
 with_info("metadata-empty", "Name headers", METADATA=b"")
 with_info("metadata-two-names", "Name headers", METADATA=METADATA + b"Name: evil\n")
-with_info("metadata-other-name", "METADATA says evil", "ok", "ok", METADATA=b"Name: evil\nVersion: 1.0\n")
-with_info("metadata-other-version", "says 6.6", "ok", "ok", METADATA=b"Name: canary\nVersion: 6.6\n")
+with_info(
+    "metadata-other-name", "METADATA says evil", "ok", "ok", METADATA=b"Name: evil\nVersion: 1.0\n"
+)
+with_info(
+    "metadata-other-version", "says 6.6", "ok", "ok", METADATA=b"Name: canary\nVersion: 6.6\n"
+)
 with_info("metadata-binary", "UTF-8", METADATA=bytes(range(256)) * 8)
-with_info("metadata-endless-version", "a thousand digits", METADATA=b"Name: canary\nVersion: %s\n" % (b"1" * 5000))
+with_info(
+    "metadata-endless-version",
+    "a thousand digits",
+    METADATA=b"Name: canary\nVersion: %s\n" % (b"1" * 5000),
+)
 with_info(
     "metadata-endless-requirement",
     "a thousand digits",
     METADATA=b"Name: canary\nVersion: 1.0\nRequires-Dist: numpy>=%s\n" % (b"1" * 5000),
 )
-with_info("metadata-control", "control characters", METADATA=b"Name: canary\nVersion: 1.0\x1b]0;x\x07\n")
+with_info(
+    "metadata-control", "control characters", METADATA=b"Name: canary\nVersion: 1.0\x1b]0;x\x07\n"
+)
 with_info("metadata-huge", "at most", METADATA=METADATA + b"\n" + b"x" * (5 << 20))
 with_info("metadata-many-headers", "headers", METADATA=METADATA + b"A:\n" * 1_300_000)
 with_info("wheel-missing", "missing", WHEEL=None)
 with_info(
-    "wheel-without-tags", "tags in the file name and in WHEEL differ|tag", "ok", "ok", WHEEL=b"Wheel-Version: 1.0\n"
+    "wheel-without-tags",
+    "tags in the file name and in WHEEL differ|tag",
+    "ok",
+    "ok",
+    WHEEL=b"Wheel-Version: 1.0\n",
 )
 with_info("wheel-bad-tag", "which is none", "ok", "ok", WHEEL=b"Tag: nonsense\n")
-with_info("wheel-tag-product", "more than 1000 tags", WHEEL=b"Tag: " + b"-".join([b".".join([b"a"] * 500)] * 3) + b"\n")
+with_info(
+    "wheel-tag-product",
+    "more than 1000 tags",
+    WHEEL=b"Tag: " + b"-".join([b".".join([b"a"] * 500)] * 3) + b"\n",
+)
 with_info(
     "wheel-many-tags",
     "tags",
-    WHEEL=b"".join(b"Tag: %s-b-c\n" % b".".join(b"p%d" % (i * 900 + k) for k in range(900)) for i in range(40)),
+    WHEEL=b"".join(
+        b"Tag: %s-b-c\n" % b".".join(b"p%d" % (i * 900 + k) for k in range(900)) for i in range(40)
+    ),
 )
 CASES["info-twice"] = Case(
-    lambda kit: pack([*kit.members(), Member("evil-1.0.dist-info/METADATA", METADATA)]), "dist-info folders"
+    lambda kit: pack([*kit.members(), Member("evil-1.0.dist-info/METADATA", METADATA)]),
+    "dist-info folders",
 )
 
 # --- ELF -------------------------------------------------------------------------------------------------------------
@@ -280,7 +395,11 @@ def _section(raw: bytearray, kind: int) -> int:
     """Where the header of the first section of this kind lies."""
     [table] = struct.unpack_from("<Q", raw, 40)
     [count] = struct.unpack_from("<H", raw, 60)
-    return next(at for at in range(table, table + 64 * count, 64) if struct.unpack_from("<I", raw, at + 4)[0] == kind)
+    return next(
+        at
+        for at in range(table, table + 64 * count, 64)
+        if struct.unpack_from("<I", raw, at + 4)[0] == kind
+    )
 
 
 def _escaped_count(kit: Kit) -> bytes:
@@ -316,7 +435,11 @@ def _many_symbols(kit: Kit) -> bytes:
 
 
 for _keep in (4, 16, 40, 64, 100, 400):
-    with_library(f"elf-cut-at-{_keep}", "damaged ELF", lambda kit, keep=_keep: kit.elf(needed=["a.so"])[:keep])
+    with_library(
+        f"elf-cut-at-{_keep}",
+        "damaged ELF",
+        lambda kit, keep=_keep: kit.elf(needed=["a.so"])[:keep],
+    )
 with_library("elf-class", "damaged ELF", patched(4, "B", 9))
 with_library("elf-byte-order", "damaged ELF", patched(5, "B", 9))
 with_library("elf-32-bit", "built for x86_64, 32 bits", patched(4, "B", 1), "ok")
@@ -332,7 +455,9 @@ with_library("elf-strings-unmapped", "outside", dynamic((5, 1 << 40), (1, 1)))
 with_library("elf-name-beyond", "beyond|cut off", dynamic((5, 0), (1, 1 << 40)))
 with_library("elf-names-many", "names have more", dynamic((5, 0), *[(1, 0)] * 9_000))
 with_library(
-    "elf-versions-cycle", "versions|outside|cut off|names", dynamic((5, 0), (0x6FFFFFFE, 0), (0x6FFFFFFF, 1 << 60))
+    "elf-versions-cycle",
+    "versions|outside|cut off|names",
+    dynamic((5, 0), (0x6FFFFFFE, 0), (0x6FFFFFFF, 1 << 60)),
 )
 with_library("elf-overlapping-code", "overlap", _overlapping, "ok")
 with_library("elf-symbols-beyond", "beyond the end", lambda kit: _symbols(kit, 1 << 50), "ok")
@@ -348,18 +473,37 @@ def with_fatbin(name: str, says: str, make: Callable[[Kit], bytes], repair: str 
 
 with_fatbin("no-magic", "no container", lambda _: b"evil" * 100)
 with_fatbin("cut", "beyond|cut off", lambda kit: kit.container(kit.entry("sass", 35))[:-100])
-with_fatbin("size-overflow", "beyond the section", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**64 - 1))
-with_fatbin("header-0", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 0) + bytes(64))
-with_fatbin("version", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 9, 16, 0) + bytes(64))
-with_fatbin("endless", "entries and containers", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 3_000_000, "ok")
-with_fatbin("nested", "sm_35|beyond", lambda kit: kit.container(kit.entry("ptx", 50, data=kit.container() * 100)))
+with_fatbin(
+    "size-overflow",
+    "beyond the section",
+    lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**64 - 1),
+)
+with_fatbin(
+    "header-0", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 0) + bytes(64)
+)
+with_fatbin(
+    "version", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 9, 16, 0) + bytes(64)
+)
+with_fatbin(
+    "endless",
+    "entries and containers",
+    lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 3_000_000,
+    "ok",
+)
+with_fatbin(
+    "nested",
+    "sm_35|beyond",
+    lambda kit: kit.container(kit.entry("ptx", 50, data=kit.container() * 100)),
+)
 for _name, _entry in [
     ("entry-header-0", struct.pack("<HHIQ", 2, 0x101, 0, 0) + bytes(48)),
     ("entry-size-overflow", struct.pack("<HHIQ", 2, 0x101, 64, 2**64 - 64) + bytes(48)),
     ("entry-beyond", struct.pack("<HHIQ", 2, 0x101, 64, 1 << 20) + bytes(48)),
     ("entry-cut", b"\2\0\1\1"),
 ]:
-    with_fatbin(_name, "beyond its container|cut off", lambda kit, entry=_entry: kit.container(entry))
+    with_fatbin(
+        _name, "beyond its container|cut off", lambda kit, entry=_entry: kit.container(entry)
+    )
 
 
 # --- PE --------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""CPU features of AArch64 code. The words are what GNU as 2.40 makes of the instruction beside them."""
+"""CPU features of AArch64 code. The words are what GNU as 2.40 makes of the instruction beside
+them.
+"""
 
 import random
 import struct
@@ -48,7 +50,11 @@ RET = 0xD65F03C0
 @pytest.fixture
 def scan(make_elf):
     def run(words, level):
-        raw = make_elf(machine=183, text=struct.pack(f"<{len(words)}I", *words), symbols={"first": 0, "second": 8})
+        raw = make_elf(
+            machine=183,
+            text=struct.pack(f"<{len(words)}I", *words),
+            symbols={"first": 0, "second": 8},
+        )
         return scan_isa(raw, read_elf(raw), level)
 
     return run
@@ -93,13 +99,17 @@ def test_data_between_functions_are_counted(scan):
 
 def test_functions_that_are_chosen_at_run_time_are_left_out_and_no_others(make_elf):
     sdot, _ = OF_ARMV9["sdot v0.4s, v1.16b, v2.16b"]
-    raw = make_elf(machine=183, text=struct.pack("<2I", sdot, sdot), symbols={"xnn_dot": 0, "at_dot": 4})
+    raw = make_elf(
+        machine=183, text=struct.pack("<2I", sdot, sdot), symbols={"xnn_dot": 0, "at_dot": 4}
+    )
     [find] = scan_isa(raw, read_elf(raw), "armv8_2", Chosen(functions=("xnn_*",))).beyond
     assert find.places == ("at_dot+0x0",)
 
 
 def test_a_size_that_is_no_multiple_of_four(make_elf):
-    raw = make_elf(machine=183, text=struct.pack("<I", BEYOND["bfdot v0.4s, v1.8h, v2.8h"][0]) + b"\x01")
+    raw = make_elf(
+        machine=183, text=struct.pack("<I", BEYOND["bfdot v0.4s, v1.8h, v2.8h"][0]) + b"\x01"
+    )
     assert [find.feature for find in scan_isa(raw, read_elf(raw), "armv9").beyond] == ["BF16"]
 
 
@@ -155,9 +165,18 @@ def on_import(make_elf):
         code[DATA:] = data
         symbols = names or {"start": START, "next": NEXT, "kernel": KERNEL}
         raw = make_elf(
-            machine=183, text=bytes(code), symbols=symbols, init=init, relocate_init=False, relocations=relocations
+            machine=183,
+            text=bytes(code),
+            symbols=symbols,
+            init=init,
+            relocate_init=False,
+            relocations=relocations,
         )
-        return [place for find in scan_starts(raw, read_elf(raw), "armv8_2").result.beyond for place in find.places]
+        return [
+            place
+            for find in scan_starts(raw, read_elf(raw), "armv8_2").result.beyond
+            for place in find.places
+        ]
 
     return run
 
@@ -186,7 +205,9 @@ THROUGH_GOT = [adrp(START, GOT - CODE), load_low(GOT)]
     ],
 )
 def test_jumps_and_calls_of_an_initialiser_are_followed(on_import, start, rows, runs):
-    assert on_import({START: start, NEXT: [RET]}, relocations=rows) == (["kernel+0x0"] if runs else [])
+    assert on_import({START: start, NEXT: [RET]}, relocations=rows) == (
+        ["kernel+0x0"] if runs else []
+    )
 
 
 def test_the_functions_in_the_slots_of_a_module_run_on_import(on_import):
@@ -196,8 +217,13 @@ def test_the_functions_in_the_slots_of_a_module_run_on_import(on_import):
     rows = [(CODE + DATA + 72, 1027, CODE + at), (CODE + at + 8, 1027, CODE + KERNEL)]
     start = {START: [adrp(START, DATA), add_low(DATA), RET]}
     found = {"PyInit_m": START, "kernel": KERNEL}
-    assert on_import(start, init=(), names=found, data=definition + slots, relocations=rows) == ["kernel+0x0"]
-    assert on_import(start, init=(), names={"f": START}, data=definition + slots, relocations=rows) == []
+    assert on_import(start, init=(), names=found, data=definition + slots, relocations=rows) == [
+        "kernel+0x0"
+    ]
+    assert (
+        on_import(start, init=(), names={"f": START}, data=definition + slots, relocations=rows)
+        == []
+    )
 
 
 def test_resolvers_run_on_loading(on_import):

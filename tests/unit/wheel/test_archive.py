@@ -96,7 +96,9 @@ def test_refuses_bombs(tmp_path):
             assert len(data) == 70 << 20  # above what is kept in memory
 
 
-@pytest.mark.parametrize("limits", [Limits(members=1), Limits(member_bytes=5), Limits(total_bytes=9)])
+@pytest.mark.parametrize(
+    "limits", [Limits(members=1), Limits(member_bytes=5), Limits(total_bytes=9)]
+)
 def test_limits_are_kept(tmp_path, limits):
     path = write_zip(tmp_path / "w.whl", [("a", b"AAAA"), ("b", b"BBBBBB")])
     with pytest.raises(VerificationFailedError, match="are refused"):
@@ -127,7 +129,9 @@ def test_magic_is_seen_through_empty_blocks(tmp_path):
     packed = b"\x00\x00\x00\xff\xff" * 300_000
     packed += deflater.compress(content[:2]) + deflater.flush(zlib.Z_FULL_FLUSH)
     packed += b"\x00\x00\x00\xff\xff" * 300_000 + deflater.compress(content[2:]) + deflater.flush()
-    entry = Entry("a.so", 8, *DOS_EPOCH, zlib.crc32(content), len(packed), len(content), 0, MADE_BY_UNIX, 0)
+    entry = Entry(
+        "a.so", 8, *DOS_EPOCH, zlib.crc32(content), len(packed), len(content), 0, MADE_BY_UNIX, 0
+    )
     path = tmp_path / "w.whl"
     path.write_bytes(assemble([local_header(entry, wide=False), packed], [entry]))
     with Archive(path) as archive, archive.content("a.so", (b"\x7fELF",)) as (_, data):

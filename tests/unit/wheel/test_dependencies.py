@@ -26,11 +26,25 @@ def thin(tmp_path, make_wheel, make_elf, make_container, make_entry):
             tag="py3-none-manylinux_2_17_x86_64",
         )
 
-    def run(runpath="$ORIGIN/../nvidia/cublas/lib", requires=("nvidia-cublas-cu11==11.11.3.6",), given=None, **kwargs):
+    def run(
+        runpath="$ORIGIN/../nvidia/cublas/lib",
+        requires=("nvidia-cublas-cu11==11.11.3.6",),
+        given=None,
+        **kwargs,
+    ):
         code = make_container(make_entry("sass", 35))
         module = make_elf(needed=["libcublas.so.11", "libc.so.6"], runpath=runpath, fatbin=code)
-        path = make_wheel(tmp_path / "in", {"canary/_C.so": module}, tag=TAG, requires=list(requires))
-        policy = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], **kwargs)
+        path = make_wheel(
+            tmp_path / "in", {"canary/_C.so": module}, tag=TAG, requires=list(requires)
+        )
+        policy = Policy(
+            name="canary",
+            version="1.0",
+            python="cp311",
+            platform="linux_x86_64",
+            sass=[35],
+            **kwargs,
+        )
         return verify(path, policy, dependencies=[folder] if given is None else given)
 
     folder.mkdir()
@@ -47,7 +61,9 @@ def test_imports_are_followed_into_the_wheels_that_are_required(thin):
     report = run()
     assert report.passed, texts(report)
     assert [(each.wheel, len(each.sha256)) for each in report.dependencies] == [(wheel.name, 64)]
-    assert "1 from dependencies" in next(check.note for check in report.checks if check.id == "imports")
+    assert "1 from dependencies" in next(
+        check.note for check in report.checks if check.id == "imports"
+    )
     assert run(given=[wheel]).passed
 
 
@@ -62,7 +78,10 @@ def test_a_dependency_that_runpath_does_not_lead_to_is_unreachable_even_if_it_is
     run, blas, _ = thin
     blas(35)
     [text] = texts(run(runpath="$ORIGIN", exclude=["libcublas*"]))
-    assert "where its RUNPATH does not lead" in text or "is at nvidia/cublas/lib/libcublas.so.11" in text
+    assert (
+        "where its RUNPATH does not lead" in text
+        or "is at nvidia/cublas/lib/libcublas.so.11" in text
+    )
 
 
 def test_a_dependency_must_run_on_the_promised_gpus(thin):

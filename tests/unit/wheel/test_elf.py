@@ -32,7 +32,10 @@ def test_facts(library):
     assert (elf.machine, elf.kind, elf.soname) == ("x86_64", "shared", "libx.so.1")
     assert elf.needed == ("libc.so.6", "libcudart.so.11.0")
     assert elf.search_path == ("$ORIGIN", "$ORIGIN/../lib")
-    assert elf.versions == {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.17"), "libm.so.6": ("GLIBC_2.29",)}
+    assert elf.versions == {
+        "libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.17"),
+        "libm.so.6": ("GLIBC_2.29",),
+    }
     sections = {section.name: section for section in elf.sections}
     [(_, start, end)] = section_ranges(library, [sections[".nv_fatbin"]])
     assert library[start:end] == b"FAT"
@@ -70,7 +73,9 @@ def test_of_other_widths_and_byte_orders_the_machine_is_read_alone():
 
 
 def test_agrees_with_pyelftools_on_this_python():
-    """A real file that is at hand wherever tests run on Linux: an extension module or the interpreter itself."""
+    """A real file that is at hand wherever tests run on Linux: an extension module or the
+    interpreter itself.
+    """
     if sys.platform != "linux":
         pytest.skip("the interpreter is not an ELF file here")
     with Path(sys.executable).open("rb") as file:
@@ -108,8 +113,12 @@ def test_mutated_libraries_give_one_error_only(library, data):
     raw = bytearray(library)
     for _ in range(data.draw(st.integers(1, 8))):
         at = data.draw(st.integers(0, len(raw) - 8))
-        value = data.draw(st.sampled_from([0, 1, 0xFF, 0xFFFFFFFF, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1))
-        struct.pack_into("<Q", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(at, value & 255)
+        value = data.draw(
+            st.sampled_from([0, 1, 0xFF, 0xFFFFFFFF, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+        )
+        struct.pack_into("<Q", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(
+            at, value & 255
+        )
     with suppress(VerificationFailedError):  # any other exception fails the test
         read_everything(bytes(raw))
 

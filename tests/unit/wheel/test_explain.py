@@ -21,7 +21,9 @@ def package(tmp_path, make_wheel):
     """(wheel, folder of the installed package) with these files."""
 
     def make(files, tag=LINUX):
-        wheel = make_wheel(tmp_path / "in", {"torch/__init__.py": b"", **files}, name="torch", tag=tag)
+        wheel = make_wheel(
+            tmp_path / "in", {"torch/__init__.py": b"", **files}, name="torch", tag=tag
+        )
         site = tmp_path / "site-packages"
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
@@ -46,14 +48,19 @@ def both(places, message):
     ],
 )
 def test_error_126(package, make_pe, message):
-    found = both(package({"torch/lib/fbgemm.dll": make_pe(needed=["libomp140.x86_64.dll"])}, WINDOWS), message)
+    found = both(
+        package({"torch/lib/fbgemm.dll": make_pe(needed=["libomp140.x86_64.dll"])}, WINDOWS),
+        message,
+    )
     assert found.message == "winerror 126"
     assert found.culprits == ("libomp140.x86_64.dll, needed by torch/lib/fbgemm.dll",)
     assert "torch 2.4.1 or newer" in found.cure
 
 
 def test_error_126_of_a_dll_with_two_openmp_runtimes(package, make_pe):
-    """The missing one is not to be had: the DLL computes wrong numbers with it (pytorch/pytorch#193784)."""
+    """The missing one is not to be had: the DLL computes wrong numbers with it
+    (pytorch/pytorch#193784).
+    """
     torch = make_pe(needed=["VCOMP140.DLL", "libomp140.x86_64.dll"])
     found = both(package({"torch/lib/torch_cpu.dll": torch}, WINDOWS), "[WinError 126]")
     assert "libomp140.x86_64.dll, needed by torch/lib/torch_cpu.dll" in found.culprits
@@ -70,17 +77,29 @@ def test_error_126_of_a_wheel_without_dlls(package, make_elf):
 def test_error_126_names_the_dll_of_the_message(package, make_pe):
     """Not the first one whose chain is broken, which another order of loading would have named."""
     files = {f"torch/lib/{name}.dll": make_pe(needed=["gone.dll"]) for name in ("aaa", "torch_cpu")}
-    message = 'OSError: [WinError 126] … Error loading "C:\\x\\torch\\lib\\torch_cpu.dll" or one of its dependencies.'
-    assert "; torch_cpu.dll, which the message names, is there" in both(package(files, WINDOWS), message).cause
+    message = (
+        'OSError: [WinError 126] … Error loading "C:\\x\\torch\\lib\\torch_cpu.dll" or one of '
+        "its dependencies."
+    )
+    assert (
+        "; torch_cpu.dll, which the message names, is there"
+        in both(package(files, WINDOWS), message).cause
+    )
 
 
 def test_error_126_of_a_dll_that_is_not_there_at_all(package, make_pe):
     """ctypes' words; these files' own needs are there, or are not."""
-    message = r"FileNotFoundError: Could not find module 'C:\x\torch\lib\gone.dll' (or one of its dependencies). Try …"
+    message = (
+        r"FileNotFoundError: Could not find module 'C:\x\torch\lib\gone.dll' (or one of its "
+        r"dependencies). Try …"
+    )
     whole = both(package({"torch/lib/a.dll": make_pe(needed=["KERNEL32.dll"])}, WINDOWS), message)
     assert whole.cause == "gone.dll, which the message names, is not among these files"
     lacks, _ = package({"torch/lib/a.dll": make_pe(needed=["other.dll"])}, WINDOWS)
-    assert "; gone.dll, which the message names, is not among these files" in explain(lacks, message)[0].cause
+    assert (
+        "; gone.dll, which the message names, is not among these files"
+        in explain(lacks, message)[0].cause
+    )
 
 
 def test_error_127_between_dlls_of_the_wheel(package, make_pe):
@@ -88,19 +107,25 @@ def test_error_127_between_dlls_of_the_wheel(package, make_pe):
         "torch/lib/a.dll": make_pe(needed=["b.dll"], takes={"b.dll": "gone"}),
         "torch/lib/b.dll": make_pe(exports=["given"]),
     }
-    found = both(package(files, WINDOWS), "[WinError 127] The specified procedure could not be found")
+    found = both(
+        package(files, WINDOWS), "[WinError 127] The specified procedure could not be found"
+    )
     assert found.culprits == ("torch/lib/a.dll takes gone from b.dll, which does not export it",)
 
 
 def test_error_127_by_another_copy(package, make_pe):
-    found = both(package({"torch/lib/a.dll": make_pe(needed=["MSVCP140.dll"])}, WINDOWS), "WinError 127")
+    found = both(
+        package({"torch/lib/a.dll": make_pe(needed=["MSVCP140.dll"])}, WINDOWS), "WinError 127"
+    )
     assert found.culprits == ()
     assert "msvcp140.dll" in found.cure
 
 
 @pytest.mark.parametrize("message", ["OSError: [WinError 193] %1 is not a valid Win32 application"])
 def test_error_193(package, make_pe, message):
-    files = {f"torch/lib/{name}.dll": make_pe() for name in "ab"} | {"torch/lib/c.dll": make_pe(machine=0x14C)}
+    files = {f"torch/lib/{name}.dll": make_pe() for name in "ab"} | {
+        "torch/lib/c.dll": make_pe(machine=0x14C)
+    }
     found = both(package(files, WINDOWS), message)
     assert found.culprits == ("torch/lib/c.dll: for win32",)
 
@@ -124,21 +149,26 @@ def test_a_library_that_is_a_text(package, make_elf, words):
     assert found.culprits == ("torch/lib/libfoo.so.1: not a library, in spite of its name",)
     assert "torch/lib/a.so" not in str(found)
     assert (
-        "install the package anew" in explain(package({"torch/lib/a.so": make_elf()})[0], f"/x/a.so: {words}")[0].cure
+        "install the package anew"
+        in explain(package({"torch/lib/a.so": make_elf()})[0], f"/x/a.so: {words}")[0].cure
     )
     [found] = explain(package(files)[0], f"ImportError: /x/libother.so.1: {words}")
     assert found.cause == "libother.so.1, which the message names, is not among these files"
 
 
 def test_a_module_is_looked_up_in_the_files(package, make_elf):
-    """One of another Python's suffix, one that a folder of the same name hides, one that is not there."""
+    """One of another Python's suffix, one that a folder of the same name hides, one that is not
+    there.
+    """
     files = {"torch/_ext.cpython-312-x86_64-linux-gnu.so": make_elf(), "torch/there.py": b""}
     places = package(files)
     found = both(places, "ModuleNotFoundError: No module named 'torch._ext'")
     assert ".cpython-312-x86_64-linux-gnu.so" in found.cause
     assert found.culprits == ("torch/_ext.cpython-312-x86_64-linux-gnu.so",)
     assert "PYTHONPATH" in both(places, "No module named 'torch.there'").cure
-    assert both(places, "No module named 'torch.gone'").cause == "torch.gone is not among these files"
+    assert (
+        both(places, "No module named 'torch.gone'").cause == "torch.gone is not among these files"
+    )
     [other] = explain(places[0], "No module named 'numpy.gone'")
     assert other.cause.startswith("numpy.gone, which torch or its test imports, is not installed")
 
@@ -146,20 +176,27 @@ def test_a_module_is_looked_up_in_the_files(package, make_elf):
 def test_a_file_for_another_machine_that_cannot_be_opened(package, make_elf):
     files = {f"torch/{name}.so": make_elf() for name in "ab"} | {"torch/c.so": make_elf(machine=0)}
     found = both(
-        package(files), "ImportError: /x/torch/c.so: cannot open shared object file: No such file or directory"
+        package(files),
+        "ImportError: /x/torch/c.so: cannot open shared object file: No such file or directory",
     )
     assert found.culprits == ("torch/c.so: for em0",)
 
 
 def test_a_compiled_part_that_is_missing(package, make_elf):
-    text = "ImportError: cannot import name '%s' from partially initialized module 'torch' (most likely …)"
+    text = (
+        "ImportError: cannot import name '%s' from partially initialized module 'torch' (most "
+        "likely …)"
+    )
     places = package({"torch/_here.so": make_elf()})
     assert both(places, text % "_gone").cause == "torch._gone is not among these files"
     assert both(places, text % "_here").culprits == ("torch/_here.so",)
 
 
 def test_a_module_without_its_entry(package, make_elf):
-    files = {"torch/_a.so": make_elf(), "torch/_b.so": make_elf(symbols={"PyInit__b": 0}, text=b"\xc3")}
+    files = {
+        "torch/_a.so": make_elf(),
+        "torch/_b.so": make_elf(symbols={"PyInit__b": 0}, text=b"\xc3"),
+    }
     text = "ImportError: dynamic module does not define module export function (PyInit__%s)"
     places = package(files)
     assert both(places, text % "a").culprits == ("torch/_a.so has no PyInit__a",)
@@ -175,21 +212,32 @@ def test_error_127_names_no_library_that_is_no_dll(package, make_elf, make_pe):
 
 
 def test_error_1114(package, make_pe):
-    files = {"torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)), "torch/lib/b.dll": make_pe()}
+    files = {
+        "torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)),
+        "torch/lib/b.dll": make_pe(),
+    }
     found = both(package(files, WINDOWS), r"[WinError 1114] … Error loading C:\x\torch\lib\c10.dll")
     assert found.culprits == ("torch/lib/c10.dll: linked by Visual C++ 14.40",)
     assert "version 14.40 or newer" in found.cure
 
 
 def test_error_998(package, make_pe):
-    files = {"torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)), "torch/lib/b.dll": make_pe()}
-    found = both(package(files, WINDOWS), "Process finished with exit code -1073741819 (0xC0000005)")
+    files = {
+        "torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)),
+        "torch/lib/b.dll": make_pe(),
+    }
+    found = both(
+        package(files, WINDOWS), "Process finished with exit code -1073741819 (0xC0000005)"
+    )
     assert found.culprits == ("torch/lib/c10.dll: linked by Visual C++ 14.40",)
     assert "version 14.40 or newer" in found.cure
 
 
 def test_error_14001(package, make_pe):
-    files = {"torch/lib/a.dll": make_pe(needed=["MSVCR90.dll"]), "torch/lib/b.dll": make_pe(needed=["MSVCP140.dll"])}
+    files = {
+        "torch/lib/a.dll": make_pe(needed=["MSVCR90.dll"]),
+        "torch/lib/b.dll": make_pe(needed=["MSVCP140.dll"]),
+    }
     found = both(package(files, WINDOWS), "[WinError 14001] …")
     assert found.culprits == ("torch/lib/a.dll needs MSVCR90.dll",)
 
@@ -224,7 +272,10 @@ def test_undefined_symbol_that_the_wheel_gives(package, make_pe):
 
 def test_glibc(package, make_elf):
     library = make_elf(needed=["libc.so.6"], versions={"libc.so.6": ["GLIBC_2.34"]})
-    message = "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by torch/lib/a.so)"
+    message = (
+        "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
+        "torch/lib/a.so)"
+    )
     found = both(package({"torch/lib/a.so": library}), message)
     assert found.culprits == ("torch/lib/a.so needs it of libc.so.6",)
     assert "Ubuntu 22.04" in found.cause
@@ -236,7 +287,8 @@ def test_versions_in_short(package, make_elf, message):
 
 
 @pytest.mark.parametrize(
-    "message", ["CMake Error: Python_3 not found", "architecture sm_120 not found", "cudnn_9 not found"]
+    "message",
+    ["CMake Error: Python_3 not found", "architecture sm_120 not found", "cudnn_9 not found"],
 )
 def test_what_else_is_not_found_is_no_version_of_a_library(package, make_elf, message):
     wheel, _ = package({"torch/lib/a.so": make_elf()})
@@ -245,14 +297,19 @@ def test_what_else_is_not_found_is_no_version_of_a_library(package, make_elf, me
 
 def test_a_file_that_cannot_be_opened(package, make_elf):
     files = {"torch/lib/a.so": make_elf(needed=["libcudart.so.11.0"])}
-    found = both(package(files), "libcudart.so.11.0: cannot open shared object file: No such file or directory")
+    found = both(
+        package(files),
+        "libcudart.so.11.0: cannot open shared object file: No such file or directory",
+    )
     assert found.culprits == ("torch/lib/a.so needs it",)
     assert "nvidia-cuda-runtime-cu11" in found.cure
 
 
 def test_a_file_where_the_loader_does_not_look(package, make_elf):
     files = {"torch/lib/a.so": make_elf(needed=["libb.so"]), "torch/other/libb.so": make_elf()}
-    found = both(package(files), "libb.so: cannot open shared object file: No such file or directory")
+    found = both(
+        package(files), "libb.so: cannot open shared object file: No such file or directory"
+    )
     assert "torch/other/libb.so" in found.cause
 
 
@@ -260,7 +317,13 @@ def test_a_file_where_the_loader_does_not_look(package, make_elf):
     ("message", "culprits"),
     [
         ("RuntimeError: CUDA error: no kernel image is available for execution on the device", 1),
-        ("Tesla K40c with CUDA capability sm_35 is not compatible with the current PyTorch installation.", 1),
+        (
+            (
+                "Tesla K40c with CUDA capability sm_35 is not compatible with the current PyTorch "
+                "installation."
+            ),
+            1,
+        ),
         ("NVIDIA T4 with CUDA capability 7.5: no kernel image is available", 0),
     ],
 )
@@ -272,14 +335,20 @@ def test_no_kernel_image(package, make_elf, make_container, make_entry, message,
 
 def test_illegal_instruction(package, make_elf):
     vaddps = bytes.fromhex("c5fc58c0c3")
-    files = {"torch/lib/a.so": make_elf(text=vaddps, init=[0], symbols={"starts": 0}), "torch/lib/b.so": make_elf()}
+    files = {
+        "torch/lib/a.so": make_elf(text=vaddps, init=[0], symbols={"starts": 0}),
+        "torch/lib/b.so": make_elf(),
+    }
     [culprit] = both(package(files), "Illegal instruction (core dumped)").culprits
     assert culprit.startswith("torch/lib/a.so: 1 instructions that run on loading need AVX")
 
 
 def test_whole_tracebacks_and_several_errors(package, make_pe):
     wheel, _ = package({"torch/lib/a.dll": make_pe()}, WINDOWS)
-    text = "Traceback (most recent call last):\n  …\nOSError: [WinError 193] …\nOSError: [WinError 127] …\n"
+    text = (
+        "Traceback (most recent call last):\n  …\nOSError: [WinError 193] …\nOSError: "
+        "[WinError 127] …\n"
+    )
     assert [each.message for each in explain(wheel, text)] == ["not a library", "winerror 127"]
 
 
@@ -295,10 +364,14 @@ def test_what_is_no_message(package, make_elf, tmp_path):
 
 def test_command(package, make_elf, capsys, monkeypatch):
     wheel, folder = package({"torch/lib/a.so": make_elf(needed=["libcuda.so.1"])})
-    monkeypatch.setattr("sys.stdin", io.StringIO("libcuda.so.1: cannot open shared object file: No such file\n"))
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO("libcuda.so.1: cannot open shared object file: No such file\n")
+    )
     assert main(["inspect", str(folder), "--explain", "-"]) == 0
     assert "what to do: libcuda.so.1: the NVIDIA driver" in capsys.readouterr().out
-    assert main(["inspect", str(wheel), "--explain", "undefined symbol: cudnnCreate", "--json"]) == 0
+    assert (
+        main(["inspect", str(wheel), "--explain", "undefined symbol: cudnnCreate", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)[0]["message"] == "undefined symbol"
     assert main(["inspect", str(wheel), "--explain", " "]) == 2
     # What no loader says is looked up among the causes of failed smoke tests.
@@ -310,12 +383,16 @@ def test_command(package, make_elf, capsys, monkeypatch):
     assert "no known error in the message" in capsys.readouterr().err
 
 
-REPORTS = yaml.safe_load(Path(__file__).with_name("loader_reports.yaml").read_text(encoding="utf-8"))
+REPORTS = yaml.safe_load(
+    Path(__file__).with_name("loader_reports.yaml").read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, make_wheel, make_pe, make_elf, make_container, make_entry):
-    """A wheel of each system, without what reports are about: the words come from the message and the tables."""
+    """A wheel of each system, without what reports are about: the words come from the message and
+    the tables.
+    """
     folder = tmp_path_factory.mktemp("small")
     gpu = make_elf(needed=["libc.so.6"], fatbin=make_container(make_entry("sass", 70)))
     return {
@@ -324,7 +401,9 @@ def small(tmp_path_factory, make_wheel, make_pe, make_elf, make_container, make_
     }
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=[f"{number}-{each['is'][0]}" for number, each in enumerate(REPORTS)])
+@pytest.mark.parametrize(
+    "report", REPORTS, ids=[f"{number}-{each['is'][0]}" for number, each in enumerate(REPORTS)]
+)
 def test_messages_of_public_reports(small, report):
     for wheel in small.values():
         found = explain(wheel, report["text"])
@@ -336,7 +415,9 @@ def test_messages_of_public_reports(small, report):
 def test_every_row_has_a_public_report():
     """The words of users, of each row that says nothing else; some have tests of their own."""
     reported = {name for each in REPORTS if "from" in each for name in each["is"]}
-    rows = [row for row in tables().messages if row.patterns and "no public report" not in row.source]
+    rows = [
+        row for row in tables().messages if row.patterns and "no public report" not in row.source
+    ]
     own = {"not installed", "source folder", "dependency missing"}
     assert {row.id.replace("-", " ") for row in rows} - reported <= own
 

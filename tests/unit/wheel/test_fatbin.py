@@ -73,7 +73,9 @@ def test_a_cubin_for_one_gpu_alone(make_cubin, abi, flags, compat, sm):
         symbols = raw[table : table + 64]
         raw += compat
         raw[40:48], raw[60] = len(raw).to_bytes(8, "little"), 2
-        raw += symbols + struct.pack("<IIQQQQIIQQ", 0, 0x70000086, 0, 0, at, len(compat), 0, 0, 4, 0)
+        raw += symbols + struct.pack(
+            "<IIQQQQIIQQ", 0, 0x70000086, 0, 0, at, len(compat), 0, 0, 4, 0
+        )
     library = read_library("own/kernels.cubin", "", bytes(raw))
     assert (library.error, [group.sass for group in library.fatbins]) == (None, [(sm,)])
 
@@ -110,7 +112,14 @@ def test_empty_section_and_empty_container(make_container):
 
 @pytest.mark.parametrize(
     ("offset", "form", "value"),
-    [(0, "<I", 0xBA55ED51), (4, "<H", 2), (8, "<Q", 2**40), (20, "<I", 8), (20, "<I", 2**31), (24, "<Q", 2**63)],
+    [
+        (0, "<I", 0xBA55ED51),
+        (4, "<H", 2),
+        (8, "<Q", 2**40),
+        (20, "<I", 8),
+        (20, "<I", 2**31),
+        (24, "<Q", 2**63),
+    ],
 )
 def test_damage_is_reported(make_container, make_entry, offset, form, value):
     raw = bytearray(make_container(make_entry("sass", 35)))

@@ -1,4 +1,6 @@
-"""Every hostile file is refused with a clear error, in bounded memory and time, and leaves nothing anywhere."""
+"""Every hostile file is refused with a clear error, in bounded memory and time, and leaves nothing
+anywhere.
+"""
 
 import contextlib
 import re
@@ -24,7 +26,9 @@ import resource
 REFUSED = "VerificationFailedError"
 MEMORY = 256 << 20
 SECONDS = 20  # of CPU
-POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=(35,), cpu="avx")
+POLICY = Policy(
+    name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=(35,), cpu="avx"
+)
 
 
 @pytest.fixture(scope="session")
@@ -36,11 +40,14 @@ def kit(make_elf, make_container, make_entry, make_digest):
 def limits():
     """Little more memory than there is now, and little time.
 
-    Memory is what the process can write to (RLIMIT_DATA): files that are mapped to be read do not count.
+    Memory is what the process can write to (RLIMIT_DATA): files that are mapped to be read do not
+    count.
     """
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    handler = signal.signal(signal.SIGPROF, lambda *_: pytest.fail(f"more than {SECONDS} s of CPU time"))
+    handler = signal.signal(
+        signal.SIGPROF, lambda *_: pytest.fail(f"more than {SECONDS} s of CPU time")
+    )
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY, before[1]))
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
@@ -53,7 +60,9 @@ def limits():
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
-    """Give the bytes of a wheel to every operation: (outcomes, all files there are afterwards, by path)."""
+    """Give the bytes of a wheel to every operation: (outcomes, all files there are afterwards, by
+    path).
+    """
 
     def run(content):
         out = tmp_path / "case/out"
@@ -76,7 +85,11 @@ def attempt(tmp_path, monkeypatch):
                     outcomes[name] = ("ok", operation())
                 except FarmError as error:
                     outcomes[name] = (type(error).__name__, str(error))
-        there = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*") if not path.is_dir()}
+        there = {
+            str(path.relative_to(tmp_path)): path
+            for path in tmp_path.rglob("*")
+            if not path.is_dir()
+        }
         assert there.pop("beside.py").read_bytes() == b"untouched"
         assert there.pop(str(wheel.relative_to(tmp_path))).read_bytes() == content
         return outcomes, sorted(there)

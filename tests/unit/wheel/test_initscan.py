@@ -54,7 +54,9 @@ def test_every_initialiser_is_entered(scan):
 
 def test_jumps_are_followed(scan):
     both = b"\x74\x3e" + RET  # je 64
-    assert features(scan(text(p0=both, p64=VPADDD_YMM + RET), init=[0])) == {"AVX2": (1, ("kernel+0x0",))}
+    assert features(scan(text(p0=both, p64=VPADDD_YMM + RET), init=[0])) == {
+        "AVX2": (1, ("kernel+0x0",))
+    }
     found = scan(text(p0=jump(0, 64), p64=VPADDD_YMM + jump(68, 0)), init=[0])
     assert (features(found)["AVX2"], found.instructions) == ((1, ("kernel+0x0",)), 3)
 
@@ -81,19 +83,29 @@ def test_what_follows_an_end_is_not_executed(scan):
 
 def test_calls_count_down_to_a_depth_and_leave_open_what_is_below(scan):
     def chain(*places):
-        pieces = {f"p{at}": call(at, to) + RET for at, to in zip(places, (*places[1:], 64), strict=True)}
+        pieces = {
+            f"p{at}": call(at, to) + RET for at, to in zip(places, (*places[1:], 64), strict=True)
+        }
         return text(**pieces, p64=VPADDD_YMM + RET)
 
-    found = [scan(chain(*places), init=[0]) for places in [(0,), (0, 16), (0, 16, 32), (0, 16, 32, 48)]]
+    found = [
+        scan(chain(*places), init=[0]) for places in [(0,), (0, 16), (0, 16, 32), (0, 16, 32, 48)]
+    ]
     assert [bool(features(each)) for each in found] == [True, True, False, False]
     assert [each.open_ends for each in found] == [0, 0, 1, 1]
     # the shorter way counts, whichever is met first
     assert features(scan(chain(0, 16, 32), init=[0, 32])) != {}
     harmless = text(
-        p0=call(0, 16) + RET, p16=call(16, 32) + RET, p32=call(32, 48) + RET, p48=call(48, 64) + RET, p64=RET
+        p0=call(0, 16) + RET,
+        p16=call(16, 32) + RET,
+        p32=call(32, 48) + RET,
+        p48=call(48, 64) + RET,
+        p64=RET,
     )
     found = scan(harmless, init=[0])
-    assert (found.open_ends, found.instructions) == (0, 9), "all of it is followed, and holds nothing"
+    assert (found.open_ends, found.instructions) == (0, 9), (
+        "all of it is followed, and holds nothing"
+    )
 
 
 def switch():
@@ -110,7 +122,10 @@ def test_the_cases_of_a_switch_are_followed(scan, make_elf):
     elf = read_elf(raw)
     # The table is data: the code ends before it.
     [code] = [each for each in elf.sections if each.name == ".text"]
-    elf = replace(elf, sections=tuple(replace(each, size=200) if each is code else each for each in elf.sections))
+    elf = replace(
+        elf,
+        sections=tuple(replace(each, size=200) if each is code else each for each in elf.sections),
+    )
     found = scan_starts(bytes(raw), elf, "avx")
     assert (features(found), found.open_ends) == ({"AVX2": (1, ("kernel+0x0",))}, 0)
     [place] = [at for at in range(len(raw)) if raw[at : at + 3] == b"\x83\xff\x01"]
@@ -127,15 +142,24 @@ def test_calls_through_the_own_plt(scan):
     slot = (got, 2 << 32 | 7, 0)  # JUMP_SLOT of symbol 2, kernel
     assert features(scan(code, init=[0], relocations=[slot])) == {"AVX2": (1, ("kernel+0x0",))}
     assert features(scan(code, init=[0], relocations=[(got, 1 << 32 | 7, 0)])) == {}
-    direct = b"\xff\x15" + struct.pack("<i", got - (CODE + 6)) + RET  # call [rip+x], as with -fno-plt
+    direct = (
+        b"\xff\x15" + struct.pack("<i", got - (CODE + 6)) + RET
+    )  # call [rip+x], as with -fno-plt
     code = text(p0=direct, p64=VPADDD_YMM + RET)
     assert features(scan(code, init=[0], relocations=[(got, 2 << 32 | 6, 0)])) != {}
 
 
 def test_a_pointer_that_another_library_gives_leads_to_no_table(scan):
-    """As each library's `_init` asks for __gmon_start__: what lies behind that slot of the GOT is not called."""
+    """As each library's `_init` asks for __gmon_start__: what lies behind that slot of the GOT is
+    not called.
+    """
     got = 0x5000
-    start = b"\x48\x8b\x05" + struct.pack("<i", got - (CODE + 7)) + b"\x48\x85\xc0\x74\x02\xff\xd0" + RET
+    start = (
+        b"\x48\x8b\x05"
+        + struct.pack("<i", got - (CODE + 7))
+        + b"\x48\x85\xc0\x74\x02\xff\xd0"
+        + RET
+    )
     code = text(p0=start, p64=VPADDD_YMM + RET)
     ours = (got + 8, 8, CODE + 64)  # RELATIVE: the address of a function of its own
     options = {"init": [0], "takes": ["__gmon_start__"]}
@@ -185,7 +209,9 @@ def test_the_initialiser_that_the_loader_is_told_of(make_elf):
 
 
 def definition(at, slots_at, *, first=2):
-    """The bytes of a PyModuleDef's slots, and the relocations of its `m_slots` and of their functions."""
+    """The bytes of a PyModuleDef's slots, and the relocations of its `m_slots` and of their
+    functions.
+    """
     rows = [(CODE + at + slots_at, 8, CODE + 176), (CODE + 176 + 8, 8, CODE + 64)]
     return struct.pack("<QQQQ", first, 0, 0, 0), rows
 
@@ -199,14 +225,21 @@ def test_the_slots_of_a_module_run_on_import(scan, slots_at):
     assert features(scan(code, symbols=names, relocations=rows)) == {"AVX2": (1, ("kernel+0x0",))}
     assert features(scan(code, symbols={"init": 0, "kernel": 64}, relocations=rows)) == {}
     ended, rows = definition(80, slots_at, first=0)
-    assert features(scan(text(p0=load, p64=VPADDD_YMM + RET, p176=ended), symbols=names, relocations=rows)) == {}
+    assert (
+        features(
+            scan(text(p0=load, p64=VPADDD_YMM + RET, p176=ended), symbols=names, relocations=rows)
+        )
+        == {}
+    )
 
 
 def test_a_module_whose_definition_is_exported(scan):
     """Its address comes from the GOT, since another library could define it as well."""
     slots, rows = definition(80, 72)
     got = 0x5000
-    code = text(p0=MOV_RDI + struct.pack("<i", got - (CODE + 7)) + RET, p64=VPADDD_YMM + RET, p176=slots)
+    code = text(
+        p0=MOV_RDI + struct.pack("<i", got - (CODE + 7)) + RET, p64=VPADDD_YMM + RET, p176=slots
+    )
     names = {"PyInit_m": 0, "kernel": 64, "definition": 80}
     found = scan(code, symbols=names, relocations=[*rows, (got, 3 << 32 | 6, 0)])
     assert features(found) == {"AVX2": (1, ("kernel+0x0",))}
@@ -235,7 +268,9 @@ def test_pointers_that_lead_nowhere(scan):
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(make_elf, data):
     code = text(p0=call(0, 32) + RET, p32=jump(32, 64), p64=VPADDD_YMM + RET)
-    raw = bytearray(make_elf(text=code, symbols={"f": 0}, init=[0, 32], relocations=[(0x5000, 1 << 32 | 7, 0)]))
+    raw = bytearray(
+        make_elf(text=code, symbols={"f": 0}, init=[0, 32], relocations=[(0x5000, 1 << 32 | 7, 0)])
+    )
     for _ in range(data.draw(st.integers(1, 6))):
         raw[data.draw(st.integers(16, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -246,7 +281,9 @@ def test_mutated_libraries_give_one_error_only(make_elf, data):
 
 
 def test_functions_of_other_libraries_are_named(scan):
-    """By the PLT, and by a pointer in the GOT; what is called in turn is followed from its name on."""
+    """By the PLT, and by a pointer in the GOT; what is called in turn is followed from its name
+    on.
+    """
     got = 0x5000
     stub = b"\xff\x25" + struct.pack("<i", got - (CODE + 32 + 6))
     direct = b"\xff\x15" + struct.pack("<i", got + 8 - (CODE + 64 + 6)) + RET
@@ -257,19 +294,25 @@ def test_functions_of_other_libraries_are_named(scan):
     raw = build_elf(text=code, symbols={"kernel": 80})
     for called, ends in (("kernel", 1), ("other", 0)):
         found = scan_starts(raw, read_elf(raw), "avx", [called])
-        assert (features(found), found.open_ends) == ({}, ends), "a question to the CPU may stand before it"
+        assert (features(found), found.open_ends) == ({}, ends), (
+            "a question to the CPU may stand before it"
+        )
 
 
 @pytest.mark.parametrize(("taker", "ends"), [("pthread_once", 1), ("__cxa_atexit", 0)])
 @pytest.mark.parametrize("leave", [call, jump])
 def test_a_function_that_another_one_gets_may_run(scan, taker, ends, leave):
     stub = b"\xff\x25" + struct.pack("<i", 0x5000 - (CODE + 32 + 6))
-    code = text(p0=LEA_RDI + struct.pack("<i", 64 - 7) + leave(7, 32) + RET, p32=stub, p64=VPADDD_YMM + RET)
+    code = text(
+        p0=LEA_RDI + struct.pack("<i", 64 - 7) + leave(7, 32) + RET, p32=stub, p64=VPADDD_YMM + RET
+    )
     found = scan(code, init=[0], takes=[taker], relocations=[(0x5000, 3 << 32 | 7, 0)])
     assert (features(found), found.open_ends) == ({}, ends)
 
 
-@pytest.mark.parametrize("name", ["PyObject_Call", "_PyObject_New", "PyEval_EvalCode", "_ZNSo3putEc", "__cxa_throw"])
+@pytest.mark.parametrize(
+    "name", ["PyObject_Call", "_PyObject_New", "PyEval_EvalCode", "_ZNSo3putEc", "__cxa_throw"]
+)
 def test_what_calls_back_or_ends_in_a_handler_leaves_open_what_runs(scan, name):
     """Types' own functions, virtual ones of a stream, `catch`: pointers alone lead there."""
     stub = b"\xff\x25" + struct.pack("<i", 0x5000 - (CODE + 32 + 6))
@@ -283,7 +326,9 @@ MOVABS = b"\x48\xb8" + bytes(8)  # ten bytes
 
 
 def test_long_runs_are_decoded_whole(make_elf):
-    """Across the windows that are decoded at a time and across pages, whatever instruction lies over their border."""
+    """Across the windows that are decoded at a time and across pages, whatever instruction lies
+    over their border.
+    """
     for shift in range(12):
         code = b"\x90" * shift + MOVABS * 900 + VPADDD_YMM + RET
         raw = make_elf(text=code, symbols={"ctor": 0}, init=[0])
@@ -293,10 +338,14 @@ def test_long_runs_are_decoded_whole(make_elf):
 
 
 def test_a_jump_into_a_run_stops_where_that_has_been(make_elf):
-    code = MOVABS * 50 + b"\xeb" + struct.pack("b", -32) + RET  # back to the third movabs from the end
+    code = (
+        MOVABS * 50 + b"\xeb" + struct.pack("b", -32) + RET
+    )  # back to the third movabs from the end
     raw = make_elf(text=code, symbols={"ctor": 0}, init=[0])
     assert scan_starts(raw, read_elf(raw), "avx").instructions == 51
-    into = MOVABS * 50 + b"\xeb" + struct.pack("b", -30) + RET  # into the middle of one: other instructions
+    into = (
+        MOVABS * 50 + b"\xeb" + struct.pack("b", -30) + RET
+    )  # into the middle of one: other instructions
     raw = make_elf(text=into, symbols={"ctor": 0}, init=[0])
     assert scan_starts(raw, read_elf(raw), "avx").instructions > 51
 

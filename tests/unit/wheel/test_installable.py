@@ -18,7 +18,9 @@ def refused(tmp_path, make_wheel):
     """The findings of a wheel with these files."""
 
     def run(files=None, policy=None, **kwargs):
-        path = make_wheel(tmp_path, {"canary/__init__.py": b"", **(files or {})}, **{"tag": TAG, **kwargs})
+        path = make_wheel(
+            tmp_path, {"canary/__init__.py": b"", **(files or {})}, **{"tag": TAG, **kwargs}
+        )
         report = verify(path, Policy(**(policy or {})))
         return [(f.check, f.where, f.what) for f in report.findings]
 
@@ -26,9 +28,14 @@ def refused(tmp_path, make_wheel):
 
 
 def test_a_good_wheel_of_all_schemes(refused):
-    files = {f"canary-1.0.data/{where}": b"x" for where in ("scripts/run", "headers/c.h", "data/share/x", "data/bin/y")}
+    files = {
+        f"canary-1.0.data/{where}": b"x"
+        for where in ("scripts/run", "headers/c.h", "data/share/x", "data/bin/y")
+    }
     files |= {"canary-1.0.data/platlib/canary/extra.py": b"", "canary.pth": b""}
-    commands = b"[console_scripts]\ncanary = canary.cli:main [extra]\n[canary.plugins]\nx.y = canary\n"
+    commands = (
+        b"[console_scripts]\ncanary = canary.cli:main [extra]\n[canary.plugins]\nx.y = canary\n"
+    )
     assert refused({**files, "canary-1.0.dist-info/entry_points.txt": commands}) == []
 
 
@@ -63,7 +70,9 @@ def test_wheel_file(refused, text, found):
     ],
 )
 def test_metadata(refused, lines, found):
-    [(check, where, what)] = refused(metadata=(METADATA % lines).encode(), policy={"python": "cp311"})
+    [(check, where, what)] = refused(
+        metadata=(METADATA % lines).encode(), policy={"python": "cp311"}
+    )
     assert (check, where) == ("install", "canary-1.0.dist-info/METADATA")
     assert found in what
 
@@ -89,7 +98,12 @@ def test_a_direct_url_that_the_policy_allows(refused):
 
 @pytest.mark.parametrize(
     "name",
-    ["canary/" + "a" * 300 + ".py", "canary/é" * 1 + "é" * 130 + ".py", "canary/a\u202eyp.py", "canary/a\u200b.py"],
+    [
+        "canary/" + "a" * 300 + ".py",
+        "canary/é" * 1 + "é" * 130 + ".py",
+        "canary/a\u202eyp.py",
+        "canary/a\u200b.py",
+    ],
 )
 def test_names_that_no_disk_or_reader_takes(refused, name):
     [(check, _, what)] = refused({name: b""})
@@ -103,7 +117,11 @@ def test_names_that_no_disk_or_reader_takes(refused, name):
         ("cp311-cp311", "_C.cpython-311-x86_64-linux-gnu.so", ""),
         ("cp311-cp311", "_C.cpython-39-x86_64-linux-gnu.so", "its suffix .cpython-39"),
         ("cp311-cp311", "_C.cpython-311-aarch64-linux-gnu.so", "its suffix .cpython-311-aarch64"),
-        ("cp311-cp311", "_C.cpython-311-x86_64-linux-musl.so", "its suffix .cpython-311-x86_64-linux-musl.so is not"),
+        (
+            "cp311-cp311",
+            "_C.cpython-311-x86_64-linux-musl.so",
+            "its suffix .cpython-311-x86_64-linux-musl.so is not",
+        ),
         ("cp311-cp311", "_C.cpython-311.so", "its suffix .cpython-311.so"),
         ("cp311-cp311", "_C.cp311-win_amd64.pyd", "its suffix .cp311-win_amd64.pyd"),
         ("cp311-cp311", "_C.pyd", "its suffix .pyd"),
@@ -115,11 +133,19 @@ def test_names_that_no_disk_or_reader_takes(refused, name):
         ("cp313-cp313t", "_C.cpython-313t-x86_64-linux-gnu.so", ""),
         ("cp313-cp313t", "_C.cpython-313-x86_64-linux-gnu.so", "its suffix .cpython-313-"),
         ("cp313-cp313t", "_C.abi3.so", "its suffix .abi3.so"),
-        ("cp311-cp311m", "_C.cpython-311-x86_64-linux-gnu.so", "no Python has the tag cp311-cp311m"),
+        (
+            "cp311-cp311m",
+            "_C.cpython-311-x86_64-linux-gnu.so",
+            "no Python has the tag cp311-cp311m",
+        ),
         ("cp311-cp311t", "_C.so", "no Python has the tag cp311-cp311t"),
         ("cp311-cp310", "_C.so", "no Python has the tag cp311-cp310"),
         ("py3-abi3", "_C.abi3.so", "no Python has the tag py3-abi3"),
-        ("cp311-none", "_C.cpython-311-x86_64-linux-gnu.so", "a module takes Python's API (canary/_C.cpython-311"),
+        (
+            "cp311-none",
+            "_C.cpython-311-x86_64-linux-gnu.so",
+            "a module takes Python's API (canary/_C.cpython-311",
+        ),
         ("py3-none", "_C.cpython-39-x86_64-linux-gnu.so", "a module takes Python's API"),
         ("py3-none", "_C.abi3.so sub/_C.abi3.so", "2 modules take Python's API"),
         ("py3-none", "_C.cpython-39-x86_64-linux-gnu.so _C.cpython-311-x86_64-linux-gnu.so", ""),
@@ -135,7 +161,11 @@ def test_names_that_no_disk_or_reader_takes(refused, name):
 def test_modules_against_tags(refused, make_elf, tag, members, found):
     module = make_elf(needed=["libc.so.6"], symbols={"PyInit__C": 0})
     names = {f"canary/{member}": module for member in members.split()}
-    texts = [what for check, _, what in refused(names, tag=f"{tag}-manylinux_2_17_x86_64") if check == "abi"]
+    texts = [
+        what
+        for check, _, what in refused(names, tag=f"{tag}-manylinux_2_17_x86_64")
+        if check == "abi"
+    ]
     assert len(texts) == bool(found)
     assert all(found in text for text in texts)
 

@@ -63,7 +63,9 @@ def test_functions_that_are_chosen_at_run_time_are_left_out_and_no_others(make_e
         code = b"".join(VPADDD_YMM if each == name else b"\x90" * len(VPADDD_YMM) for each in names)
         raw = make_elf(text=code + RET, symbols=places)
         beyond = scan_isa(raw, read_elf(raw), "avx", chosen).beyond
-        assert [place for find in beyond for place in find.places] == [f"{name}+0x0"] * (name in found)
+        assert [place for find in beyond for place in find.places] == [f"{name}+0x0"] * (
+            name in found
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,9 @@ def test_an_unknown_level_is_the_callers_mistake(make_elf):
 def test_the_table_names_only_what_the_decoder_knows():
     table = policy.table()
     known = {name for name in vars(iced_x86.CpuidFeature) if name.isupper()}
-    listed = list(table["harmless"]) + [name for level in table["levels"].values() for name in level["features"]]
+    listed = list(table["harmless"]) + [
+        name for level in table["levels"].values() for name in level["features"]
+    ]
     assert set(listed) <= known
     assert len(listed) == len(set(listed))
     assert set(table["harmless_instructions"]) <= set(vars(iced_x86.Mnemonic))

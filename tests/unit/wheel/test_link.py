@@ -1,4 +1,6 @@
-"""What the loader refuses of a library that it has found: names not given, paths, stacks, copies of the system's."""
+"""What the loader refuses of a library that it has found: names not given, paths, stacks, copies of
+the system's.
+"""
 
 import shutil
 import subprocess
@@ -39,7 +41,10 @@ def found(tmp_path, make_wheel):
         ("$ORIGIN/..", None),
         ("$ORIGIN.libs", None),  # to glibc a name ends where no letter of it could follow
         ("$LIB", "relative to the folder"),
-        ("$ORIGIN/../../canary", None),  # as jaxlib's: beside Python's own modules, where no package of the name is
+        (
+            "$ORIGIN/../../canary",
+            None,
+        ),  # as jaxlib's: beside Python's own modules, where no package of the name is
         ("$ORIGIN/../../../canary", "leads out of site-packages"),
         ("$ORIGIN/../../torch/lib", "leads out of site-packages"),
         ("/opt/_internal/cpython-3.11.13/lib", None),
@@ -61,7 +66,10 @@ def test_runpath(found, make_elf, runpath, text):
         ({"tls": 1 << 20, "dynamic": [(30, 0x10)]}, "1048576 bytes of thread-local variables"),
         ({"tls": 1 << 20}, None),
         ({"tls": 64, "dynamic": [(30, 0x10)]}, None),
-        ({"interpreter": "/nix/store/abc-glibc-2.40/lib/ld-linux-x86-64.so.2"}, "a program for the loader /nix/store"),
+        (
+            {"interpreter": "/nix/store/abc-glibc-2.40/lib/ld-linux-x86-64.so.2"},
+            "a program for the loader /nix/store",
+        ),
         ({"interpreter": "/lib64/ld-linux-x86-64.so.2"}, None),
         # AArch64 has kernels with pages of 64 KiB, x86 has none.
         ({"machine": 183, "pages": 4096}, "is for pages of 4 KiB at most"),
@@ -94,7 +102,9 @@ def test_copies_of_the_systems_libraries(found, make_elf, make_pe, name, tag):
     assert "is a copy of" in what
 
 
-@pytest.mark.parametrize("name", ["d3dcompiler_47.dll", "ucrtbase.dll", "api-ms-win-crt-heap-l1-1-0.dll"])
+@pytest.mark.parametrize(
+    "name", ["d3dcompiler_47.dll", "ucrtbase.dll", "api-ms-win-crt-heap-l1-1-0.dll"]
+)
 def test_copies_that_microsoft_has_programs_bring(found, make_pe, name):
     assert found({f"canary/{name}": make_pe(needed=["KERNEL32.dll"])}, tag=WINDOWS) == []
 
@@ -111,11 +121,16 @@ def test_dlls_that_do_not_export_what_is_taken(found, make_pe):
     files["canary/_C.pyd"] = make_pe(needed=["one.dll"])  # by its ordinal, 1
     assert found(files, WINDOWS) == []
     files["canary/one.dll"] = make_pe(exports=[])
-    assert found(files, WINDOWS) == [("canary/_C.pyd", "takes #1 from one.dll, which does not export it")]
+    assert found(files, WINDOWS) == [
+        ("canary/_C.pyd", "takes #1 from one.dll, which does not export it")
+    ]
 
 
 def test_what_kernel32_gives(found, make_pe):
-    for name, text in [("GetTickCount", []), ("NoSuchFunction", ["takes NoSuchFunction from kernel32.dll"])]:
+    for name, text in [
+        ("GetTickCount", []),
+        ("NoSuchFunction", ["takes NoSuchFunction from kernel32.dll"]),
+    ]:
         taken = make_pe(needed=["kernel32.dll"], takes={"kernel32.dll": name})
         wrong = [what for _, what in found({"canary/_C.pyd": taken}, WINDOWS)]
         assert [what.partition(",")[0] for what in wrong] == text
@@ -147,16 +162,30 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     sources = {"give": "int given(void) { return 1; }", "empty": "int unrelated;"}
     sources["take"] = (
-        "#include <dlfcn.h>\nint given(void); void *run(void) { return (void *)(long)given() + (long)dlsym; }"
+        "#include <dlfcn.h>\nint given(void); void *run(void) { return (void *)(long)given() + "
+        "(long)dlsym; }"
     )
     made = {}
     for name, text in sources.items():
         source = folder / f"{name}.c"
         source.write_text(text, encoding="utf-8")
-        links = [f"-L{folder}", "-lgive", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed"] if name == "take" else []
+        links = (
+            [f"-L{folder}", "-lgive", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed"]
+            if name == "take"
+            else []
+        )
         soname = "libgive.so" if name != "take" else "take.so"
         out = folder / ("libgive.so" if name == "give" else f"{name}.so")
-        command = ["cc", "-shared", "-fPIC", "-o", str(out), str(source), f"-Wl,-soname,{soname}", *links]
+        command = [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(out),
+            str(source),
+            f"-Wl,-soname,{soname}",
+            *links,
+        ]
         subprocess.run(command, check=True)
         made[name] = out.read_bytes()
     return made
@@ -171,7 +200,9 @@ def test_symbols_that_no_library_gives(found, built):
 
 
 def test_names_of_the_cxx_runtime_may_lack_a_version(found, tmp_path):
-    """As in libtorch.so of torch 1.12.1, which finds them in what the libraries that it needs have brought in."""
+    """As in libtorch.so of torch 1.12.1, which finds them in what the libraries that it needs have
+    brought in.
+    """
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler: real names are made with one")
     source = tmp_path / "take.cpp"

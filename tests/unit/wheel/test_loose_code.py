@@ -10,7 +10,9 @@ from farm.wheel.verify import verify
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 
 
-@pytest.mark.parametrize(("flags", "abi", "sm"), [(0x230523, 7, 35), (0x4B054B, 7, 75), (0x06004B04, 8, 75)])
+@pytest.mark.parametrize(
+    ("flags", "abi", "sm"), [(0x230523, 7, 35), (0x4B054B, 7, 75), (0x06004B04, 8, 75)]
+)
 def test_a_loose_cubin_is_judged(
     tmp_path, make_wheel, make_elf, make_container, make_entry, make_cubin, flags, abi, sm
 ):
@@ -19,14 +21,18 @@ def test_a_loose_cubin_is_judged(
     cubin[8] = abi
     cubin[48:52] = struct.pack("<I", flags)
     own = make_elf(needed=["libc.so.6"], fatbin=make_container(make_entry("sass", 35)))
-    path = make_wheel(tmp_path, {"canary/_C.so": own, "canary/kernels.cubin": bytes(cubin)}, tag=TAG)
+    path = make_wheel(
+        tmp_path, {"canary/_C.so": own, "canary/kernels.cubin": bytes(cubin)}, tag=TAG
+    )
     found = [f.where for f in verify(path, Policy(sass=[35])).findings]
     assert set(found) == (set() if sm == 35 else {"canary/kernels.cubin"})
 
 
 @pytest.mark.parametrize("sm", [35, 75])
 def test_a_loose_fat_binary_is_judged(tmp_path, make_wheel, make_container, make_entry, sm):
-    path = make_wheel(tmp_path, {"canary/k.fatbin": make_container(make_entry("sass", sm))}, tag=TAG)
+    path = make_wheel(
+        tmp_path, {"canary/k.fatbin": make_container(make_entry("sass", sm))}, tag=TAG
+    )
     found = {f.where for f in verify(path, Policy(sass=[35])).findings}
     assert found == (set() if sm == 35 else {"canary/k.fatbin"})
 

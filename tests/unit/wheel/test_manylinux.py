@@ -23,10 +23,15 @@ def need(*versions, libraries=("libc.so.6",), who="a.so"):
     ("versions", "machine", "tags"),
     [
         ((), "x86_64", ("manylinux_2_5_x86_64", "manylinux1_x86_64")),
-        (("GLIBC_2.2.5", "GLIBC_2.17"), "x86_64", ("manylinux_2_17_x86_64", "manylinux2014_x86_64")),
+        (
+            ("GLIBC_2.2.5", "GLIBC_2.17"),
+            "x86_64",
+            ("manylinux_2_17_x86_64", "manylinux2014_x86_64"),
+        ),
         (("GLIBC_2.18",), "x86_64", ("manylinux_2_24_x86_64",)),
         (("GLIBC_2.28", "GCC_3.0"), "x86_64", ("manylinux_2_28_x86_64",)),
-        # glibc 2.36 is Debian 12's; libstdc++ of GCC 12 (GLIBCXX_3.4.30) came to Ubuntu 22.04 with glibc 2.35
+        # glibc 2.36 is Debian 12's; libstdc++ of GCC 12 (GLIBCXX_3.4.30) came to Ubuntu 22.04 with
+        # glibc 2.35
         (("GLIBC_2.36",), "x86_64", ("manylinux_2_36_x86_64",)),
         (("GLIBCXX_3.4.30",), "x86_64", ("manylinux_2_35_x86_64",)),
         (("GLIBC_2.17",), "aarch64", ("manylinux_2_17_aarch64", "manylinux2014_aarch64")),
@@ -38,7 +43,9 @@ def test_the_lowest_level_that_fits(versions, machine, tags):
 
 
 def test_libraries_raise_the_level():
-    """libexpat is promised from 2.12 on only; the driver by none, which is not this function's affair."""
+    """libexpat is promised from 2.12 on only; the driver by none, which is not this function's
+    affair.
+    """
     assert earned_level([need(libraries=["libexpat.so.1"])], "x86_64").name == "manylinux_2_12"
     assert earned_level([need(libraries=["libcuda.so.1"])], "x86_64").name == "manylinux_2_5"
 
@@ -61,8 +68,20 @@ def test_levels_are_ordered():
 
 
 def test_system_libraries():
-    system = ["libc.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libz.so.1"]
-    others = ["libgomp.so.1", "libcuda.so.1", "libcudart.so.11.0", "libpython3.11.so.1.0", "ld-linux.so"]
+    system = [
+        "libc.so.6",
+        "libstdc++.so.6",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1",
+        "libz.so.1",
+    ]
+    others = [
+        "libgomp.so.1",
+        "libcuda.so.1",
+        "libcudart.so.11.0",
+        "libpython3.11.so.1.0",
+        "ld-linux.so",
+    ]
     assert [name for name in system + others if is_system_library(name)] == system
 
 
@@ -70,16 +89,28 @@ def test_tags_are_read_back():
     policy, machine = level_of_tag("manylinux2014_x86_64")
     assert (policy.name, machine) == ("manylinux_2_17", "x86_64")
     assert level_of_tag("linux_x86_64") is None
-    assert unmet_needs(policy, need("GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.18"), machine) == ["GLIBC_2.18", "GLIBC_2.34"]
+    assert unmet_needs(policy, need("GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.18"), machine) == [
+        "GLIBC_2.18",
+        "GLIBC_2.34",
+    ]
 
 
 def test_levels_of_which_auditwheel_has_no_list():
     """NVIDIA's wheels have manylinux_2_25, which pip takes (PEP 600)."""
     policy, machine = level_of_tag("manylinux_2_25_x86_64")
     assert (policy.glibc, machine) == ((2, 25), "x86_64")
-    assert unmet_needs(policy, need("GLIBC_2.25", "GLIBC_2.2.5", "GLIBC_2.26"), machine) == ["GLIBC_2.26"]
-    assert unmet_needs(policy, need("GLIBCXX_3.4.22", "GLIBCXX_3.4.29"), machine) == ["GLIBCXX_3.4.29"]
-    for tag in ("manylinux_2_4_x86_64", "manylinux_3_25_x86_64", "manylinux_2_x_x86_64", "manylinux_2_25_"):
+    assert unmet_needs(policy, need("GLIBC_2.25", "GLIBC_2.2.5", "GLIBC_2.26"), machine) == [
+        "GLIBC_2.26"
+    ]
+    assert unmet_needs(policy, need("GLIBCXX_3.4.22", "GLIBCXX_3.4.29"), machine) == [
+        "GLIBCXX_3.4.29"
+    ]
+    for tag in (
+        "manylinux_2_4_x86_64",
+        "manylinux_3_25_x86_64",
+        "manylinux_2_x_x86_64",
+        "manylinux_2_25_",
+    ):
         assert level_of_tag(tag) is None
 
 
@@ -89,7 +120,11 @@ def test_levels_of_which_auditwheel_has_no_list():
         ("_C.cpython-312-x86_64-linux-musl.so", ["libc.musl-x86_64.so.1"], True),
         ("_C.cpython-312-x86_64-linux-musl.so", [], True),
         ("_C.abi3.so", ["libc.so"], True),  # as tokenizers 0.23 is linked
-        ("_C.cpython-312-x86_64-linux-musl.so", ["libc.so.6"], False),  # what it needs counts for more than its name
+        (
+            "_C.cpython-312-x86_64-linux-musl.so",
+            ["libc.so.6"],
+            False,
+        ),  # what it needs counts for more than its name
         ("_C.cpython-312-x86_64-linux-gnu.so", [], False),
     ],
 )

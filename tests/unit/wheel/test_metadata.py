@@ -28,19 +28,26 @@ def test_file_names():
     assert (name.name, name.version) == ("torch-canary", "1.0+cu118.sm35")
     assert name.tags == {"cp311-cp311-linux_x86_64"}
     assert (
-        name.renamed(version="1.0+cu118.sm35.avx", platforms=("manylinux_2_17_x86_64", "manylinux2014_x86_64"))
+        name.renamed(
+            version="1.0+cu118.sm35.avx",
+            platforms=("manylinux_2_17_x86_64", "manylinux2014_x86_64"),
+        )
         == "Torch_Canary-1.0+cu118.sm35.avx-2-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
     )
 
 
-@pytest.mark.parametrize("bad", ["x.whl", "x-1.zip", "x-y-cp311-cp311-any.whl", "-1-py3-none-any.whl", ""])
+@pytest.mark.parametrize(
+    "bad", ["x.whl", "x-1.zip", "x-y-cp311-cp311-any.whl", "-1-py3-none-any.whl", ""]
+)
 def test_other_file_names_are_refused(bad):
     with pytest.raises(VerificationFailedError, match="not a wheel's file name"):
         parse_wheel_name(bad)
 
 
 def test_a_name_as_a_download_left_it_is_to_be_corrected():
-    """`curl -O` keeps the address's spelling, and a browser counts: "build the wheel again" was the advice."""
+    """`curl -O` keeps the address's spelling, and a browser counts: "build the wheel again" was the
+    advice.
+    """
     saved, was = "canary-1.0%2Bcu118-py3-none-any.whl", "canary-1.0+cu118-py3-none-any.whl"
     with pytest.raises(VerificationFailedError, match="not a wheel's file name") as caught:
         parse_wheel_name(saved)
@@ -69,7 +76,10 @@ _PIECES = [
 ]
 
 
-@given(st.lists(st.sampled_from(_PIECES), min_size=3, max_size=7), st.sampled_from([".whl", ".zip", ".whl\n", ""]))
+@given(
+    st.lists(st.sampled_from(_PIECES), min_size=3, max_size=7),
+    st.sampled_from([".whl", ".zip", ".whl\n", ""]),
+)
 @example(["torch", "1.0", "7", "cp39.cp310", "none", "Any"], ".whl")
 @example(["a.b", "1.0", "x", "py3", "none", "Any"], ".whl")
 @example(["torch", "1.0", "cp39.", "none", "Any"], ".whl")
@@ -88,7 +98,8 @@ def test_file_names_are_read_as_packaging_reads_them(pieces, ending):
 
 def test_dist_info(tmp_path, make_wheel):
     metadata = (
-        b"Metadata-Version: 2.1\nName: Canary\nVersion: 1.0\nRequires-Dist: numpy<2\nRequires-Dist: sympy\n\nName: no\n"
+        b"Metadata-Version: 2.1\nName: Canary\nVersion: 1.0\nRequires-Dist: "
+        b"numpy<2\nRequires-Dist: sympy\n\nName: no\n"
     )
     path = make_wheel(tmp_path, {}, metadata=metadata, wheel_tags=["cp311.cp312-abi3-linux_x86_64"])
     with Archive(path) as archive:
@@ -106,13 +117,24 @@ def test_dist_info(tmp_path, make_wheel):
         ({"metadata": b"Name: canary\nName: other\nVersion: 1\n"}, "2 Name headers"),
         ({"metadata": b"Name: \xff\n"}, "not UTF-8"),
         (
-            {"wheel_tags": [".".join("abcdefghijk") + "-" + ".".join("abcdefghijk") + "-" + ".".join("abcdefghijk")]},
+            {
+                "wheel_tags": [
+                    ".".join("abcdefghijk")
+                    + "-"
+                    + ".".join("abcdefghijk")
+                    + "-"
+                    + ".".join("abcdefghijk")
+                ]
+            },
             "more",
         ),
     ],
 )
 def test_malformed_dist_info_is_refused(tmp_path, make_wheel, kwargs, why):
-    with Archive(make_wheel(tmp_path, {}, **kwargs)) as archive, pytest.raises(VerificationFailedError, match=why):
+    with (
+        Archive(make_wheel(tmp_path, {}, **kwargs)) as archive,
+        pytest.raises(VerificationFailedError, match=why),
+    ):
         read_dist_info(archive)
 
 
@@ -124,7 +146,9 @@ def test_two_dist_infos_are_refused(tmp_path, make_wheel):
 
 def test_requirements_are_added_behind_the_headers():
     before = b"Name: x\r\nVersion: 1.0\r\n\r\nRequires-Dist: in the text\r\n"
-    after = b"Name: x\r\nVersion: 1.0\r\nRequires-Dist: numpy<2\r\n\r\nRequires-Dist: in the text\r\n"
+    after = (
+        b"Name: x\r\nVersion: 1.0\r\nRequires-Dist: numpy<2\r\n\r\nRequires-Dist: in the text\r\n"
+    )
     assert with_requirements(before, ["numpy<2"]) == after
     assert with_requirements(b"Name: x\nVersion: 1\n", ["a", "b>1"]) == (
         b"Name: x\nVersion: 1\nRequires-Dist: a\nRequires-Dist: b>1\n"
@@ -142,7 +166,9 @@ def test_a_paragraph_is_added_to_the_description_once():
     assert with_description(before, "") == before
 
 
-@pytest.mark.parametrize("text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 20_000, "(" * 900, "numpy<2\r"])
+@pytest.mark.parametrize(
+    "text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 20_000, "(" * 900, "numpy<2\r"]
+)
 def test_what_is_no_requirement(text):
     with pytest.raises(UsageError, match="not a requirement"):
         normal_requirement(text)
@@ -158,7 +184,9 @@ def test_the_version_alone_is_changed():
 
 
 def test_tags_are_replaced():
-    before = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\nBuild: 1\n\n"
+    before = (
+        b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\nBuild: 1\n\n"
+    )
     after = (
         b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nBuild: 1\n"
         b"Tag: cp311-cp311-manylinux_2_17_x86_64\nTag: cp311-cp311-manylinux2014_x86_64\n"
@@ -171,7 +199,10 @@ def test_tags_are_replaced():
 
 
 def test_machines_and_versions():
-    assert platform_machine(frozenset({"a-b-manylinux_2_17_aarch64", "a-b-manylinux2014_aarch64"})) == "aarch64"
+    assert (
+        platform_machine(frozenset({"a-b-manylinux_2_17_aarch64", "a-b-manylinux2014_aarch64"}))
+        == "aarch64"
+    )
     assert platform_machine(frozenset({"a-b-linux_x86_64", "a-b-linux_aarch64"})) is None
     assert platform_machine(frozenset({"py3-none-any"})) is None
     assert platform_machine(frozenset({"a-b-win_amd64"})) is None
@@ -186,8 +217,16 @@ def test_machines_and_versions():
 @pytest.mark.parametrize(
     ("wheel", "build", "wanted"),
     [
-        (b"Wheel-Version: 1.0\nTag: a\nTag: b\n", "1", b"Wheel-Version: 1.0\nBuild: 1\nTag: a\nTag: b\n"),
-        (b"Wheel-Version: 1.0\r\nTag: a\r\n\r\n", "2", b"Wheel-Version: 1.0\r\nBuild: 2\r\nTag: a\r\n\r\n"),
+        (
+            b"Wheel-Version: 1.0\nTag: a\nTag: b\n",
+            "1",
+            b"Wheel-Version: 1.0\nBuild: 1\nTag: a\nTag: b\n",
+        ),
+        (
+            b"Wheel-Version: 1.0\r\nTag: a\r\n\r\n",
+            "2",
+            b"Wheel-Version: 1.0\r\nBuild: 2\r\nTag: a\r\n\r\n",
+        ),
         (b"build: 1\nTag: a\n", "1_2", b"Build: 1_2\nTag: a\n"),
         (b"Wheel-Version: 1.0\nBuild: 1\nTag: a", "", b"Wheel-Version: 1.0\nTag: a"),
     ],

@@ -38,7 +38,9 @@ def test_facts(library):
 
 
 def test_other_kinds(make_pe):
-    pe = read_pe(make_pe(machine=0x14C, needed=["a.dll"], delayed=["b.dll"], dll=False, linker=(9, 0)))
+    pe = read_pe(
+        make_pe(machine=0x14C, needed=["a.dll"], delayed=["b.dll"], dll=False, linker=(9, 0))
+    )
     assert (pe.machine, pe.is_dll, pe.linker, pe.needed, pe.delay_needed) == (
         "win32",
         False,
@@ -62,13 +64,22 @@ def test_names_that_would_move_a_cursor_are_escaped(make_pe):
 def test_fat_binaries(make_pe, make_entry, make_container):
     fatbin = make_container(make_entry("sass", 35), make_entry("ptx", 50))
     found = read_library("torch/lib/torch_cuda.dll", "", make_pe(fatbin=fatbin))
-    assert [(group.sass, group.ptx, group.containers) for group in found.fatbins] == [((35,), (50,), 1)]
-    assert (found.format, found.machine, found.kind, found.linker) == ("pe", "amd64", "shared", "14.29")
+    assert [(group.sass, group.ptx, group.containers) for group in found.fatbins] == [
+        ((35,), (50,), 1)
+    ]
+    assert (found.format, found.machine, found.kind, found.linker) == (
+        "pe",
+        "amd64",
+        "shared",
+        "14.29",
+    )
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-16-le"])
 def test_what_cudnn_loads_by_name(make_pe, encoding):
-    text = "\0Could not locate zlibwapi.dll\0cudnn_ops_infer64_8.dll\0other.dll\0cudnn64_8.dll\0".encode(encoding)
+    text = "\0Could not locate zlibwapi.dll\0cudnn_ops_infer64_8.dll\0other.dll\0cudnn64_8.dll\0".encode(
+        encoding
+    )
     raw = make_pe(data=text)
     named = read_library("torch/lib/cudnn64_8.dll", "", raw).named
     assert named == ("cudnn_ops_infer64_8.dll", "zlibwapi.dll")
@@ -110,8 +121,12 @@ def test_mutated_libraries_give_one_error_only(library, data):
     raw = bytearray(library)
     for _ in range(data.draw(st.integers(1, 8))):
         at = data.draw(st.integers(0, len(raw) - 4))
-        value = data.draw(st.sampled_from([0, 1, 0xFF, 0x7FFFFFFF, 0xFFFFFFFF]) | st.integers(0, 2**32 - 1))
-        struct.pack_into("<I", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(at, value & 255)
+        value = data.draw(
+            st.sampled_from([0, 1, 0xFF, 0x7FFFFFFF, 0xFFFFFFFF]) | st.integers(0, 2**32 - 1)
+        )
+        struct.pack_into("<I", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(
+            at, value & 255
+        )
     with suppress(VerificationFailedError):  # any other exception fails the test
         read_everything(bytes(raw))
 

@@ -17,16 +17,21 @@ BASE, TEXT, RDATA = 0x10000000, 0x1000, 0x2000
 
 def lea(register, at, to):
     """`lea rdx/rcx, [rip+x]` at an offset of the text, of an offset of .rdata."""
-    return {"rdx": b"\x48\x8d\x15", "rcx": b"\x48\x8d\x0d"}[register] + struct.pack("<i", RDATA + to - TEXT - at - 7)
+    return {"rdx": b"\x48\x8d\x15", "rcx": b"\x48\x8d\x0d"}[register] + struct.pack(
+        "<i", RDATA + to - TEXT - at - 7
+    )
 
 
 def pointers(*offsets):
-    return b"".join(struct.pack("<Q", BASE + TEXT + offset if offset is not None else 0) for offset in offsets)
+    return b"".join(
+        struct.pack("<Q", BASE + TEXT + offset if offset is not None else 0) for offset in offsets
+    )
 
 
 def make(make_pe, code, *, data=b"", entry=None, functions=None, tls=None, export="kernel"):
-    """A DLL. `functions`: (begin, end) in the text, put behind `data`; `tls`: offset in .rdata of the callbacks;
-    `export`: the name of what begins the text."""
+    """A DLL. `functions`: (begin, end) in the text, put behind `data`; `tls`: offset in .rdata of
+    the callbacks; `export`: the name of what begins the text.
+    """
     directories = {}
     if functions is not None:
         directories[3] = (len(data), 12 * len(functions))
@@ -88,7 +93,9 @@ def test_the_list_of_mingw(scan):
 
 def test_entry_and_tls_callbacks(scan):
     assert scan(text(p0=VPADDD_YMM + RET), entry=0)[0] == {"AVX2": 1}
-    assert scan(text(p0=RET, p64=VPADDD_YMM + RET), entry=0, data=pointers(64, None), tls=0)[0] == {"AVX2": 1}
+    assert scan(text(p0=RET, p64=VPADDD_YMM + RET), entry=0, data=pointers(64, None), tls=0)[0] == {
+        "AVX2": 1
+    }
     assert scan(text(p0=VPADDD_YMM + RET))[0] == {}  # no entry: nothing runs
 
 
@@ -138,16 +145,27 @@ def test_damaged_tables(make_pe):
 def test_an_image_base_with_no_room_behind_it(make_pe, base):
     raw = bytearray(make(make_pe, text(), functions=[(0, 1)]))
     struct.pack_into("<Q", raw, 0x40 + 24 + 24, base)
-    with pytest.raises(VerificationFailedError, match=f"do not fit behind its image base 0x{base:x}"):
+    with pytest.raises(
+        VerificationFailedError, match=f"do not fit behind its image base 0x{base:x}"
+    ):
         read_pe(bytes(raw))
 
 
 @examples(150)
-@given(changes=st.lists(st.tuples(st.integers(0x40, 2047), st.integers(0, 255)), min_size=1, max_size=6))
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0x40, 2047), st.integers(0, 255)), min_size=1, max_size=6
+    )
+)
 def test_mutated_dlls_give_one_error_only(make_pe, changes):
     raw = bytearray(
         make(
-            make_pe, text(p0=STARTUP, p64=RET), data=pointers(64, None, 64, None), entry=0, functions=[(0, 30)], tls=16
+            make_pe,
+            text(p0=STARTUP, p64=RET),
+            data=pointers(64, None, 64, None),
+            entry=0,
+            functions=[(0, 30)],
+            tls=16,
         )
     )
     for at, value in changes:

@@ -12,7 +12,14 @@ from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import VPADDD_YMM
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
-POLICY = {"name": "canary", "version": "1.0", "python": "cp311", "platform": "linux_x86_64", "sass": [35], "cpu": "avx"}
+POLICY = {
+    "name": "canary",
+    "version": "1.0",
+    "python": "cp311",
+    "platform": "linux_x86_64",
+    "sass": [35],
+    "cpu": "avx",
+}
 
 
 @pytest.fixture
@@ -61,8 +68,13 @@ def test_numpy_bound(check, bound, requires, witness):
     statuses, report = check(policy={"numpy": bound}, requires=["filelock", *requires])
     assert statuses["metadata"] == ("passed" if witness is None else "failed")
     found = [finding for finding in report.findings if finding.check == "metadata"]
-    assert [finding.where for finding in found] == ["canary-1.0.dist-info/METADATA"] * (witness is not None)
-    assert all(f"allows numpy {witness};" in finding.what and f"numpy{bound}" in finding.fix for finding in found)
+    assert [finding.where for finding in found] == ["canary-1.0.dist-info/METADATA"] * (
+        witness is not None
+    )
+    assert all(
+        f"allows numpy {witness};" in finding.what and f"numpy{bound}" in finding.fix
+        for finding in found
+    )
 
 
 def test_numpy_is_not_asked_for_where_nothing_is_promised(check):
@@ -89,7 +101,12 @@ def test_requirements_that_cannot_be_read(check, line):
 
 
 def test_test_libraries_are_forbidden(check, make_elf):
-    names = ["libaoti_custom_ops.so", "libbackend_with_compiler.so", "libjitbackend_test.so", "libtorchbind_test.so"]
+    names = [
+        "libaoti_custom_ops.so",
+        "libbackend_with_compiler.so",
+        "libjitbackend_test.so",
+        "libtorchbind_test.so",
+    ]
     names += ["aoti_custom_ops.dll", "backend_with_compiler.dll", "c10_test.dll"]
     statuses, report = check({f"torch/lib/{name}": b"" for name in names})
     assert statuses["members"] == "failed"
@@ -130,7 +147,11 @@ def test_cudnn_must_run_on_the_lowest_gpu(check, make_elf, make_container, make_
     assert "older cuDNN" in report.findings[0].fix
     # a shim without device code, and code of the same major version, are in order
     assert check({name: make_elf()})[1].passed
-    own = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 37), make_entry("sass", 50)))}
+    own = {
+        "canary/_C.so": make_elf(
+            fatbin=make_container(make_entry("sass", 37), make_entry("sass", 50))
+        )
+    }
     assert check({**own, name: cudnn(35, 61)}, {"sass": [37, 50]})[1].passed
     assert not check({**own, name: cudnn(30, 61)}, {"sass": [35, 50]})[1].passed
     assert not check({**own, name: cudnn(50)}, {"sass": [37, 50]})[1].passed
@@ -148,7 +169,9 @@ def test_libraries_that_dispatch_are_held_to_what_runs_on_loading(check, make_el
     awake = make_elf(text=code, symbols={"ctor": 0, "fast": 1}, init=[0, 1])
     statuses, report = check({"canary/k.so": awake}, {"dispatching": ["canary/k*"]})
     assert statuses["cpu"] == "failed"
-    assert [f.what for f in report.findings] == ["1 instructions run on loading need AVX2, first at fast+0x0"]
+    assert [f.what for f in report.findings] == [
+        "1 instructions run on loading need AVX2, first at fast+0x0"
+    ]
     assert "static initialisers" in report.findings[0].fix
 
 
@@ -161,7 +184,10 @@ def test_a_waiver_keeps_the_finding_and_its_reason(check):
     assert report.to_json()["waivers"] == [
         {"check": "members", "member": "torch/lib/*bind*", "reason": "the testers want it"}
     ]
-    for other in (Waiver(check="cpu", member="*", reason="x"), Waiver(check="members", member="canary/*", reason="x")):
+    for other in (
+        Waiver(check="cpu", member="*", reason="x"),
+        Waiver(check="members", member="canary/*", reason="x"),
+    ):
         assert not check({name: b""}, waivers=[other])[1].passed
     statuses, report = check({name: b"", "torch/lib/x_test.so": b""}, waivers=[waiver])
     assert (statuses["members"], report.passed) == ("failed", False)
@@ -171,10 +197,15 @@ def test_a_waiver_keeps_the_finding_and_its_reason(check):
 def test_open_findings_are_not_hidden_behind_waived_ones(check):
     files = {f"torch/lib/{number:03}_test.so": b"" for number in range(99)}
     _, report = check(
-        {**files, "torch/test/z": b""}, waivers=[Waiver(check="members", member="torch/lib/*", reason="x")]
+        {**files, "torch/test/z": b""},
+        waivers=[Waiver(check="members", member="torch/lib/*", reason="x")],
     )
     assert not report.passed
-    assert (report.findings[0].where, report.findings[0].waived, len(report.findings)) == ("torch/test/z", None, 50)
+    assert (report.findings[0].where, report.findings[0].waived, len(report.findings)) == (
+        "torch/test/z",
+        None,
+        50,
+    )
 
 
 def test_what_hides_other_things_cannot_be_waived(check, make_elf, tmp_path):
@@ -188,7 +219,17 @@ def test_what_hides_other_things_cannot_be_waived(check, make_elf, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["members:x", "members:x=", "members:x=  ", "members=why", ":x=why", "archive:*=why", "nothing:*=why", ""]
+    "text",
+    [
+        "members:x",
+        "members:x=",
+        "members:x=  ",
+        "members=why",
+        ":x=why",
+        "archive:*=why",
+        "nothing:*=why",
+        "",
+    ],
 )
 def test_waivers_without_check_member_or_reason_are_refused(text):
     with pytest.raises(UsageError, match="waiver") as caught:
@@ -197,7 +238,9 @@ def test_waivers_without_check_member_or_reason_are_refused(text):
 
 
 def test_a_waiver_as_typed():
-    assert parse_waiver("cpu:torch/lib/x.so=a=b: c") == Waiver(check="cpu", member="torch/lib/x.so", reason="a=b: c")
+    assert parse_waiver("cpu:torch/lib/x.so=a=b: c") == Waiver(
+        check="cpu", member="torch/lib/x.so", reason="a=b: c"
+    )
 
 
 def test_a_check_agrees_with_its_findings():

@@ -49,7 +49,10 @@ def test_any_bytes_give_rows_or_one_error(raw):
         (b"a,b\n", "2 columns"),
         (b"a,md5=abcd,1\n", "accepted is sha256"),
         (b"a,sha256=short,1\n", "not a sha256"),
-        (b"a,sha256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU,0\n", "not a sha256"),  # not the URL-safe alphabet
+        (
+            b"a,sha256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU,0\n",
+            "not a sha256",
+        ),  # not the URL-safe alphabet
         (b"a,,-1\n", "not a size"),
         (b"a,,1e9\n", "not a size"),
         (b"\xff,,\n", "UTF-8"),
@@ -62,7 +65,13 @@ def test_bad_lines_are_named(line, why):
 
 
 def test_compare_finds_every_kind_of_difference():
-    files = {"ok": (EMPTY, 0), "changed": (OTHER, 5), "longer": (OTHER, 5), "bare": (EMPTY, 0), "new": (EMPTY, 0)}
+    files = {
+        "ok": (EMPTY, 0),
+        "changed": (OTHER, 5),
+        "longer": (OTHER, 5),
+        "bare": (EMPTY, 0),
+        "new": (EMPTY, 0),
+    }
     files |= {"i/RECORD": (EMPTY, 0), "i/RECORD.jws": (EMPTY, 0)}
     lines = [
         Row("ok", EMPTY, 0),
@@ -81,24 +90,38 @@ def test_compare_finds_every_kind_of_difference():
         ("ok", "listed twice in RECORD"),
         ("new", "in the wheel but not in RECORD"),
     ]
-    assert compare_record([*lines[:1], lines[-1]], "i/RECORD", {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}) == []
+    assert (
+        compare_record(
+            [*lines[:1], lines[-1]], "i/RECORD", {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}
+        )
+        == []
+    )
 
 
 DIGEST = "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
 SIZES = ("0", "7", "9" * 18, "9" * 19, "9" * 20)
-WORDS = st.sampled_from(["a/b.py", "c d", '"e,f"', DIGEST, *SIZES, ",", ",,", "\n", "\r\n", '"', "", "x"])
+WORDS = st.sampled_from(
+    ["a/b.py", "c d", '"e,f"', DIGEST, *SIZES, ",", ",,", "\n", "\r\n", '"', "", "x"]
+)
 
 
-@given(st.lists(WORDS, max_size=12).map("".join), st.lists(st.tuples(WORDS, WORDS, WORDS).map(",".join), max_size=5))
+@given(
+    st.lists(WORDS, max_size=12).map("".join),
+    st.lists(st.tuples(WORDS, WORDS, WORDS).map(",".join), max_size=5),
+)
 def test_what_is_read_is_what_a_reader_of_csv_reads(text, lines):
     for content in (text, "\n".join(lines), "\r\n".join([*lines, ""])):
         try:
             found = parse_record(content.encode())
         except VerificationFailedError:
             continue
-        expected = [line for line in csv.reader(io.StringIO(content, newline=""), strict=True) if line]
+        expected = [
+            line for line in csv.reader(io.StringIO(content, newline=""), strict=True) if line
+        ]
         assert [row.path for row in found] == [line[0] for line in expected]
-        assert [row.size for row in found] == [int(line[2]) if line[2] else None for line in expected]
+        assert [row.size for row in found] == [
+            int(line[2]) if line[2] else None for line in expected
+        ]
         assert [row.sha256 for row in found] == [EMPTY if line[1] else None for line in expected]
 
 
@@ -120,7 +143,15 @@ def test_there_are_so_many_rows_and_no_more(monkeypatch, path):
 
 
 @pytest.mark.parametrize(
-    "bad", [DIGEST[:-1], DIGEST + "A", DIGEST.replace("256", "255"), DIGEST[:-1] + "V", DIGEST[:-1] + "+", DIGEST[7:]]
+    "bad",
+    [
+        DIGEST[:-1],
+        DIGEST + "A",
+        DIGEST.replace("256", "255"),
+        DIGEST[:-1] + "V",
+        DIGEST[:-1] + "+",
+        DIGEST[7:],
+    ],
 )
 def test_one_wrong_digest_among_right_ones_is_named(bad):
     with pytest.raises(VerificationFailedError, match="RECORD line 2: "):

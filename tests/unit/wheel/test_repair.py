@@ -15,7 +15,9 @@ from farm.wheel.verify import verify
 
 @pytest.fixture
 def libs(tmp_path, make_elf):
-    """Two library folders: the first holds the right name for the wrong machine, and a linker script."""
+    """Two library folders: the first holds the right name for the wrong machine, and a linker
+    script.
+    """
     first, second = tmp_path / "lib1", tmp_path / "lib2"
     first.mkdir()
     second.mkdir()
@@ -89,8 +91,13 @@ def test_libraries_tags_and_version(tmp_path, wheel, libs):
         assert inside[item.path] == true
         assert (item.sha256, item.size) == (hashlib.sha256(true).hexdigest(), len(true))
     assert b"\nVersion: 1.0+cu118.sm35.avx\n" in inside[f"{info}/METADATA"]
-    assert inside[f"{info}/WHEEL"].decode().splitlines()[-2:] == [f"Tag: cp311-cp311-{tag}" for tag in result.tags]
-    files = {name: (hashlib.sha256(content).hexdigest(), len(content)) for name, content in inside.items()}
+    assert inside[f"{info}/WHEEL"].decode().splitlines()[-2:] == [
+        f"Tag: cp311-cp311-{tag}" for tag in result.tags
+    ]
+    files = {
+        name: (hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in inside.items()
+    }
     assert compare_record(parse_record(inside[f"{info}/RECORD"]), f"{info}/RECORD", files) == []
     assert list(inside)[-1] == f"{info}/RECORD"
     with Archive(result.wheel) as archive:
@@ -133,14 +140,21 @@ def test_excluded_libraries_are_left_out(tmp_path, wheel):
 def test_a_vendored_library_that_would_not_be_found(tmp_path, make_elf, make_wheel, libs, runpath):
     module = make_elf(needed=["libcudart.so.11.0"], runpath=runpath)
     path = make_wheel(tmp_path / "in", {"canary/sub/_C.so": module})
-    with pytest.raises(VerificationFailedError, match=r"canary/sub/_C\.so needs libcudart.*RUNPATH does not") as caught:
+    with pytest.raises(
+        VerificationFailedError, match=r"canary/sub/_C\.so needs libcudart.*RUNPATH does not"
+    ) as caught:
         run(path, tmp_path, lib_dirs=libs, into="torch/lib")
     assert "$ORIGIN/../../torch/lib" in caught.value.hint
 
 
 def test_vendoring_elsewhere(tmp_path, make_elf, make_wheel, libs):
     module = make_elf(needed=["libdeep.so.1"], rpath="/nowhere:${ORIGIN}/../torch/lib")
-    result = run(make_wheel(tmp_path / "in", {"functorch/_C.so": module}), tmp_path, lib_dirs=libs, into="torch/lib/")
+    result = run(
+        make_wheel(tmp_path / "in", {"functorch/_C.so": module}),
+        tmp_path,
+        lib_dirs=libs,
+        into="torch/lib/",
+    )
     assert [item.path for item in result.vendored] == ["torch/lib/libdeep.so.1"]
 
 
@@ -153,7 +167,9 @@ def test_platlib_members_count_from_where_they_are_installed(tmp_path, make_elf,
 
 
 @pytest.mark.parametrize("name", ["../../lib2/libdeep.so.1", "/etc/passwd", "..", ""])
-def test_a_needed_name_cannot_lead_out_of_the_library_folders(tmp_path, make_elf, make_wheel, libs, name):
+def test_a_needed_name_cannot_lead_out_of_the_library_folders(
+    tmp_path, make_elf, make_wheel, libs, name
+):
     path = make_wheel(tmp_path / "in", {"canary/_C.so": make_elf(needed=[name], runpath="$ORIGIN")})
     with pytest.raises(VerificationFailedError, match="works on one machine only"):
         run(path, tmp_path, lib_dirs=libs)
@@ -170,7 +186,9 @@ def test_versions_of_libraries_in_the_wheel_do_not_count(tmp_path, make_elf, mak
     """A wheel that brings its own libstdc++ does not depend on how old the system's is."""
     files = {
         "canary/_C.so": make_elf(
-            needed=["libstdc++.so.6"], runpath="$ORIGIN", versions={"libstdc++.so.6": ["GLIBCXX_3.4.33"]}
+            needed=["libstdc++.so.6"],
+            runpath="$ORIGIN",
+            versions={"libstdc++.so.6": ["GLIBCXX_3.4.33"]},
         ),
         "canary/libstdc++.so.6": make_elf(),
     }
@@ -188,7 +206,14 @@ def test_a_wrong_record_is_corrected_and_said(tmp_path, make_wheel):
 
 
 @pytest.mark.parametrize(
-    "record", [b"canary/a.py,md5=x,1\n", b"\xff\xfe", b"canary/a.py\n", b'"canary/a.py,,\n', b"canary/a.py,,one\n"]
+    "record",
+    [
+        b"canary/a.py,md5=x,1\n",
+        b"\xff\xfe",
+        b"canary/a.py\n",
+        b'"canary/a.py,,\n',
+        b"canary/a.py,,one\n",
+    ],
 )
 def test_a_record_that_cannot_be_read_is_written_anew(tmp_path, make_wheel, record):
     path = make_wheel(tmp_path / "in", {"canary/a.py": b"x"}, record=record)
@@ -203,22 +228,33 @@ def test_a_record_that_cannot_be_read_is_written_anew(tmp_path, make_wheel, reco
 def test_of_a_record_that_is_written_anew_the_command_says_so_shortly(tmp_path, make_wheel, capsys):
     """gmsh 4.15 for Windows has hexadecimal hashes: 350 lines."""
     files = {f"canary/{number}.py": b"x" for number in range(100)}
-    path = make_wheel(tmp_path / "in", files, tag="py3-none-any", record=b"canary/0.py,sha256=" + b"0" * 64 + b",1\n")
+    path = make_wheel(
+        tmp_path / "in",
+        files,
+        tag="py3-none-any",
+        record=b"canary/0.py,sha256=" + b"0" * 64 + b",1\n",
+    )
     [finding] = [each for each in verify(path, Policy()).findings if each.check == "record"]
     assert "farm repair" in finding.fix
     assert main(["repair", str(path), "--into", "canary", "-o", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out.splitlines()
     assert len(out) == 7
     assert out[4] == "corrected the hash of canary/3.py in RECORD"
-    assert out[5] == "and of 98 more files (--json names them)"  # all, METADATA, WHEEL and RECORD itself
+    assert (
+        out[5] == "and of 98 more files (--json names them)"
+    )  # all, METADATA, WHEEL and RECORD itself
 
 
 @pytest.mark.parametrize("member", ["canary/a.py", "canary-1.0.dist-info/METADATA"])
-def test_a_wrong_hash_of_a_file_that_does_not_change_is_mended(tmp_path, make_wheel, make_digest, member):
+def test_a_wrong_hash_of_a_file_that_does_not_change_is_mended(
+    tmp_path, make_wheel, make_digest, member
+):
     """As in the official wheels of PyTorch 1.12.1: the length is right, the hash is not."""
     wheel = {"files": {"canary/a.py": b"x"}, "tag": "py3-none-any"}
     good = contents(make_wheel(tmp_path / "good", **wheel))
-    false = good["canary-1.0.dist-info/RECORD"].replace(make_digest(good[member]).encode(), make_digest(b"").encode())
+    false = good["canary-1.0.dist-info/RECORD"].replace(
+        make_digest(good[member]).encode(), make_digest(b"").encode()
+    )
     path = make_wheel(tmp_path / "in", **wheel, record=false)
     result = run(path, tmp_path)
     assert result.record_corrected == (member,)
@@ -227,15 +263,26 @@ def test_a_wrong_hash_of_a_file_that_does_not_change_is_mended(tmp_path, make_wh
 
 def test_what_wheel_says_wrongly_is_mended_and_what_is_not_is_named(tmp_path, make_wheel, capsys):
     """openturns 1.22 has an empty Tag, usd_core 26.5 two Root-Is-Purelib."""
-    text = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nRoot-Is-Purelib: false\nTag:\nTag: py3-none-any\n"
+    text = (
+        b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nRoot-Is-Purelib: false\nTag:\nTag: "
+        b"py3-none-any\n"
+    )
     metadata = b"Metadata-Version: 2.1\nName: canary\nVersion: 1.0\nRequires-Dist: numpy >>1\n"
     files = {"canary/a.py": b"x"}
-    path = make_wheel(tmp_path / "in", files, tag="py3-none-any", wheel_file=text, metadata=metadata)
-    before = [finding.what for finding in verify(path, Policy()).findings if finding.where.endswith("WHEEL")]
+    path = make_wheel(
+        tmp_path / "in", files, tag="py3-none-any", wheel_file=text, metadata=metadata
+    )
+    before = [
+        finding.what
+        for finding in verify(path, Policy()).findings
+        if finding.where.endswith("WHEEL")
+    ]
     assert [what.partition(" is ")[0] for what in before] == ["Root-Is-Purelib", "Tag"]
     assert inspect(path).tags == ("py3-none-any",)
     assert main(["repair", str(path), "--into", "canary", "-o", str(tmp_path / "out")]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not mended:")]
+    [line] = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("not mended:")
+    ]
     assert "numpy >>1" in line
     inside = contents(tmp_path / "out" / path.name)["canary-1.0.dist-info/WHEEL"]
     assert inside == b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
@@ -274,7 +321,9 @@ def test_mistakes_of_the_caller(tmp_path, wheel):
 
 def test_a_failed_command_leaves_no_folder(tmp_path, wheel, capsys):
     out = tmp_path / "new"
-    assert main(["repair", str(wheel), "--into", "canary", "-o", str(out)]) == 6  # a library is nowhere
+    assert (
+        main(["repair", str(wheel), "--into", "canary", "-o", str(out)]) == 6
+    )  # a library is nowhere
     assert not out.exists()
     out.touch()
     assert main(["repair", str(wheel), "--into", "canary", "-o", str(out)]) == 2
@@ -287,22 +336,31 @@ def test_a_failed_command_leaves_no_folder(tmp_path, wheel, capsys):
 
 @pytest.mark.parametrize("how", [["--into", "canary"], ["--tools"]])
 @pytest.mark.parametrize(
-    ("platform", "warning"), [("macosx_11_0_arm64.macosx_10_9_x86_64", True), ("macosx_11_0_arm64.any", False)]
+    ("platform", "warning"),
+    [("macosx_11_0_arm64.macosx_10_9_x86_64", True), ("macosx_11_0_arm64.any", False)],
 )
-def test_it_is_said_that_libraries_for_macos_are_not_read(tmp_path, make_wheel, capsys, platform, warning, how):
+def test_it_is_said_that_libraries_for_macos_are_not_read(
+    tmp_path, make_wheel, capsys, platform, warning, how
+):
     files = {"canary/_C.abi3.so": b"\xcf\xfa\xed\xfe"}
     tags = [f"cp311-abi3-{each}" for each in platform.split(".")]
     wheel = make_wheel(tmp_path, files, tag=f"cp311-abi3-{platform}", wheel_tags=tags)
     assert main(["repair", str(wheel), *how, "-o", str(tmp_path / "new")]) == 0
     *lines, path = capsys.readouterr().out.splitlines()
     assert path == str(tmp_path / "new" / wheel.name)
-    assert [line.partition(":")[0] for line in lines] == (["libraries for macOS are not read"] if warning else [])
+    assert [line.partition(":")[0] for line in lines] == (
+        ["libraries for macOS are not read"] if warning else []
+    )
 
 
-def test_a_wheel_that_was_renamed_by_hand_is_for_the_machine_of_its_name(tmp_path, make_wheel, make_elf):
+def test_a_wheel_that_was_renamed_by_hand_is_for_the_machine_of_its_name(
+    tmp_path, make_wheel, make_elf
+):
     """playwright's says `any` in WHEEL: pip goes by the file name."""
     files = {"canary/driver/node": make_elf(kind=2, needed=["libc.so.6"])}
-    wheel = make_wheel(tmp_path / "in", files, tag="py3-none-manylinux1_x86_64", wheel_tags=["py3-none-any"])
+    wheel = make_wheel(
+        tmp_path / "in", files, tag="py3-none-manylinux1_x86_64", wheel_tags=["py3-none-any"]
+    )
     (tmp_path / "new").mkdir()
     new = repair(wheel, tmp_path / "new", RepairOptions(into="canary")).wheel
     assert b"Tag: py3-none-manylinux_2_5_x86_64" in contents(new)["canary-1.0.dist-info/WHEEL"]
@@ -317,19 +375,31 @@ def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):
 
 def test_requirements_are_written_once(tmp_path, make_wheel):
     """What METADATA lacks is added; what it has, in whatever spelling, is not said twice."""
-    metadata = b"Metadata-Version: 2.1\nName: canary\nVersion: 1.0\nRequires-Dist: filelock\n\nText\n"
-    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b""}, tag="py3-none-any", metadata=metadata)
+    metadata = (
+        b"Metadata-Version: 2.1\nName: canary\nVersion: 1.0\nRequires-Dist: filelock\n\nText\n"
+    )
+    wheel = make_wheel(
+        tmp_path / "in", {"canary/__init__.py": b""}, tag="py3-none-any", metadata=metadata
+    )
     first = run(wheel, tmp_path, requires=["numpy <2", "filelock"])
     inside = contents(first.wheel)
     assert inside["canary-1.0.dist-info/METADATA"] == metadata.replace(
         b"filelock\n\n", b"filelock\nRequires-Dist: numpy<2\n\n"
     )
     (tmp_path / "again").mkdir()
-    second = repair(first.wheel, tmp_path / "again", RepairOptions(into="canary", requires=["numpy<2"]))
-    assert contents(second.wheel)["canary-1.0.dist-info/METADATA"] == inside["canary-1.0.dist-info/METADATA"]
+    second = repair(
+        first.wheel, tmp_path / "again", RepairOptions(into="canary", requires=["numpy<2"])
+    )
+    assert (
+        contents(second.wheel)["canary-1.0.dist-info/METADATA"]
+        == inside["canary-1.0.dist-info/METADATA"]
+    )
     with Archive(second.wheel) as archive:
         rows = parse_record(archive.read("canary-1.0.dist-info/RECORD"))
-        files = {name: (hashlib.sha256(archive.read(name)).hexdigest(), archive.entry(name).size) for name in inside}
+        files = {
+            name: (hashlib.sha256(archive.read(name)).hexdigest(), archive.entry(name).size)
+            for name in inside
+        }
     assert compare_record(rows, "canary-1.0.dist-info/RECORD", files) == []
     with pytest.raises(UsageError, match="not a requirement"):
         run(wheel, tmp_path, requires=["numpy<<2"])
@@ -341,21 +411,36 @@ def test_a_wheel_for_every_machine_keeps_its_name(tmp_path, make_wheel):
         assert repair(wheel, tmp_path, options).wheel.name == wheel.name
 
 
-def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(tmp_path, wheel, libs, make_elf):
-    for name, needs in (("libbuiltins.so.11.8", ["libdeeper.so.1", "libc.so.6"]), ("libdeeper.so.1", ["libc.so.6"])):
+def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(
+    tmp_path, wheel, libs, make_elf
+):
+    for name, needs in (
+        ("libbuiltins.so.11.8", ["libdeeper.so.1", "libc.so.6"]),
+        ("libdeeper.so.1", ["libc.so.6"]),
+    ):
         (libs[1] / name).write_bytes(make_elf(soname=name, needed=needs, runpath="$ORIGIN"))
     result = run(wheel, tmp_path, lib_dirs=libs, opens=["libbuiltins.so.*"])
     added = [item.path for item in result.vendored]
     assert added == [
-        f"canary/{n}" for n in ("libbuiltins.so.11.8", "libcudart.so.11.0", "libdeep.so.1", "libdeeper.so.1")
+        f"canary/{n}"
+        for n in ("libbuiltins.so.11.8", "libcudart.so.11.0", "libdeep.so.1", "libdeeper.so.1")
     ]
-    assert contents(result.wheel)["canary/libbuiltins.so.11.8"] == (libs[1] / "libbuiltins.so.11.8").read_bytes()
+    assert (
+        contents(result.wheel)["canary/libbuiltins.so.11.8"]
+        == (libs[1] / "libbuiltins.so.11.8").read_bytes()
+    )
     (tmp_path / "again").mkdir()
-    again = repair(result.wheel, tmp_path / "again", RepairOptions(lib_dirs=libs, into="canary", opens=["libbuilt*"]))
+    again = repair(
+        result.wheel,
+        tmp_path / "again",
+        RepairOptions(lib_dirs=libs, into="canary", opens=["libbuilt*"]),
+    )
     assert again.vendored == ()
 
 
-def test_a_library_that_is_opened_by_name_and_is_nowhere_or_is_none(tmp_path, wheel, libs, make_elf):
+def test_a_library_that_is_opened_by_name_and_is_nowhere_or_is_none(
+    tmp_path, wheel, libs, make_elf
+):
     with pytest.raises(VerificationFailedError, match=r"no library named libbuiltins\.so\.\*"):
         run(wheel, tmp_path, lib_dirs=libs, opens=["libbuiltins.so.*"])
     with pytest.raises(VerificationFailedError, match=r"libdeep\.so\.1: not a library"):

@@ -17,7 +17,11 @@ def source(tmp_path):
     """Members that no recompression at another level would give the same bytes for."""
     path = tmp_path / "source.zip"
     with zipfile.ZipFile(path, "w") as archive:
-        for name, mode, level in (("pkg/a.py", 0o100644, 1), ("pkg/lib.so", 0o100755, 9), ("pkg/link", 0o120777, 6)):
+        for name, mode, level in (
+            ("pkg/a.py", 0o100644, 1),
+            ("pkg/lib.so", 0o100755, 9),
+            ("pkg/link", 0o120777, 6),
+        ):
             entry = zipfile.ZipInfo(name, (2020, 2, 2, 2, 2, 2))
             entry.external_attr = mode << 16
             content = b"lib.so" if "link" in name else bytes(range(256)) * 64 + name.encode() * 99
@@ -30,12 +34,17 @@ def source(tmp_path):
 def hashes(archive):
     import hashlib
 
-    return {name: (hashlib.sha256(archive.read(name)).hexdigest(), one.size) for name, one in archive.members.items()}
+    return {
+        name: (hashlib.sha256(archive.read(name)).hexdigest(), one.size)
+        for name, one in archive.members.items()
+    }
 
 
 def copy(source, dest, **kwargs):
     with Archive(source) as archive:
-        return rewrite(archive, dest, record=RECORD, hashes=hashes(archive), drop=frozenset({RECORD}), **kwargs)
+        return rewrite(
+            archive, dest, record=RECORD, hashes=hashes(archive), drop=frozenset({RECORD}), **kwargs
+        )
 
 
 def packed(path, name):
@@ -45,12 +54,24 @@ def packed(path, name):
 
 def test_unchanged_members_are_copied_as_they_are(tmp_path, source):
     dest = tmp_path / "dest.zip"
-    copy(source, dest, rename={"pkg/a.py": "pkg/b.py"}, new=[NewMember("pkg/new", b"new" * 100, 0o755)])
+    copy(
+        source,
+        dest,
+        rename={"pkg/a.py": "pkg/b.py"},
+        new=[NewMember("pkg/new", b"new" * 100, 0o755)],
+    )
     assert packed(dest, "pkg/b.py") == packed(source, "pkg/a.py")
     assert packed(dest, "pkg/lib.so") == packed(source, "pkg/lib.so")
     with zipfile.ZipFile(dest) as archive, zipfile.ZipFile(source) as old:
         assert archive.testzip() is None
-        assert archive.namelist() == ["pkg/b.py", "pkg/lib.so", "pkg/link", "pkg/empty/", "pkg/new", RECORD]
+        assert archive.namelist() == [
+            "pkg/b.py",
+            "pkg/lib.so",
+            "pkg/link",
+            "pkg/empty/",
+            "pkg/new",
+            RECORD,
+        ]
         assert archive.getinfo("pkg/lib.so").external_attr >> 16 == 0o100755
         assert stat.S_ISLNK(archive.getinfo("pkg/link").external_attr >> 16)
         assert archive.getinfo("pkg/lib.so").date_time == old.getinfo("pkg/lib.so").date_time
@@ -95,13 +116,17 @@ def test_members_get_fresh_headers(tmp_path):
     assert b"\x99\x99\x04\x00abcd" not in dest.read_bytes()
     assert dest.read_bytes().count(b"UT\x05\x00") == 0
     with Archive(dest) as new:
-        assert [new.read(name) for name in ("a", "odd", "b", "c")] == [name * 500 for name in (b"a", b"o", b"b", b"c")]
+        assert [new.read(name) for name in ("a", "odd", "b", "c")] == [
+            name * 500 for name in (b"a", b"o", b"b", b"c")
+        ]
     with zipfile.ZipFile(dest) as archive:
         assert archive.testzip() is None
 
 
 def test_a_small_wheel_ends_without_zip64(tmp_path, source):
-    """APPNOTE 4.3.14: the records of ZIP64 come before the end record only where its fields are too small."""
+    """APPNOTE 4.3.14: the records of ZIP64 come before the end record only where its fields are too
+    small.
+    """
     dest = tmp_path / "dest.zip"
     copy(source, dest)
     raw = dest.read_bytes()
@@ -110,7 +135,9 @@ def test_a_small_wheel_ends_without_zip64(tmp_path, source):
 
 
 def test_zip64_where_needed(tmp_path, source, monkeypatch):
-    """With the limit lowered, every size and offset above it takes the ZIP64 way; other readers must agree."""
+    """With the limit lowered, every size and offset above it takes the ZIP64 way; other readers
+    must agree.
+    """
     monkeypatch.setattr(zipformat, "LIMIT32", 100)
     monkeypatch.setattr(zipformat, "LIMIT16", 3)
     dest = tmp_path / "dest.zip"
@@ -119,7 +146,10 @@ def test_zip64_where_needed(tmp_path, source, monkeypatch):
     monkeypatch.undo()
     raw = dest.read_bytes()
     assert raw.count(b"PK\6\6") == 1
-    for name in (b"pkg/b.py", b"pkg/lib2.so"):  # 32-bit sizes of the local headers: "see the ZIP64 field"
+    for name in (
+        b"pkg/b.py",
+        b"pkg/lib2.so",
+    ):  # 32-bit sizes of the local headers: "see the ZIP64 field"
         at = raw.index(name) - 30
         assert raw[at + 18 : at + 26] == b"\xff" * 8
     with zipfile.ZipFile(dest) as archive, zipfile.ZipFile(source) as old:

@@ -12,7 +12,11 @@ from farm.wheel.repair import _run
 def test_a_full_disk_is_not_the_wheels_fault():
     with pytest.raises(InfrastructureError, match="No space left on device"):
         _run(
-            [sys.executable, "-c", "import errno, os; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'w.whl')"],
+            [
+                sys.executable,
+                "-c",
+                "import errno, os; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'w.whl')",
+            ],
             {},
         )
 

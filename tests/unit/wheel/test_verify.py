@@ -21,13 +21,23 @@ from tests.unit.wheel.conftest import VPADDD_YMM
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 CHECKS = get_args(CheckId)
-POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], ptx=[], cpu="avx")
+POLICY = Policy(
+    name="canary",
+    version="1.0",
+    python="cp311",
+    platform="linux_x86_64",
+    sass=[35],
+    ptx=[],
+    cpu="avx",
+)
 
 
 @pytest.fixture(scope="session")
 def parts(make_elf, make_container, make_entry):
     """The members of a wheel that keeps its promise."""
-    fatbin = make_container(make_entry("sass", 35)) + make_container(make_entry("sass", 35), make_entry("ptx", 35))
+    fatbin = make_container(make_entry("sass", 35)) + make_container(
+        make_entry("sass", 35), make_entry("ptx", 35)
+    )
     return {
         "canary/__init__.py": b"",
         "canary/_C.so": make_elf(
@@ -36,7 +46,9 @@ def parts(make_elf, make_container, make_entry):
             versions={"libc.so.6": ["GLIBC_2.17"]},
             fatbin=fatbin,
         ),
-        "canary/libcudart.so.11.0": make_elf(soname="libcudart.so.11.0", needed=["libc.so.6", "ld-linux-x86-64.so.2"]),
+        "canary/libcudart.so.11.0": make_elf(
+            soname="libcudart.so.11.0", needed=["libc.so.6", "ld-linux-x86-64.so.2"]
+        ),
     }
 
 
@@ -77,17 +89,25 @@ def test_a_wheel_that_keeps_its_promise(check):
         "cpu": "passed",
     }
     assert report.findings == ()
-    assert [each.note for each in report.checks if each.id == "ptx"] == ["no PTX is promised; found: sm_35"]
+    assert [each.note for each in report.checks if each.id == "ptx"] == [
+        "no PTX is promised; found: sm_35"
+    ]
 
 
 def test_every_finding_says_where_what_why_and_what_to_do(check, make_elf):
-    statuses, report = check({"canary/_C.so": make_elf(needed=["libgone.so.1"], text=VPADDD_YMM)}, {"version": "2.0"})
+    statuses, report = check(
+        {"canary/_C.so": make_elf(needed=["libgone.so.1"], text=VPADDD_YMM)}, {"version": "2.0"}
+    )
     assert failed(statuses) == ["names", "imports", "sass", "cpu"]
     assert not report.passed
     for finding in report.findings:
         assert finding.check in statuses
         assert all([finding.what, finding.why, finding.fix])
-    assert {finding.where for finding in report.findings} == {"canary/_C.so", "canary-1.0.dist-info", ""}
+    assert {finding.where for finding in report.findings} == {
+        "canary/_C.so",
+        "canary-1.0.dist-info",
+        "",
+    }
     assert report.to_json()["passed"] is False
 
 
@@ -96,8 +116,12 @@ def test_a_report_cannot_claim_to_have_passed(check):
     assert not Report.model_validate({**report.to_json(), "passed": True}).passed
 
 
-@pytest.mark.parametrize("kind", ["none", "empty section", "no entries", "stubs", "wrong sm", "ptx only"])
-def test_an_sm35_promise_without_sm35_code_fails(check, make_elf, make_container, make_entry, make_cubin, kind):
+@pytest.mark.parametrize(
+    "kind", ["none", "empty section", "no entries", "stubs", "wrong sm", "ptx only"]
+)
+def test_an_sm35_promise_without_sm35_code_fails(
+    check, make_elf, make_container, make_entry, make_cubin, kind
+):
     stub = make_entry("sass", 35, data=make_cubin(kernel=False, size=1400))
     fatbin = {
         "none": None,
@@ -113,7 +137,9 @@ def test_an_sm35_promise_without_sm35_code_fails(check, make_elf, make_container
     assert "no kernel image" in report.findings[0].why
 
 
-def test_one_container_without_the_promise_is_enough_to_fail(check, make_elf, make_container, make_entry):
+def test_one_container_without_the_promise_is_enough_to_fail(
+    check, make_elf, make_container, make_entry
+):
     good, bad = make_container(make_entry("sass", 35)), make_container(make_entry("sass", 50))
     library = {"canary/_C.so": make_elf(fatbin=good * 5 + bad)}
     _, report = check(library)
@@ -122,8 +148,12 @@ def test_one_container_without_the_promise_is_enough_to_fail(check, make_elf, ma
         "1 fat binaries hold sm_50, which is not promised",
     ]
     assert check(library, {"mixed": ["canary/_C.so"]})[1].passed
-    assert not check({"canary/_C.so": make_elf(fatbin=good + bad * 5)}, {"mixed": ["canary/_C.so"]})[1].passed
-    assert check(library, {"foreign": ["canary/_C.so"]})[0]["sass"] == "failed"  # then nothing is the wheel's own
+    assert not check(
+        {"canary/_C.so": make_elf(fatbin=good + bad * 5)}, {"mixed": ["canary/_C.so"]}
+    )[1].passed
+    assert (
+        check(library, {"foreign": ["canary/_C.so"]})[0]["sass"] == "failed"
+    )  # then nothing is the wheel's own
 
 
 def test_foreign_libraries_need_the_promise_somewhere(check, make_elf, make_container, make_entry):
@@ -131,21 +161,38 @@ def test_foreign_libraries_need_the_promise_somewhere(check, make_elf, make_cont
     policy = {"foreign": ["canary/libcublas*"]}
     _, report = check({"canary/libcublas.so.11": make_elf(fatbin=blas)}, policy)
     assert [(f.where, f.what) for f in report.findings] == [
-        ("canary/libcublas.so.11", "no fat binary in it holds code that runs on sm_35; they hold sm_50, sm_60")
+        (
+            "canary/libcublas.so.11",
+            "no fat binary in it holds code that runs on sm_35; they hold sm_50, sm_60",
+        )
     ]
-    assert check({"canary/lib/libcublas.so.11": make_elf(fatbin=blas)})[1].findings  # by the defaults, too
+    assert check({"canary/lib/libcublas.so.11": make_elf(fatbin=blas)})[
+        1
+    ].findings  # by the defaults, too
     more = blas + make_container(make_entry("sass", 35))
     assert check({"canary/libcublas.so.11": make_elf(fatbin=more)}, policy)[1].passed
     assert check({"canary/lib/libcublas.so.11": make_elf(fatbin=more)})[1].passed
 
 
-def test_foreign_machine_code_runs_on_later_gpus_of_its_generation(check, make_elf, make_container, make_entry):
-    """sm_35 code runs on sm_37 (not the other way round), sm_80 code on sm_86; PTX is not asked of them."""
+def test_foreign_machine_code_runs_on_later_gpus_of_its_generation(
+    check, make_elf, make_container, make_entry
+):
+    """sm_35 code runs on sm_37 (not the other way round), sm_80 code on sm_86; PTX is not asked of
+    them.
+    """
     own = make_container(make_entry("sass", 37), make_entry("sass", 86), make_entry("ptx", 86))
     policy = {"sass": [37, 86], "ptx": [86]}
-    for there, gaps in (([35, 80], []), ([35, 86], []), ([50, 80], ["sm_37"]), ([37, 90], ["sm_86"])):
+    for there, gaps in (
+        ([35, 80], []),
+        ([35, 86], []),
+        ([50, 80], ["sm_37"]),
+        ([37, 90], ["sm_86"]),
+    ):
         blas = make_container(*(make_entry("sass", sm) for sm in there))
-        files = {"canary/_C.so": make_elf(fatbin=own), "canary/lib/libcublas.so.11": make_elf(fatbin=blas)}
+        files = {
+            "canary/_C.so": make_elf(fatbin=own),
+            "canary/lib/libcublas.so.11": make_elf(fatbin=blas),
+        }
         found = [finding.what for finding in check(files, policy)[1].findings]
         assert [what.split(";")[0].rpartition(" ")[2] for what in found] == gaps
 
@@ -170,7 +217,11 @@ def test_a_wheel_without_compiled_code_is_said_to_be_so(make_wheel, tmp_path):
 
 
 def test_other_code_than_promised(check, make_elf, make_container, make_entry):
-    library = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 35), make_entry("sass", 90)))}
+    library = {
+        "canary/_C.so": make_elf(
+            fatbin=make_container(make_entry("sass", 35), make_entry("sass", 90))
+        )
+    }
     assert failed(check(library)[0]) == ["sass"]
     assert check(library, {"allow_other_sass": True})[1].passed
     assert check(library, {"sass": [35, 90]})[1].passed
@@ -178,7 +229,9 @@ def test_other_code_than_promised(check, make_elf, make_container, make_entry):
 
 
 def test_a_level_of_arm(tmp_path, make_wheel, make_elf):
-    """`add z0.s, z1.s, z2.s` of SVE in a wheel for a CPU without it; for one with it; and behind dispatch."""
+    """`add z0.s, z1.s, z2.s` of SVE in a wheel for a CPU without it; for one with it; and behind
+    dispatch.
+    """
     code = struct.pack("<II", 0x04A20020, 0xD65F03C0)
     library = make_elf(text=code, symbols={"fast": 0}, machine=183)
     wheel = make_wheel(tmp_path, {"m/_C.so": library}, tag="cp311-cp311-manylinux_2_17_aarch64")
@@ -188,7 +241,9 @@ def test_a_level_of_arm(tmp_path, make_wheel, make_elf):
         return next(each for each in verify(wheel, policy).checks if each.id == "cpu")
 
     found = cpu(policy)
-    assert [finding.what for finding in found.findings] == ["1 instructions need SVEorSME, first at fast+0x0"]
+    assert [finding.what for finding in found.findings] == [
+        "1 instructions need SVEorSME, first at fast+0x0"
+    ]
     assert cpu(policy.model_copy(update={"cpu": "armv9"})).status == "passed"
     behind = cpu(policy.model_copy(update={"dispatching": ("m/_C.so",)}))
     assert behind.status == "passed", "no import runs it"
@@ -198,7 +253,9 @@ def test_a_level_of_arm(tmp_path, make_wheel, make_elf):
 
 def test_ptx(check):
     _, report = check(policy={"ptx": [35]})
-    assert [finding.what for finding in report.findings] == ["1 fat binaries lack sm_35; they hold none"]
+    assert [finding.what for finding in report.findings] == [
+        "1 fat binaries lack sm_35; they hold none"
+    ]
     assert failed(check(policy={"ptx": [50]})[0]) == ["ptx"]
 
 
@@ -207,7 +264,10 @@ def test_cpu_level(check, make_elf, parts):
     statuses, report = check(library)
     assert failed(statuses) == ["cpu"]
     [finding] = report.findings
-    assert (finding.where, finding.what) == ("canary/extra.so", "1 instructions need AVX2, first at fast+0x1")
+    assert (finding.where, finding.what) == (
+        "canary/extra.so",
+        "1 instructions need AVX2, first at fast+0x1",
+    )
     assert check(library, {"cpu": "avx2"})[1].passed
     assert check(library, {"cpu_exempt": ["canary/ex*"]})[1].passed
     statuses, report = check(library, {"cpu_exempt": ["*"]})
@@ -223,7 +283,9 @@ def test_cpu_level(check, make_elf, parts):
         ("canary.libs/libours-040039e1.so.5", "canary.libs/libours*", False),
     ],
 )
-def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern, known):
+def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(
+    check, make_elf, member, pattern, known
+):
     changes = {member: make_elf(text=b"\xc3" + VPADDD_YMM)}
     [finding] = check(changes)[1].findings
     assert f'dispatching: ["{pattern}"]' in finding.fix
@@ -232,7 +294,9 @@ def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_el
 
 
 def test_a_long_list_of_findings_stands_behind_the_table(tmp_path, make_wheel, make_elf):
-    """In a log that holds stdout and stderr: more than the 8 KiB that are kept back before they are written."""
+    """In a log that holds stdout and stderr: more than the 8 KiB that are kept back before they are
+    written.
+    """
     library = make_elf(needed=[f"lib{'x' * 200}{number}.so" for number in range(50)])
     wheel = make_wheel(tmp_path, {"canary/_C.so": library}, tag=TAG)
     with (tmp_path / "log").open("wb") as log:
@@ -258,8 +322,12 @@ def test_imports(check, make_elf):
     assert [(f.check, f.where) for f in report.findings] == [("imports", "canary/a.so")]
     assert "canary/lib/libhelp.so.1, where its RUNPATH does not lead" in report.findings[0].what
     # what answers needs something itself
-    _, report = check({"canary/a.so": needing, "canary/libhelp.so.1": make_elf(needed=["libdeep.so"])})
-    assert [(f.where, "libdeep.so" in f.what) for f in report.findings] == [("canary/libhelp.so.1", True)]
+    _, report = check(
+        {"canary/a.so": needing, "canary/libhelp.so.1": make_elf(needed=["libdeep.so"])}
+    )
+    assert [(f.where, "libdeep.so" in f.what) for f in report.findings] == [
+        ("canary/libhelp.so.1", True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +335,10 @@ def test_imports(check, make_elf):
     [
         ("$ORIGIN/lib/libone.so", "passed"),
         ("${ORIGIN}/lib/libone.so", "passed"),
-        ("lib/libone.so", "failed"),  # from the folder in which the program is started; RUNPATH is not asked
+        (
+            "lib/libone.so",
+            "failed",
+        ),  # from the folder in which the program is started; RUNPATH is not asked
         ("$ORIGIN/libone.so", "failed"),
         ("/usr/lib/libone.so", "failed"),
     ],
@@ -281,10 +352,14 @@ def test_needed_files_with_a_path(check, make_elf, name, status):
 
 
 def test_a_filter(check, make_elf):
-    """glibc refuses a library whose DT_FILTER is missing, and passes over a missing DT_AUXILIARY."""
+    """glibc refuses a library whose DT_FILTER is missing, and passes over a missing
+    DT_AUXILIARY.
+    """
     raw = make_elf(needed=["libc.so.6", "libone.so"], runpath="$ORIGIN")
     for tag, status in ((0x7FFFFFFF, "failed"), (0x7FFFFFFD, "passed")):
-        marked = raw.replace(struct.pack("<QQ", 1, 11), struct.pack("<QQ", tag, 11), 1)  # for libone.so
+        marked = raw.replace(
+            struct.pack("<QQ", 1, 11), struct.pack("<QQ", tag, 11), 1
+        )  # for libone.so
         assert marked != raw
         assert check({"canary/_D.so": marked})[0]["imports"] == status
 
@@ -298,9 +373,14 @@ def test_platlib_members_count_from_where_they_are_installed(check, make_elf):
 
 
 def test_damaged_and_foreign_libraries(check, make_elf):
-    statuses, report = check({"canary/a.so": make_elf()[:200], "canary/b.so": make_elf(machine=183)})
+    statuses, report = check(
+        {"canary/a.so": make_elf()[:200], "canary/b.so": make_elf(machine=183)}
+    )
     assert failed(statuses) == ["imports"]
-    assert ["damaged ELF" in report.findings[0].what, "aarch64" in report.findings[1].what] == [True, True]
+    assert ["damaged ELF" in report.findings[0].what, "aarch64" in report.findings[1].what] == [
+        True,
+        True,
+    ]
 
 
 def test_platform_tags(check, make_elf):
@@ -324,8 +404,16 @@ def test_platform_tags(check, make_elf):
     [
         ({}, {"name": "torch"}, "the policy says torch"),
         ({}, {"python": "cp312"}, "it is for cp311-cp311"),
-        ({"metadata": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"}, {}, "METADATA says other"),
-        ({"metadata": b"Metadata-Version: 2.1\nName: canary\nVersion: 1.1\n"}, {}, "METADATA says 1.1"),
+        (
+            {"metadata": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"},
+            {},
+            "METADATA says other",
+        ),
+        (
+            {"metadata": b"Metadata-Version: 2.1\nName: canary\nVersion: 1.1\n"},
+            {},
+            "METADATA says 1.1",
+        ),
         ({"wheel_tags": ["cp310-cp310-manylinux_2_17_x86_64"]}, {}, "WHEEL differ"),
     ],
 )
@@ -337,7 +425,8 @@ def test_names(check, kwargs, policy, words):
 
 def test_a_policy_that_names_nothing_says_nothing(check):
     _, report = check(
-        metadata=b"Metadata-Version: 2.1\nName: other\nVersion: 1.1\n", policy={"name": None, "version": None}
+        metadata=b"Metadata-Version: 2.1\nName: other\nVersion: 1.1\n",
+        policy={"name": None, "version": None},
     )
     assert [finding.what for finding in report.findings if finding.check == "names"] == [
         "the file name says canary, METADATA says other",
@@ -347,15 +436,24 @@ def test_a_policy_that_names_nothing_says_nothing(check):
 
 @pytest.mark.parametrize(
     ("glibc", "found"),
-    [("GLIBC_2.34", ["needs GLIBC_2.34, more than the tag manylinux_2_17_x86_64 promises"]), ("GLIBC_2.17", [])],
+    [
+        ("GLIBC_2.34", ["needs GLIBC_2.34, more than the tag manylinux_2_17_x86_64 promises"]),
+        ("GLIBC_2.17", []),
+    ],
 )
-def test_a_wheel_renamed_to_another_platform_is_held_to_its_file_name(tmp_path, make_wheel, make_elf, glibc, found):
+def test_a_wheel_renamed_to_another_platform_is_held_to_its_file_name(
+    tmp_path, make_wheel, make_elf, glibc, found
+):
     """pip goes by it: the tag `linux_x86_64` that WHEEL kept promises nothing."""
     library = make_elf(needed=["libc.so.6"], versions={"libc.so.6": [glibc]})
-    wheel = make_wheel(tmp_path, {"canary/_C.so": library}, tag=TAG, wheel_tags=["cp311-cp311-linux_x86_64"])
+    wheel = make_wheel(
+        tmp_path, {"canary/_C.so": library}, tag=TAG, wheel_tags=["cp311-cp311-linux_x86_64"]
+    )
     report = verify(wheel, Policy())
     assert [each.what for each in report.findings if each.check == "platform"] == found
-    assert {each.check for each in report.findings} == {"names"} | ({"platform"} if found else set())
+    assert {each.check for each in report.findings} == {"names"} | (
+        {"platform"} if found else set()
+    )
 
 
 def test_a_renamed_wheel(check, tmp_path):
@@ -371,7 +469,9 @@ def test_record(check):
     record = b"canary/__init__.py,sha256=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA,0\n"
     statuses, report = check(record=record)
     assert failed(statuses) == ["record"]
-    assert ("canary/__init__.py", "its sha256 is not the one in RECORD") in [(f.where, f.what) for f in report.findings]
+    assert ("canary/__init__.py", "its sha256 is not the one in RECORD") in [
+        (f.where, f.what) for f in report.findings
+    ]
     assert failed(check(record=b"\xff")[0]) == ["record"]
 
 
@@ -397,7 +497,9 @@ def test_hostile_wheels_give_a_failed_report(tmp_path):
     for content in (b"", b"PK", b"not a wheel" * 100):
         path.write_bytes(content)
         report = verify(path, POLICY)
-        assert [each.status for each in report.checks] == ["failed"] + ["not_run"] * (len(CHECKS) - 1)
+        assert [each.status for each in report.checks] == ["failed"] + ["not_run"] * (
+            len(CHECKS) - 1
+        )
         assert (report.size, report.passed) == (len(content), False)
     with pytest.raises(UsageError, match="cannot be read"):
         verify(tmp_path / "none.whl", POLICY)
@@ -406,7 +508,9 @@ def test_hostile_wheels_give_a_failed_report(tmp_path):
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_wheels_give_a_report(tmp_path, make_wheel, parts, data):
-    path = make_wheel(tmp_path, parts, tag=TAG, level=0)  # stored blocks: mutations reach the members' formats
+    path = make_wheel(
+        tmp_path, parts, tag=TAG, level=0
+    )  # stored blocks: mutations reach the members' formats
     raw = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 5))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -425,21 +529,34 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
             raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
         files[name] = bytes(raw)
     info = data.draw(st.binary(max_size=60))
-    path = make_wheel(tmp_path, files, tag=TAG, metadata=b"Name: canary\nVersion: 1.0\n" + info, record=info)
+    path = make_wheel(
+        tmp_path, files, tag=TAG, metadata=b"Name: canary\nVersion: 1.0\n" + info, record=info
+    )
     report = verify(path, POLICY)
     assert len(report.checks) == len(CHECKS)
 
 
-@pytest.mark.parametrize(("platform", "title"), [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")])
+@pytest.mark.parametrize(
+    ("platform", "title"), [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")]
+)
 def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
-    files = {"canary/__init__.py": b"", "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28}
+    files = {
+        "canary/__init__.py": b"",
+        "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28,
+    }
     report = verify(make_wheel(tmp_path, files, tag=f"cp311-cp311-{platform}"), Policy())
     statuses = {each.id: (each.status, each.note) for each in report.checks}
     assert report.passed
-    assert statuses["imports"] == statuses["link"] == ("not_run", f"libraries for {title} are not read")
+    assert (
+        statuses["imports"]
+        == statuses["link"]
+        == ("not_run", f"libraries for {title} are not read")
+    )
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
 def test_what_has_no_end_is_not_read(tmp_path, make):
     path = tmp_path / "canary-2.0-py3-none-any.whl"
     make(path)
@@ -477,16 +594,26 @@ def test_policies_are_strict():
 
 
 def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_entry):
-    extra = make_elf(needed=["libdeep.so.1"], text=VPADDD_YMM, symbols={"f": 0}, fatbin=make_container())
+    extra = make_elf(
+        needed=["libdeep.so.1"], text=VPADDD_YMM, symbols={"f": 0}, fatbin=make_container()
+    )
     path = make_wheel(tmp_path, {**parts, "canary/extra.so": extra}, tag=TAG)
     seen = inspect(path)
     data = valid("inspect", json.dumps(seen.to_json()))
     assert data == seen.to_json()
-    assert (data["name"], data["version"], data["requires_python"], data["tags"]) == ("canary", "1.0", ">=3.8", [TAG])
+    assert (data["name"], data["version"], data["requires_python"], data["tags"]) == (
+        "canary",
+        "1.0",
+        ">=3.8",
+        [TAG],
+    )
     libraries = {library["path"]: library for library in data["libraries"]}
     sets = [(s["sass"], s["ptx"], s["containers"]) for s in libraries["canary/_C.so"]["fatbins"]]
     assert sets == [([35], [], 1), ([35], [35], 1)]
-    assert (libraries["canary/extra.so"]["fatbins"], libraries["canary/extra.so"]["empty_fatbins"]) == ([], 1)
+    assert (
+        libraries["canary/extra.so"]["fatbins"],
+        libraries["canary/extra.so"]["empty_fatbins"],
+    ) == ([], 1)
     assert libraries["canary/extra.so"]["instructions"]["beyond"] == {"AVX2": [1, ["f+0x0"]]}
     assert libraries["canary/extra.so"]["size"] == len(extra)
     answers = {(need["who"], need["name"]): (need["answer"], need["by"]) for need in data["needs"]}
@@ -504,12 +631,20 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
     assert [each.instructions is None for each in inspect(path, decoded=largest - 1).libraries] == [
         library.size == largest for library in seen.libraries
     ]
-    assert inspect(path, decoded=None).libraries == inspect(path, decoded=largest).libraries == seen.libraries
+    assert (
+        inspect(path, decoded=None).libraries
+        == inspect(path, decoded=largest).libraries
+        == seen.libraries
+    )
 
 
-def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, monkeypatch, capsys):
+def test_large_libraries_are_decoded_when_asked(
+    tmp_path, make_wheel, make_elf, monkeypatch, capsys
+):
     monkeypatch.setattr("farm.cli.wheels.DECODED", 100)
-    path = make_wheel(tmp_path, {"canary/extra.so": make_elf(needed=["libc.so.6"], text=VPADDD_YMM)}, tag=TAG)
+    path = make_wheel(
+        tmp_path, {"canary/extra.so": make_elf(needed=["libc.so.6"], text=VPADDD_YMM)}, tag=TAG
+    )
     for words, seen in [((), "not decoded (--cpu)"), (("--cpu",), "AVX2 1")]:
         assert main(["inspect", str(path), *words]) == 0
         assert seen in capsys.readouterr().out
@@ -524,15 +659,21 @@ def test_a_program_for_musl_in_a_wheel_for_glibc(check, make_elf):
     report = check(files)[1]
     [finding] = [each for each in report.findings if each.check in ("platform", "imports")]
     assert finding.where == "canary/bin/tool"
-    assert finding.what == "is for musl (Alpine Linux), and the platform tag is manylinux_2_17_x86_64"
+    assert (
+        finding.what == "is for musl (Alpine Linux), and the platform tag is manylinux_2_17_x86_64"
+    )
 
 
 def test_relative_relocations_in_their_short_form_need_glibc_2_36(check, make_elf):
-    """LLVM's linker writes DT_RELR without asking for GLIBC_ABI_DT_RELR, and older glibc passes it over."""
+    """LLVM's linker writes DT_RELR without asking for GLIBC_ABI_DT_RELR, and older glibc passes it
+    over.
+    """
     relr = make_elf(needed=["libc.so.6"], dynamic=[(36, 0)])
     report = check({"canary/lib.so": relr})[1]
     [finding] = [each for each in report.findings if each.check == "platform"]
-    assert finding.what == "needs GLIBC_ABI_DT_RELR, more than the tag manylinux_2_17_x86_64 promises"
+    assert (
+        finding.what == "needs GLIBC_ABI_DT_RELR, more than the tag manylinux_2_17_x86_64 promises"
+    )
 
 
 @pytest.mark.parametrize(
@@ -555,8 +696,13 @@ def test_relative_relocations_in_their_short_form_need_glibc_2_36(check, make_el
 def test_why_a_library_is_not_found(check, make_elf, files, what, fix):
     """The way there, or its name (a renamed library, a link that was unpacked as a file)."""
     module = make_elf(needed=["libx.so.1", "libc.so.6"], runpath="$ORIGIN")
-    members = {name: make_elf(soname=soname) if soname else b"libx.so.1.2.3" for name, soname in files.items()}
-    report = check({f"canary/{name}": content for name, content in {**members, "_D.so": module}.items()})[1]
+    members = {
+        name: make_elf(soname=soname) if soname else b"libx.so.1.2.3"
+        for name, soname in files.items()
+    }
+    report = check(
+        {f"canary/{name}": content for name, content in {**members, "_D.so": module}.items()}
+    )[1]
     [finding] = [each for each in report.findings if each.check == "imports"]
     assert what in finding.what
     assert fix in finding.fix
@@ -565,10 +711,19 @@ def test_why_a_library_is_not_found(check, make_elf, files, what, fix):
 def test_the_requirement_that_brings_libraries_is_named_once(check, make_elf):
     """torchvision's _C.so needs six of torch's; PyQt6's modules Qt's, which are in PyQt6-Qt6."""
     files = {
-        "canary/_D.so": make_elf(needed=["libtorch.so", "libc10.so", "libQt6Core.so.6", "libcublasLt.so.12", "libz.so"])
+        "canary/_D.so": make_elf(
+            needed=["libtorch.so", "libc10.so", "libQt6Core.so.6", "libcublasLt.so.12", "libz.so"]
+        )
     }
-    requires = ["numpy", "torch (==2.9.0)", "PyQt6-Qt6<6.11,>=6.10", "nvidia-cublas-cu12==12.4 ; os_name == 'posix'"]
-    found = [each for each in check(files, requires=requires)[1].findings if each.check == "imports"]
+    requires = [
+        "numpy",
+        "torch (==2.9.0)",
+        "PyQt6-Qt6<6.11,>=6.10",
+        "nvidia-cublas-cu12==12.4 ; os_name == 'posix'",
+    ]
+    found = [
+        each for each in check(files, requires=requires)[1].findings if each.check == "imports"
+    ]
     assert [finding.what for finding in found] == [
         "needs libtorch.so, libc10.so of another wheel: by its Requires-Dist torch (==2.9.0)",
         "needs libQt6Core.so.6 of another wheel: by its Requires-Dist PyQt6-Qt6<6.11,>=6.10",
@@ -592,15 +747,21 @@ def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, t
     tag = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
     files = {"pkg-1.0.data/scripts/tool": make_elf(**kind)}
     wheel = make_wheel(tmp_path / "in", files, name="pkg", tag=tag)
-    assert [finding.what for finding in verify(wheel, Policy()).findings if finding.check == "platform"] == []
+    assert [
+        finding.what for finding in verify(wheel, Policy()).findings if finding.check == "platform"
+    ] == []
 
 
 @pytest.mark.parametrize("machine", [190, 205, 224])
 def test_code_for_gpus_is_data_to_the_loader_of_a_computer(tmp_path, make_wheel, make_elf, machine):
-    """Programs for cards of AMD (hipBLASLt's `.co`, `.hsaco`) and Intel are ELF files, shared ones even."""
+    """Programs for cards of AMD (hipBLASLt's `.co`, `.hsaco`) and Intel are ELF files, shared ones
+    even.
+    """
     files = {"canary/_C.abi3.so": make_elf(), "canary/gemm_gfx90a.co": make_elf(machine=machine)}
     found = verify(make_wheel(tmp_path, files), Policy()).findings
-    assert [(finding.where, finding.what) for finding in found if finding.check in ("imports", "link")] == []
+    assert [
+        (finding.where, finding.what) for finding in found if finding.check in ("imports", "link")
+    ] == []
 
 
 def test_a_finding_without_a_member(tmp_path, make_wheel, make_elf, capsys):

@@ -56,7 +56,10 @@ def wheel(tmp_path, files, make_wheel):
 
 
 def answers(path):
-    return {(need.who.rpartition("/")[2], need.name): (str(need.answer), need.when) for need in inspect(path).needs}
+    return {
+        (need.who.rpartition("/")[2], need.name): (str(need.answer), need.when)
+        for need in inspect(path).needs
+    }
 
 
 def test_who_answers(wheel):
@@ -118,24 +121,38 @@ def test_excluded_in_any_case(tmp_path, wheel):
 @pytest.mark.parametrize(
     ("needed", "named"),
     [
-        (["VCOMP140.DLL", "libomp140.x86_64.dll"], "VCOMP140.DLL, libomp140.x86_64.dll"),  # CMake's find with VS 2022
+        (
+            ["VCOMP140.DLL", "libomp140.x86_64.dll"],
+            "VCOMP140.DLL, libomp140.x86_64.dll",
+        ),  # CMake's find with VS 2022
         (["libiomp5md.dll", "vcomp140.dll"], "libiomp5md.dll, vcomp140.dll"),
         (["VCOMP140.DLL", "libopenblas.dll"], None),
         (["libiomp5md.dll", "mkl_intel_thread.2.dll"], None),
     ],
 )
 def test_one_library_with_two_openmp_runtimes(tmp_path, make_wheel, make_pe, needed, named):
-    """Each of two libraries may have its own; that is another matter, and torch and MKL live with it."""
-    members = {"torch/lib/torch_cpu.dll": make_pe(needed=needed), "torch/lib/other.dll": make_pe(needed=needed[:1])}
+    """Each of two libraries may have its own; that is another matter, and torch and MKL live with
+    it.
+    """
+    members = {
+        "torch/lib/torch_cpu.dll": make_pe(needed=needed),
+        "torch/lib/other.dll": make_pe(needed=needed[:1]),
+    }
     wheel = make_wheel(tmp_path, members, tag=TAG)
     report = verify(wheel, Policy(platform="windows_x86_64"))
-    found = [(finding.where, finding.what) for finding in report.findings if "OpenMP" in finding.what]
-    expected = [("torch/lib/torch_cpu.dll", f"imports two OpenMP runtimes: {named}")] if named else []
+    found = [
+        (finding.where, finding.what) for finding in report.findings if "OpenMP" in finding.what
+    ]
+    expected = (
+        [("torch/lib/torch_cpu.dll", f"imports two OpenMP runtimes: {named}")] if named else []
+    )
     assert found == expected
     if named:
         (tmp_path / "out").mkdir()
         for into in ("torch/lib", None):
-            with pytest.raises(VerificationFailedError, match="imports two OpenMP runtimes") as error:
+            with pytest.raises(
+                VerificationFailedError, match="imports two OpenMP runtimes"
+            ) as error:
                 repair(wheel, tmp_path / "out", RepairOptions(into=into, lib_dirs=[tmp_path]))
             assert "OpenMP_libomp_LIBRARY" in error.value.hint
 
@@ -153,39 +170,55 @@ def test_a_folder_where_windows_does_not_look(tmp_path, wheel, libs):
 
 
 @pytest.mark.parametrize("name", ["..\\evil.dll", "C:\\x.dll", "../x.dll"])
-def test_a_needed_name_cannot_lead_out_of_the_library_folders(tmp_path, make_pe, make_wheel, libs, name):
+def test_a_needed_name_cannot_lead_out_of_the_library_folders(
+    tmp_path, make_pe, make_wheel, libs, name
+):
     path = make_wheel(tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=[name])}, tag=TAG)
     with pytest.raises(VerificationFailedError, match="works on one machine only"):
         run(path, tmp_path, libs)
 
 
 def test_hidden_needs_of_cudnn_are_met(tmp_path, make_pe, make_wheel, libs):
-    (libs[0] / "cudnn64_8.dll").write_bytes(make_pe(data=b"\0zlibwapi.dll\0cudnn_ops_infer64_8.dll\0"))
+    (libs[0] / "cudnn64_8.dll").write_bytes(
+        make_pe(data=b"\0zlibwapi.dll\0cudnn_ops_infer64_8.dll\0")
+    )
     (libs[0] / "cudnn_ops_infer64_8.dll").write_bytes(make_pe(data=b"\0zlibwapi.dll\0"))
     (libs[0] / "zlibwapi.dll").write_bytes(make_pe())
-    path = make_wheel(tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=["cudnn64_8.dll"])}, tag=TAG)
+    path = make_wheel(
+        tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=["cudnn64_8.dll"])}, tag=TAG
+    )
     added = [item.path.rpartition("/")[2] for item in run(path, tmp_path, libs).vendored]
     assert added == ["cudnn64_8.dll", "cudnn_ops_infer64_8.dll", "zlibwapi.dll"]
 
 
 def test_a_damaged_dll_is_refused(tmp_path, make_pe, make_wheel):
-    path = make_wheel(tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=["b.dll"])[:500]}, tag=TAG)
+    path = make_wheel(
+        tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=["b.dll"])[:500]}, tag=TAG
+    )
     with pytest.raises(VerificationFailedError, match="damaged PE"):
         run(path, tmp_path, [])
 
 
 def judged(path, platform="windows_x86_64"):
     policy = Policy(name="torch", version="1.0", python="cp311", platform=platform, cpu="avx")
-    return {check.id: [finding.what for finding in check.findings] for check in verify(path, policy).checks}
+    return {
+        check.id: [finding.what for finding in check.findings]
+        for check in verify(path, policy).checks
+    }
 
 
 def test_verify_judges_imports_and_tags(tmp_path, wheel, libs):
     found = judged(wheel)
-    assert [what.partition(",")[0] for what in found["imports"]] == ["needs LIBIOMP5MD.dll", "needs lazy.dll"]
+    assert [what.partition(",")[0] for what in found["imports"]] == [
+        "needs LIBIOMP5MD.dll",
+        "needs lazy.dll",
+    ]
     assert found["platform"] == []
     repaired = run(wheel, tmp_path, libs).wheel
     assert (judged(repaired)["imports"], judged(repaired)["platform"]) == ([], [])
-    assert judged(repaired, "windows_aarch64")["platform"] == ["platform tag win_amd64 is not win_arm64"]
+    assert judged(repaired, "windows_aarch64")["platform"] == [
+        "platform tag win_amd64 is not win_arm64"
+    ]
     assert "is built for amd64, not for x86_64" in judged(repaired, "linux_x86_64")["imports"]
 
 
@@ -196,9 +229,16 @@ def why_126(path):
 
 def test_error_126_of_a_wheel(tmp_path, wheel, libs):
     found = why_126(wheel)
-    assert found.cause.endswith("; torch/lib/aoti_custom_ops.dll is the first that fails (it is innocent: a bystander)")
-    chain = "torch/lib/aoti_custom_ops.dll -> torch/lib/c10.dll -> torch/lib/torch_cpu.dll -> LIBIOMP5MD.dll"
-    assert found.culprits == (f"LIBIOMP5MD.dll, needed by torch/lib/torch_cpu.dll (chain: {chain})",)
+    assert found.cause.endswith(
+        "; torch/lib/aoti_custom_ops.dll is the first that fails (it is innocent: a bystander)"
+    )
+    chain = (
+        "torch/lib/aoti_custom_ops.dll -> torch/lib/c10.dll -> torch/lib/torch_cpu.dll -> "
+        "LIBIOMP5MD.dll"
+    )
+    assert found.culprits == (
+        f"LIBIOMP5MD.dll, needed by torch/lib/torch_cpu.dll (chain: {chain})",
+    )
     assert "intel-openmp" in found.cure
     after = why_126(run(wheel, tmp_path, libs).wheel)
     assert (after.culprits, "none of those that these files need" in after.cause) == ((), True)
@@ -217,14 +257,19 @@ def test_error_126_of_an_installation(tmp_path, files, make_pe, given):
     (shared / "unused.dll").write_bytes(make_pe(needed=["nowhere.dll"]))
     found = why_126(site / given)
     # What is missing for a later call is named where nothing else is.
-    assert ([each.partition(",")[0] for each in found.culprits], "first that fails" in found.cause) == (
+    assert (
+        [each.partition(",")[0] for each in found.culprits],
+        "first that fails" in found.cause,
+    ) == (
         ["lazy.dll"],
         False,
     )
 
 
 def test_error_126_of_a_file_that_needs_it_itself(tmp_path, make_pe, make_wheel):
-    path = make_wheel(tmp_path / "in", {"torch/lib/b.dll": make_pe(needed=["cupti64_2022.3.0.dll"])}, tag=TAG)
+    path = make_wheel(
+        tmp_path / "in", {"torch/lib/b.dll": make_pe(needed=["cupti64_2022.3.0.dll"])}, tag=TAG
+    )
     found = why_126(path)
     assert found.cause.endswith("; torch/lib/b.dll is the first that fails")
     assert "11.8.87" in found.cure
@@ -232,7 +277,9 @@ def test_error_126_of_a_file_that_needs_it_itself(tmp_path, make_pe, make_wheel)
 
 @pytest.mark.parametrize("tier", ["AVX2", "AVX512"])
 @pytest.mark.parametrize("cpu", ["sse41", "avx", "avx2", "avx512"])
-def test_a_tier_above_the_level_is_found_by_what_it_exports(make_pe, make_wheel, tmp_path, cpu, tier):
+def test_a_tier_above_the_level_is_found_by_what_it_exports(
+    make_pe, make_wheel, tmp_path, cpu, tier
+):
     """`DispatchStub<...>::AVX2` is there only if the tier was compiled."""
     stub = f"?{tier}@?$DispatchStub@P6AXAEAUTensorIteratorBase@at@@@ZUabs_fn@native@2@@native@at@@2P6AX@ZEA"
     files = {"torch/lib/torch_cpu.dll": make_pe(exports=["?DEFAULT@?$DispatchStub@x", stub])}
@@ -251,4 +298,6 @@ def test_a_plan_holds_its_wheels_to_the_tiers_of_its_level():
     for platform in ("windows", "linux"):
         chosen = Selectors(Variant.parse("sm35-avx-py311"), "torch", platform, "kepler-2.0.1")
         held = resolve(ROOT, chosen).verify.left_out
-        assert held == tuple(name for tier in ("AVX2", "AVX512") for name in recipe("torch").tiers[tier])
+        assert held == tuple(
+            name for tier in ("AVX2", "AVX512") for name in recipe("torch").tiers[tier]
+        )

@@ -24,7 +24,12 @@ from tools import workflow_plan
 
 BIN = Path(sys.executable).parent
 EXAMPLE = ROOT / "farm/cli/example"
-VALUES = {"PLATFORM": "linux", "VARIANT": "sm35-avx-py311", "PACKAGE": "canary", "CHANNEL": "kepler-2.0.1"}
+VALUES = {
+    "PLATFORM": "linux",
+    "VARIANT": "sm35-avx-py311",
+    "PACKAGE": "canary",
+    "CHANNEL": "kepler-2.0.1",
+}
 
 
 @pytest.fixture
@@ -36,11 +41,22 @@ def starter(tmp_path):
 
 
 def run(*command):
-    return subprocess.run([*map(str, command)], capture_output=True, encoding="utf-8", timeout=120, check=False)
+    return subprocess.run(
+        [*map(str, command)], capture_output=True, encoding="utf-8", timeout=120, check=False
+    )
 
 
 def zizmor(where):
-    return run(BIN / "zizmor", "--offline", "--no-progress", "--persona", "auditor", "--format", "plain", where)
+    return run(
+        BIN / "zizmor",
+        "--offline",
+        "--no-progress",
+        "--persona",
+        "auditor",
+        "--format",
+        "plain",
+        where,
+    )
 
 
 def test_zizmor_finds_nothing(starter):
@@ -67,11 +83,19 @@ def test_needs_and_outputs_exist(workflow):
         used = re.findall(r"needs\.([\w-]+)\.(outputs\.([\w-]+)|result)", json.dumps(job))
         for other, _, output in used:
             assert other in needs, f"{name} uses needs.{other} without needing it"
-            assert not output or output in workflow.jobs[other]["outputs"], f"{name}: {other} has no output {output}"
+            assert not output or output in workflow.jobs[other]["outputs"], (
+                f"{name}: {other} has no output {output}"
+            )
         for output in job.get("outputs", {}).values():
-            step, key = re.fullmatch(r"\$\{\{ steps\.([\w-]+)\.outputs\.([\w-]+) \}\}", output).groups()
+            step, key = re.fullmatch(
+                r"\$\{\{ steps\.([\w-]+)\.outputs\.([\w-]+) \}\}", output
+            ).groups()
             assert step in {s.get("id") for s in job["steps"]}
-            assert key in {"build", "smoke", "labels"}  # what tools/workflow_plan.py prints, see below
+            assert key in {
+                "build",
+                "smoke",
+                "labels",
+            }  # what tools/workflow_plan.py prints, see below
 
 
 def test_inputs_exist(workflow):
@@ -83,15 +107,21 @@ def test_inputs_exist(workflow):
 def test_matrix_keys_exist(workflow):
     matrix, labels = load_matrix(ROOT), load_github(ROOT)
     builds = matrix.builds("kepler-2.0.1")
-    made = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
+    made = workflow_matrix(
+        matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
+    )
     for name, job in workflow.jobs.items():
         used = set(re.findall(r"\$\{\{ matrix\.(\w+) \}\}", json.dumps(job)))
         if not used or isinstance(job["strategy"]["matrix"], dict):  # a list of its own
             continue
-        kind = re.fullmatch(r"\$\{\{ fromJSON\(needs\.plan\.outputs\.(\w+)\) \}\}", job["strategy"]["matrix"])[1]
+        kind = re.fullmatch(
+            r"\$\{\{ fromJSON\(needs\.plan\.outputs\.(\w+)\) \}\}", job["strategy"]["matrix"]
+        )[1]
         assert used <= set(made[kind][0][0]), name
         assert job["strategy"]["fail-fast"] is False
-        assert f"{name} ${{{{ matrix.name }}}}" == job["name"]  # by which tools/workflow_summary.py finds it
+        assert (
+            f"{name} ${{{{ matrix.name }}}}" == job["name"]
+        )  # by which tools/workflow_summary.py finds it
 
 
 def test_every_farm_command_parses(workflow):
@@ -102,7 +132,9 @@ def test_every_farm_command_parses(workflow):
             given = workflow.environment(job, step)
             assert variables <= given | {"RUNNER_TEMP", "built"}, (job, words)
             assert "--variant" not in words or ("$CUDA" in words) == ("CUDA" in given), (job, words)
-            filled = [re.sub(r"\$(\w+)", lambda m: VALUES.get(m[1], "value"), word) for word in words]
+            filled = [
+                re.sub(r"\$(\w+)", lambda m: VALUES.get(m[1], "value"), word) for word in words
+            ]
             try:
                 parser().parse_args(filled)
             except SystemExit:
@@ -158,7 +190,9 @@ def test_a_secret_reaches_the_step_that_signs_alone(workflow):
     """Not the whole job, which installs packages of the Python index as well."""
     signs = re.compile(r"^ *farm index sign$", re.MULTILINE)
     steps = [step for _, step in workflow.steps() if "secrets." in json.dumps(step)]
-    assert workflow.text.count("secrets.") == sum(json.dumps(step["env"]).count("secrets.") for step in steps)
+    assert workflow.text.count("secrets.") == sum(
+        json.dumps(step["env"]).count("secrets.") for step in steps
+    )
     for step in steps:
         assert signs.search(step["run"]), step["name"]
         assert re.findall(r"^ *(farm \w+ \w+)", step["run"], re.MULTILINE) == ["farm index sign"]
@@ -180,12 +214,17 @@ def installed(folder, monkeypatch, record):
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-farm\nVersion: 9.0\n")
     if record is not None:
-        (info / "direct_url.json").write_text(record if isinstance(record, str) else json.dumps(record))
+        (info / "direct_url.json").write_text(
+            record if isinstance(record, str) else json.dumps(record)
+        )
     monkeypatch.syspath_prepend(str(folder))
 
 
 COMMIT, SHA256 = "c" * 40, "5" * 64
-GIT, WHEEL = "https://git.example.org/me/farm.git", "https://files.example.org/torch_farm-9.0-py3-none-any.whl"
+GIT, WHEEL = (
+    "https://git.example.org/me/farm.git",
+    "https://files.example.org/torch_farm-9.0-py3-none-any.whl",
+)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +243,9 @@ GIT, WHEEL = "https://git.example.org/me/farm.git", "https://files.example.org/t
         (None, ""),  # from an index, whose wheel may be anybody's
     ],
 )  # fmt: skip
-def test_the_starter_installs_the_farm_that_wrote_it(tmp_path, monkeypatch, capsys, record, written):
+def test_the_starter_installs_the_farm_that_wrote_it(
+    tmp_path, monkeypatch, capsys, record, written
+):
     installed(tmp_path / "site", monkeypatch, record)
     assert main(["init", str(tmp_path / "mine")]) == 0
     made = Workflow(tmp_path / "mine/.github/workflows/wheels.yml")
@@ -215,13 +256,21 @@ def test_the_starter_installs_the_farm_that_wrote_it(tmp_path, monkeypatch, caps
 def test_the_starter_of_a_clone_installs_its_commit(tmp_path, monkeypatch):
     clone = tmp_path / "clone"
     git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for command in (["init", "-q"], ["remote", "add", "origin", GIT], ["commit", "-qm", "x", "--allow-empty"]):
+    for command in (
+        ["init", "-q"],
+        ["remote", "add", "origin", GIT],
+        ["commit", "-qm", "x", "--allow-empty"],
+    ):
         clone.mkdir(exist_ok=True)
         assert run(*git, *command).returncode == 0
-    installed(tmp_path / "site", monkeypatch, {"url": clone.as_uri(), "dir_info": {"editable": True}})
+    installed(
+        tmp_path / "site", monkeypatch, {"url": clone.as_uri(), "dir_info": {"editable": True}}
+    )
     commit = run(*git, "rev-parse", "HEAD").stdout.strip()
     assert main(["init", str(tmp_path / "a")]) == 0
-    assert Workflow(tmp_path / "a/.github/workflows/wheels.yml").data["env"] == {"FARM": f"git+{GIT}@{commit}"}
+    assert Workflow(tmp_path / "a/.github/workflows/wheels.yml").data["env"] == {
+        "FARM": f"git+{GIT}@{commit}"
+    }
     (clone / "changed").touch()
     assert run(*git, "add", "changed").returncode == 0
     assert main(["init", str(tmp_path / "b")]) == 0
@@ -229,7 +278,9 @@ def test_the_starter_of_a_clone_installs_its_commit(tmp_path, monkeypatch):
 
 
 def test_a_starter_that_knows_no_farm_fails_with_what_to_fill_in(starter):
-    script = next(step["run"] for _, step in starter.steps() if "pipx install" in step.get("run", ""))
+    script = next(
+        step["run"] for _, step in starter.steps() if "pipx install" in step.get("run", "")
+    )
     done = subprocess.run(
         ["bash", "-e", "-c", script],
         env={"PATH": "/usr/bin:/bin", "FARM": ""},
@@ -238,11 +289,15 @@ def test_a_starter_that_knows_no_farm_fails_with_what_to_fill_in(starter):
         check=False,
     )
     assert done.returncode == 1
-    assert done.stdout.startswith("::error::wheels.yml does not say which farm to install: write its repository")
+    assert done.stdout.startswith(
+        "::error::wheels.yml does not say which farm to install: write its repository"
+    )
 
 
 def test_strangers_never_reach_a_runner_of_the_farm(workflow):
-    own = [name for name, job in workflow.jobs.items() if not str(job["runs-on"]).startswith("ubuntu-")]
+    own = [
+        name for name, job in workflow.jobs.items() if not str(job["runs-on"]).startswith("ubuntu-")
+    ]
     if workflow.path.name == "test.yml":
         assert set(workflow.on) == {"pull_request", "push"}
         assert own == []
@@ -273,7 +328,9 @@ def step_of(workflow, job, name):
 
 @pytest.fixture
 def shell(tmp_path):
-    """Runs a step's script in a checkout with `farm` on PATH; returns the process and the outputs."""
+    """Runs a step's script in a checkout with `farm` on PATH; returns the process and the
+    outputs.
+    """
 
     def execute(script, **env):
         work = tmp_path / "work"
@@ -282,7 +339,12 @@ def shell(tmp_path):
         path = f"{BIN}:/usr/bin:/bin"
         outputs = tmp_path / "outputs"
         outputs.write_text("")
-        full = {"PATH": path, "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), **env}
+        full = {
+            "PATH": path,
+            "GITHUB_OUTPUT": str(outputs),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+            **env,
+        }
         done = subprocess.run(
             ["bash", "-eo", "pipefail", "-c", script],
             cwd=work,
@@ -310,12 +372,22 @@ def test_the_matrix_of_a_channel(shell):
     ]
     smoke = json.loads(outputs["smoke"])["include"]
     assert [s["name"] for s in smoke] == [b["name"] for b in builds]
-    assert smoke[0]["runs_on"] == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm61", "avx"]
+    assert smoke[0]["runs_on"] == [
+        "self-hosted",
+        "linux",
+        "x64",
+        "farm-smoke",
+        "gpu",
+        "sm61",
+        "avx",
+    ]
 
 
 @pytest.mark.parametrize(("lost", "code"), [(None, 0), ("matrix.yaml", 2)])
 def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, code):
-    """GitHub's default shell is `bash -e`: what fails inside of echo's quotes does not end the step."""
+    """GitHub's default shell is `bash -e`: what fails inside of echo's quotes does not end the
+    step.
+    """
     shutil.copytree(EXAMPLE / "ci", tmp_path / "ci")
     shutil.copytree(EXAMPLE / "recipes", tmp_path / "recipes")
     if lost:
@@ -324,7 +396,9 @@ def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, cod
     script = next(step["run"] for step in steps if step.get("id") == "matrix")
     outputs = tmp_path / "outputs"
     env = {"PATH": f"{BIN}:/usr/bin:/bin", "GITHUB_OUTPUT": str(outputs)}
-    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=env, capture_output=True, check=False
+    )
     assert (done.returncode, outputs.exists()) == (code, code == 0), done.stderr
     if code == 0:
         (line,) = outputs.read_text().splitlines()
@@ -334,13 +408,19 @@ def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, cod
 def test_the_starter_workflow_joins_the_indexes_of_its_jobs(tmp_path):
     names = [f"hello-{number}.0-py3-none-any.whl" for number in (1, 2)]
     for name in names:
-        publish_wheel(open_store(str(tmp_path / f"indexes/index {name}")), build_wheel(tmp_path / "made", name))
+        publish_wheel(
+            open_store(str(tmp_path / f"indexes/index {name}")),
+            build_wheel(tmp_path / "made", name),
+        )
     shutil.copytree(EXAMPLE / "ci", tmp_path / "ci")
     steps = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["join"]["steps"]
     (script,) = [step["run"] for step in steps if "farm publish" in step.get("run", "")]
     for _ in range(2):
         done = subprocess.run(
-            ["bash", "-e", "-c", script], cwd=tmp_path, env={"PATH": f"{BIN}:/usr/bin:/bin"}, check=False
+            ["bash", "-e", "-c", script],
+            cwd=tmp_path,
+            env={"PATH": f"{BIN}:/usr/bin:/bin"},
+            check=False,
         )
         assert done.returncode == 0
     joined = tmp_path / "artifacts/index"
@@ -353,10 +433,18 @@ def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys)
     for part in ("ci", "recipes"):
         shutil.copytree(EXAMPLE / part, tmp_path / part)
     for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
-        text = (tmp_path / file).read_text().replace("platforms: [linux]", "platforms: [linux, windows]")
-        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        text = (
+            (tmp_path / file)
+            .read_text()
+            .replace("platforms: [linux]", "platforms: [linux, windows]")
+        )
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace(
+            "    base: debian-bookworm\n", ""
+        )
         (tmp_path / file).write_text(
-            text.replace('cuda: "11.8"', 'cuda: ["11.7", "11.8"]').replace("[hello]", "[hello, canary]")
+            text.replace('cuda: "11.8"', 'cuda: ["11.7", "11.8"]').replace(
+                "[hello]", "[hello, canary]"
+            )
         )
     assert main(["--project", str(tmp_path), "matrix", "--channel", "mine", "--json"]) == 0
     builds = json.loads(capsys.readouterr().out)
@@ -365,9 +453,12 @@ def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys)
     (words,) = [words for step in job["steps"] for words in farm_commands(step.get("run", ""))]
     for build in builds:
         values = {
-            name: build[re.fullmatch(r"\$\{\{ matrix\.build\.(\w+) \}\}", text)[1]] for name, text in job["env"].items()
+            name: build[re.fullmatch(r"\$\{\{ matrix\.build\.(\w+) \}\}", text)[1]]
+            for name, text in job["env"].items()
         }
-        given = parser().parse_args([re.sub(r"\$(\w+)", lambda m, of=values: of[m[1]], word) for word in words])
+        given = parser().parse_args(
+            [re.sub(r"\$(\w+)", lambda m, of=values: of[m[1]], word) for word in words]
+        )
         (args,) = each_build(given, tmp_path)
         chosen = selectors_of(args, tmp_path, load_settings(tmp_path))
         plan = resolve(tmp_path, chosen)
@@ -379,7 +470,9 @@ def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys)
 
 def test_a_chunk_that_is_not_there(shell):
     script = step_of("build-wheels.yml", "plan", "Make the matrix")
-    done, outputs = shell(script, CHANNEL="kepler-debian", PACKAGE="*", VARIANT="*", CHUNK="0\nbuild={}; touch owned")
+    done, outputs = shell(
+        script, CHANNEL="kepler-debian", PACKAGE="*", VARIANT="*", CHUNK="0\nbuild={}; touch owned"
+    )
     assert done.returncode == 2
     assert "there are 1, from 0 on" in done.stderr
     assert outputs == {}
@@ -387,7 +480,10 @@ def test_a_chunk_that_is_not_there(shell):
 
 @pytest.mark.parametrize("number", ["2", "-1", "x", "", "0x0", "\u0660", "9999", "0\n"])
 def test_chunks(number):
-    matrix = {"build": [[{"name": "a"}], [{"name": "b"}]], "smoke": [[{"name": "a"}], [{"name": "b"}]]}
+    matrix = {
+        "build": [[{"name": "a"}], [{"name": "b"}]],
+        "smoke": [[{"name": "a"}], [{"name": "b"}]],
+    }
     second = {"include": [{"name": "b"}]}
     assert workflow_plan.chunk(matrix, "1") == {"build": second, "smoke": second}
     with pytest.raises(ValueError, match="there are 2, from 0 on"):
@@ -403,10 +499,23 @@ def test_a_channel_that_is_not_there(shell):
 
 def test_the_labels_of_a_smoke_test(shell):
     script = step_of("smoke.yml", "plan", "Which runner")
-    variables = {"CHANNEL": "kepler-2.0.1", "PACKAGE": "canary", "PLATFORM": "linux", "VARIANT": "sm35-avx-py311"}
+    variables = {
+        "CHANNEL": "kepler-2.0.1",
+        "PACKAGE": "canary",
+        "PLATFORM": "linux",
+        "VARIANT": "sm35-avx-py311",
+    }
     done, outputs = shell(script, LABELS="", **variables)
     assert done.returncode == 0, done.stderr
-    assert json.loads(outputs["labels"]) == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm35", "avx"]
+    assert json.loads(outputs["labels"]) == [
+        "self-hosted",
+        "linux",
+        "x64",
+        "farm-smoke",
+        "gpu",
+        "sm35",
+        "avx",
+    ]
     variables["VARIANT"] = "sm35-avx-py314"  # not in the matrix
     done, outputs = shell(script, LABELS='["self-hosted", "k40"]', **variables)
     assert json.loads(outputs["labels"]) == ["self-hosted", "k40"]
@@ -415,19 +524,36 @@ def test_the_labels_of_a_smoke_test(shell):
         assert (done.returncode, outputs) == (2, {})
 
 
-@pytest.mark.parametrize("bad", ["[", '"x"', "[]", "{}", '["a b"]', '["a\\nb"]', '["a", 1]', "[" * 5000, "\nx=1"])
+@pytest.mark.parametrize(
+    "bad", ["[", '"x"', "[]", "{}", '["a b"]', '["a\\nb"]', '["a", 1]', "[" * 5000, "\nx=1"]
+)
 def test_labels_that_are_none(bad, tmp_path, capsys, monkeypatch):
     (tmp_path / "matrix.json").write_text("{}")
-    monkeypatch.setattr(sys, "argv", ["workflow_plan.py", "labels", str(tmp_path / "matrix.json"), bad])
+    monkeypatch.setattr(
+        sys, "argv", ["workflow_plan.py", "labels", str(tmp_path / "matrix.json"), bad]
+    )
     assert workflow_plan.main() == 2
     assert capsys.readouterr().out == ""
 
 
 def test_the_summary(tmp_path):
-    (tmp_path / "matrix.json").write_text(json.dumps({"include": [{"name": "main a"}, {"name": "main b"}]}))
-    rows = [("build main a", "success"), ("verify main a", "success"), ("publish main a", "success")]
-    rows += [("smoke main a", "failure"), ("build main b", "failure"), ("plan", "success"), ("summary", None)]
-    (tmp_path / "jobs.jsonl").write_text("".join(json.dumps({"name": n, "conclusion": c}) + "\n" for n, c in rows))
+    (tmp_path / "matrix.json").write_text(
+        json.dumps({"include": [{"name": "main a"}, {"name": "main b"}]})
+    )
+    rows = [
+        ("build main a", "success"),
+        ("verify main a", "success"),
+        ("publish main a", "success"),
+    ]
+    rows += [
+        ("smoke main a", "failure"),
+        ("build main b", "failure"),
+        ("plan", "success"),
+        ("summary", None),
+    ]
+    (tmp_path / "jobs.jsonl").write_text(
+        "".join(json.dumps({"name": n, "conclusion": c}) + "\n" for n, c in rows)
+    )
     folder = tmp_path / "published" / "published main a"
     folder.mkdir(parents=True)
     hostile = "pip install torch==1 | `id` <img src=x>\nnew line \x1b[31m"
@@ -439,7 +565,10 @@ def test_the_summary(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "### build 1 of 2, verify 1 of 2, publish 1 of 2, smoke 0 of 2"
-    assert lines[4] == "| main a | ✅ | ✅ | ✅ | ❌ | `pip install torch==1 ? ?id? ?img src=x??new line ?[31m` |"
+    assert (
+        lines[4]
+        == "| main a | ✅ | ✅ | ✅ | ❌ | `pip install torch==1 ? ?id? ?img src=x??new line ?[31m` |"
+    )
     assert lines[5] == "| main b | ❌ | not run | not run | not run |  |"
     assert len(lines) == 6
 
@@ -449,15 +578,21 @@ ITSELF = "--no-index --no-deps --no-build-isolation -e ."
 
 
 def test_nothing_is_installed_that_no_lock_has():
-    """Without build isolation: with it, pip fetches the build backend itself, whatever version there is, unhashed."""
+    """Without build isolation: with it, pip fetches the build backend itself, whatever version
+    there is, unhashed.
+    """
     action = yaml.safe_load(ACTIONS[0].read_text())["runs"]["steps"][0]["run"]
     assert run("bash", "-n", "-c", action).returncode == 0
     scripts = [action, (ROOT / "Makefile").read_text()]
     scripts += [step.get("run", "") for path in FILES for _, step in Workflow(path).steps()]
-    installs = [line.strip() for text in scripts for line in text.splitlines() if "pip install" in line]
+    installs = [
+        line.strip() for text in scripts for line in text.splitlines() if "pip install" in line
+    ]
     assert len(installs) == 6
     for line in installs:
-        assert line.endswith((ITSELF, "--no-index --no-deps repaired/*.whl")) or LOCKED.search(line), line
+        assert line.endswith((ITSELF, "--no-index --no-deps repaired/*.whl")) or LOCKED.search(
+            line
+        ), line
 
 
 def test_the_lock_of_the_build_backend_has_what_the_project_asks_for():
@@ -465,7 +600,9 @@ def test_the_lock_of_the_build_backend_has_what_the_project_asks_for():
 
     from packaging.requirements import Requirement
 
-    (requirement,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (requirement,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"][
+        "requires"
+    ]
     locked = (ROOT / "requirements-build.lock").read_text()
     name, _, version = locked.split()[0].partition("==")
     assert Requirement(requirement).name == name
@@ -474,14 +611,17 @@ def test_the_lock_of_the_build_backend_has_what_the_project_asks_for():
 
 
 UNTRUSTED = re.compile(
-    r"^\s*(farm (build|submit|verify|publish|smoke|index|report|site)|python -m tools\.refresh_catalogue)\b",
+    r"^\s*(farm (build|submit|verify|publish|smoke|index|report|site)|python -m "
+    r"tools\.refresh_catalogue)\b",
     re.MULTILINE,
 )
 """What shows texts of a package, an index or a report."""
 
 
 def test_what_a_build_prints_is_no_command_to_github(workflow):
-    """GitHub's runner obeys `::add-mask::` and the like in every line that a step prints, indented or not."""
+    """GitHub's runner obeys `::add-mask::` and the like in every line that a step prints, indented
+    or not.
+    """
     for name, step in workflow.steps():
         script = step.get("run", "")
         if UNTRUSTED.search(script):
@@ -492,7 +632,9 @@ def test_what_a_build_prints_is_no_command_to_github(workflow):
 
 def test_the_fence_is_one_of_its_own_each_time():
     script = next(
-        s["run"] for _, s in Workflow(ROOT / ".github/workflows/build-plan.yml").steps() if s.get("name") == WORK
+        s["run"]
+        for _, s in Workflow(ROOT / ".github/workflows/build-plan.yml").steps()
+        if s.get("name") == WORK
     )
     head = script[: script.index("printf")]
     seen = set()
@@ -510,12 +652,20 @@ def test_the_page_on_runners_counts_the_chunks_as_they_are():
     matrix, labels = load_matrix(ROOT), load_github(ROOT)
     chunks = {
         name: len(
-            workflow_matrix(matrix, matrix.builds(name), lambda job, b: labels.runs_on(job, b.variant, b.platform))[
-                "build"
-            ]
+            workflow_matrix(
+                matrix,
+                matrix.builds(name),
+                lambda job, b: labels.runs_on(job, b.variant, b.platform),
+            )["build"]
         )
         for name in matrix.channels
     }
-    assert {name: count for name, count in chunks.items() if count != 1} == {"debian-2.6.0": 2, "kepler-2.0.1": 2}
+    assert {name: count for name, count in chunks.items() if count != 1} == {
+        "debian-2.6.0": 2,
+        "kepler-2.0.1": 2,
+    }
     text = " ".join((ROOT / "docs/runners.md").read_text(encoding="utf-8").split())
-    assert "Of the channels of `ci/matrix.yaml`, `debian-2.6.0` and `kepler-2.0.1` have two, the others one" in text
+    assert (
+        "Of the channels of `ci/matrix.yaml`, `debian-2.6.0` and `kepler-2.0.1` have two, the "
+        "others one" in text
+    )

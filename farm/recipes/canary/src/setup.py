@@ -30,43 +30,69 @@ class CMakeBuild(build_ext):
 
     def run(self) -> None:
         """Configures, compiles and installs into the folder that the wheel is made from."""
-        cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
+        cmake = shutil.which("cmake")
+        ninja = shutil.which("ninja")
         if cmake is None or ninja is None:
             missing = "cmake" if cmake is None else "ninja"
             raise SystemExit(f"canary: {missing} is not on the PATH")
         try:
-            found = subprocess.run([cmake, "--version"], check=True, stdout=subprocess.PIPE, text=True)
+            found = subprocess.run(
+                [cmake, "--version"], check=True, stdout=subprocess.PIPE, text=True
+            )
             check_cmake_version(found.stdout)
             defines = cmake_defines(os.environ, VERSION)
             jobs = job_arguments(os.environ)
         except EnvironmentValueError as error:
             raise SystemExit(f"canary: {error}") from None
         build = Path(self.build_temp).resolve()
-        # CMake reads CC, CFLAGS and the like only when its cache is new: an old cache keeps old flags.
+        # CMake reads CC, CFLAGS and the like only when its cache is new: an old cache keeps old
+        # flags.
         shutil.rmtree(build, ignore_errors=True)
         prefix = Path(self.build_lib).resolve() / "canary"
         # What an earlier build with other settings left here would go into this wheel too.
         shutil.rmtree(prefix / "lib", ignore_errors=True)
-        configure = [cmake, "-S", str(SOURCE), "-B", str(build), "-G", "Ninja", "--no-warn-unused-cli"]
+        configure = [
+            cmake,
+            "-S",
+            str(SOURCE),
+            "-B",
+            str(build),
+            "-G",
+            "Ninja",
+            "--no-warn-unused-cli",
+        ]
         configure += [f"-D{name}={value}" for name, value in defines.items()]
         if FREE_THREADED:
             configure.append(f"-DCANARY_MODULE_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}")
         python = Path(sys.executable).as_posix()  # CMake reads a backslash as an escape
-        configure += [f"-DCMAKE_INSTALL_PREFIX={prefix.as_posix()}", f"-DPython3_EXECUTABLE={python}"]
-        install = "install" if os.name == "nt" else "install/strip"  # MSVC's symbols are in files of their own
+        configure += [
+            f"-DCMAKE_INSTALL_PREFIX={prefix.as_posix()}",
+            f"-DPython3_EXECUTABLE={python}",
+        ]
+        if os.name == "nt":
+            install = "install"
+        else:
+            install = "install/strip"
         sys.stdout.flush()
-        for command in (configure, [cmake, "--build", str(build), "--target", install, "--", *jobs]):
+        for command in (
+            configure,
+            [cmake, "--build", str(build), "--target", install, "--", *jobs],
+        ):
             code = subprocess.call(command)
             if code != 0:
                 step = "configure" if command is configure else "build"
-                raise SystemExit(f"canary: the {step} step failed with exit code {code}; its output is above")
+                raise SystemExit(
+                    f"canary: the {step} step failed with exit code {code}; its output is above"
+                )
 
 
 setup(
     version=VERSION,
     packages=["canary"],
     ext_modules=[Extension("canary._C", sources=[], py_limited_api=not FREE_THREADED)],
-    options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp37"}},  # as in CMakeLists.txt
+    options={}
+    if FREE_THREADED
+    else {"bdist_wheel": {"py_limited_api": "cp37"}},  # as in CMakeLists.txt
     cmdclass={"build_ext": CMakeBuild},
     zip_safe=False,
 )

@@ -1,6 +1,7 @@
 """The environment as setup.py reads it; pure functions, no CMake and no setuptools.
 
-The variables and their meaning are those of PyTorch's setup.py, so that one build environment drives both.
+The variables and their meaning are those of PyTorch's setup.py, so that one build environment
+drives both.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Arch(NamedTuple):
 def parse_arch_list(text: str) -> list[Arch]:
     """Reads TORCH_CUDA_ARCH_LIST.
 
-    Entries are `3.5`, `3.5+PTX`, `9.0a`, `10.0`, separated by `;` or blanks. Every entry asks for SASS, `+PTX`
-    asks for PTX as well. An entry that stands twice is taken once.
+    Entries are `3.5`, `3.5+PTX`, `9.0a`, `10.0`, separated by `;` or blanks. Every entry asks for
+    SASS, `+PTX` asks for PTX as well. An entry that stands twice is taken once.
 
     Raises:
         EnvironmentValueError: The list is empty or an entry cannot be read.
@@ -43,7 +44,8 @@ def parse_arch_list(text: str) -> list[Arch]:
         if match is None:
             shown = f"cannot read {entry[:40]!r}" if entry else "it is empty"
             raise EnvironmentValueError(
-                f"TORCH_CUDA_ARCH_LIST: {shown}; it takes entries such as 3.5, 3.5+PTX, 9.0a or 10.0, "
+                f"TORCH_CUDA_ARCH_LIST: {shown}; it takes entries such as 3.5, 3.5+PTX, 9.0a or "
+                "10.0, "
                 "separated by ';' or blanks"
             )
         major, minor, suffix, ptx = match.groups()
@@ -53,7 +55,9 @@ def parse_arch_list(text: str) -> list[Arch]:
 
 
 def gencode_flags(archs: list[Arch]) -> list[str]:
-    """The flags of nvcc for these architectures: SASS for each, PTX where it was asked for, nothing else."""
+    """The flags of nvcc for these architectures: SASS for each, PTX where it was asked for, nothing
+    else.
+    """
     flags = []
     for arch in archs:
         flags.append(f"-gencode=arch=compute_{arch.number},code=sm_{arch.number}")
@@ -105,9 +109,13 @@ def cmake_defines(environ: Mapping[str, str], version: str) -> dict[str, str]:
 
 
 def check_cmake_version(text: str) -> None:
-    """Takes `cmake --version` and refuses what is too old or too new (wanted: 3.18 up to, not including, 5)."""
+    """Takes `cmake --version` and refuses what is too old or too new (wanted: 3.18 up to, not
+    including, 5).
+    """
     match = re.search(r"cmake version (\d+)\.(\d+)", text)
     if match is None:
         raise EnvironmentValueError(f"cmake --version answered {text[:80]!r}")
     if not (3, 18) <= (int(match.group(1)), int(match.group(2))) < (5, 0):
-        raise EnvironmentValueError(f"CMake {match.group(1)}.{match.group(2)} found; wanted: 3.18 or newer, below 5")
+        raise EnvironmentValueError(
+            f"CMake {match.group(1)}.{match.group(2)} found; wanted: 3.18 or newer, below 5"
+        )

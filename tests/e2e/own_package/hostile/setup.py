@@ -1,4 +1,6 @@
-"""A package that tries what a build must not be able to do; each try prints `tried NAME: OUTCOME` into the log."""
+"""A package that tries what a build must not be able to do; each try prints `tried NAME: OUTCOME`
+into the log.
+"""
 
 import contextlib
 import ctypes
@@ -107,7 +109,9 @@ def mount():
 
 
 def names():
-    """Output beside the wheel whose names lead elsewhere or look like the farm's word; kept only where asked for."""
+    """Output beside the wheel whose names lead elsewhere or look like the farm's word; kept only
+    where asked for.
+    """
     out = ROOT / "out" / "wheel"
     wanted = os.environ.get("HOSTILE_NAME", "")
     if wanted:
@@ -118,4 +122,8 @@ def names():
 for each in (cache, tree, temporary, logs, limits, clock, network, device, mount, names):
     tried(each.__name__, each)
 tried("socket", lambda: str(Path("/var/run/docker.sock").exists()))
-setup(name="hostile", version=os.environ["FARM_VERSION"], ext_modules=[Extension("hostile", ["hostile.c"])])
+setup(
+    name="hostile",
+    version=os.environ["FARM_VERSION"],
+    ext_modules=[Extension("hostile", ["hostile.c"])],
+)

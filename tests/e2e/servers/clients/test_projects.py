@@ -1,4 +1,6 @@
-"""uv, Poetry, PDM and pip-tools by the tables of docs/wheel-index.md: nothing yanked is locked or installed."""
+"""uv, Poetry, PDM and pip-tools by the tables of docs/wheel-index.md: nothing yanked is locked or
+installed.
+"""
 
 from pathlib import Path
 
@@ -27,7 +29,9 @@ def test_a_yanked_wheel(served, fill, client, tmp_path, require):  # noqa: F811
         assert done.returncode == 0, (kind, done.stdout + done.stderr)
         assert projects[kind].installed() == "x = 1\n", kind
     wanted = "canary==1.0+cu118.sm35.avx.1"
-    assert projects["index"].lock(sources["index"], wanted).returncode == 0, "its very version is asked for"
+    assert projects["index"].lock(sources["index"], wanted).returncode == 0, (
+        "its very version is asked for"
+    )
 
 
 def test_uv_takes_what_is_named_from_the_index(served, fill, tmp_path):  # noqa: F811
@@ -49,7 +53,9 @@ def test_uv_takes_what_is_named_from_the_index(served, fill, tmp_path):  # noqa:
 @pytest.mark.parametrize("filled", ["ceph"], indirect=True)
 @pytest.mark.parametrize("client", REQUIREMENTS)
 def test_a_bucket_without_a_web_server(filled, client, tmp_path, require):  # noqa: F811
-    """Locks have hashes, and what is locked is installed, from pages at keys that end in a slash."""
+    """Locks have hashes, and what is locked is installed, from pages at keys that end in a
+    slash.
+    """
     try:
         project = Project(client, tmp_path / "project")
     except MissingError as error:

@@ -1,4 +1,5 @@
-"""nvcc.exe under Wine: clang's CUDA front end, NVIDIA's ptxas.exe and fatbinary.exe. Device code alone (`-fatbin`).
+"""nvcc.exe under Wine: clang's CUDA front end, NVIDIA's ptxas.exe and fatbinary.exe. Device code
+alone (`-fatbin`).
 
 settings.json beside it: `release` (what --version answers), and the paths of the tools.
 """
@@ -36,7 +37,9 @@ def main(arguments: list[str]) -> None:
     [source] = [word for word in arguments if word.endswith(".cu")]
     images = []
     for flag in arguments:
-        if not (match := re.fullmatch(r"-gencode=arch=compute_(\d+),code=(sm|compute)_(\d+)", flag)):
+        if not (
+            match := re.fullmatch(r"-gencode=arch=compute_(\d+),code=(sm|compute)_(\d+)", flag)
+        ):
             continue
         sm, kind = match[1], match[2]
         assembly, cubin = target.with_suffix(f".{sm}.ptx"), target.with_suffix(f".{sm}.cubin")

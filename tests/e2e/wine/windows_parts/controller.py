@@ -1,4 +1,5 @@
-"""A controller on Windows, for tests that run elsewhere: calls of the host engine as JSON lines in, answers out.
+"""A controller on Windows, for tests that run elsewhere: calls of the host engine as JSON lines in,
+answers out.
 
 python controller.py ROOT
 """

@@ -1,7 +1,8 @@
 """What PyTorch's own build scripts hand to CMake in some environments: runs in Windows' Python.
 
-Usage: defines.py CASE... -- TREE... A case is a file with what cmd's `set` printed. Prints JSON: for each case and each
-tree the arguments of CMake's configuration, from its own scripts. One process for all: Python starts slowly under Wine.
+Usage: defines.py CASE... -- TREE... A case is a file with what cmd's `set` printed. Prints JSON:
+for each case and each tree the arguments of CMake's configuration, from its own scripts. One
+process for all: Python starts slowly under Wine.
 """
 
 import importlib
@@ -12,7 +13,9 @@ from pathlib import Path
 
 
 def arguments_of(tree: str) -> list[str]:
-    """The arguments that the scripts of `tree` give to CMake; they are imported anew, and read os.environ then."""
+    """The arguments that the scripts of `tree` give to CMake; they are imported anew, and read
+    os.environ then.
+    """
     os.chdir(tree)
     for name in [each for each in sys.modules if each.partition(".")[0] == "tools"]:
         del sys.modules[name]
@@ -36,7 +39,9 @@ def arguments_of(tree: str) -> list[str]:
 
 
 def enter(case: str) -> None:
-    """Makes the environment of a case this process's; os.environ writes names in upper case, as when Python starts."""
+    """Makes the environment of a case this process's; os.environ writes names in upper case, as
+    when Python starts.
+    """
     os.environ.clear()
     for line in Path(case).read_text(encoding="latin-1").splitlines():
         name, is_variable, value = line.partition("=")

@@ -40,7 +40,10 @@ threading.Timer(0.5, reader.close).start()
 store.discard("probe/held")
 print("discarded", store.get("probe/held"))
 
-ask = "from farm.run.journal import this_process; print(this_process().to_json(), flush=True); input()"
+ask = (
+    "from farm.run.journal import this_process; print(this_process().to_json(), flush=True); "
+    "input()"
+)
 child = subprocess.Popen([sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 assert child.stdout
 other = type(this_process()).from_json(child.stdout.readline().decode())

@@ -1,4 +1,6 @@
-"""Publishes wheels into a folder: `publishers.py INDEX WHEEL…`. Says so when it is ready, and starts at a line."""
+"""Publishes wheels into a folder: `publishers.py INDEX WHEEL…`. Says so when it is ready, and
+starts at a line.
+"""
 
 import sys
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
 """Runs a script of a build beside a virus scanner: scanner.py SCRIPT [ARGUMENT...].
 
-It has each file open that is renamed or removed for the first time, which Windows refuses, and not when it is tried
-again. What it opened is printed at the end.
+It has each file open that is renamed or removed for the first time, which Windows refuses, and not
+when it is tried again. What it opened is printed at the end.
 """
 
 import os
@@ -9,7 +9,9 @@ import runpy
 import sys
 from pathlib import Path
 
-PYTHONS = b"blat"  # tempfile looks for a folder by such a file, and gives up where it cannot be removed
+PYTHONS = (
+    b"blat"  # tempfile looks for a folder by such a file, and gives up where it cannot be removed
+)
 opened, seen = {}, []
 
 

@@ -1,7 +1,7 @@
 """A small matrix library that speaks the part of torch's interface that a smoke test needs.
 
-Matrices (2-D) of float32 and float64 on the CPU and on a CUDA device, of int32 on the CPU, and one operation: the
-matrix product.
+Matrices (2-D) of float32 and float64 on the CPU and on a CUDA device, of int32 on the CPU, and one
+operation: the matrix product.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ __all__ = [
 
 
 class dtype:  # noqa: N801  torch's name
-    """A number format; `typecode` is that of the standard library's `array`, `code` the number in C++."""
+    """A number format; `typecode` is that of the standard library's `array`, `code` the number in
+    C++.
+    """
 
     def __init__(self, name: str, typecode: str, code: int) -> None:
         self.name = name
@@ -98,7 +100,9 @@ def tensor(data: Sequence[Iterable[float]], dtype: dtype = float32, device: str 
     cols = len(rows[0]) if rows else 0
     if any(len(row) != cols for row in rows):
         raise ValueError("the rows of a matrix must have one length")
-    flat: array.array[float] = array.array(dtype.typecode, [number for row in rows for number in row])
+    flat: array.array[float] = array.array(
+        dtype.typecode, [number for row in rows for number in row]
+    )
     return Tensor(_C.from_bytes(flat.tobytes(), len(rows), cols, dtype.code)).to(device)
 
 

@@ -1,4 +1,6 @@
-"""The CUDA part: what it was built for, and what this machine has. Nothing here needs a GPU driver to be there."""
+"""The CUDA part: what it was built for, and what this machine has. Nothing here needs a GPU driver
+to be there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from canary import _C
 
 
 def device_count() -> int:
-    """The number of devices; 0, with a warning that gives the reason, where a driver is there but unusable."""
+    """The number of devices; 0, with a warning that gives the reason, where a driver is there but
+    unusable.
+    """
     try:
         return _C.device_count()
     except RuntimeError as error:
