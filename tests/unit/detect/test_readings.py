@@ -193,7 +193,7 @@ def test_programs_are_bounded():
     endless = "while True: print('x' * 4096)"
     machine = Machine()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("farm.machine.readings.TIMEOUT_S", 0.5)
+        patch.setattr("farm.machine.host.TIMEOUT_S", 0.5)
         with pytest.raises(NoReadingError, match="did not answer"):
             machine.run(sys.executable, "-c", endless)
     many = f"import sys; sys.stdout.write('x' * {MAX_TEXT + 1000})"
