@@ -911,7 +911,7 @@ def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
         UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo' must match "
     ) as caught:
         plan_of(own)
-    assert "docs/your-package.md" in caught.value.hint
+    assert "docs/tutorials/your-package.md" in caught.value.hint
 
 
 @pytest.mark.parametrize(
