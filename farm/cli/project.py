@@ -33,8 +33,7 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from packaging.version import Version
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.base import outputs
-from farm.base import resources as shipped
+from farm.base import outputs, resources
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.base.hashes import tree_files
 from farm.base.requirement import read_requirement
@@ -65,8 +64,8 @@ OTHER_SYSTEMS = re.compile(
 def run_init(args: argparse.Namespace) -> int:
     """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
     files = sorted(
-        path.relative_to(shipped.EXAMPLE)
-        for path in shipped.EXAMPLE.rglob("*")
+        path.relative_to(resources.EXAMPLE)
+        for path in resources.EXAMPLE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
     if os.path.lexists(args.folder / "README.md"):
@@ -79,7 +78,7 @@ def run_init(args: argparse.Namespace) -> int:
                 f"{taken} is already there: nothing was written",
                 hint="farm init DIR, with a new folder",
             )
-    contents = {file: (shipped.EXAMPLE / file).read_bytes() for file in files}
+    contents = {file: (resources.EXAMPLE / file).read_bytes() for file in files}
     farm = _this_farm()
     if farm:
         contents[WORKFLOW] = contents[WORKFLOW].replace(
