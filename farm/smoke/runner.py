@@ -18,8 +18,7 @@ from typing import IO, Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.base import outputs, processes
-from farm.base import zipapps as pack
+from farm.base import outputs, processes, zipapps
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, plain_lines, short
@@ -282,7 +281,7 @@ def run_probe(
         file = folder / "report.json"
         program = folder / "probe.pyz"
         with outputs.writing(program, outputs.ROOM):
-            program.write_bytes(pack.pack(PROBE))
+            program.write_bytes(zipapps.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
         command += arguments(
