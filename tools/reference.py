@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import catalog
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.errors import EXITS
 from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
@@ -185,7 +185,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "gpus": _gpus,
     "cpus": _cpus,
     "channel": lambda: keys(ChannelText),
-    "settings": lambda: keys(Settings, shipped.EXAMPLE / "ci" / "farm.yaml"),
+    "settings": lambda: keys(Settings, resources.EXAMPLE / "ci" / "farm.yaml"),
     "environment": _environment,
     "exit-codes": lambda: table(
         "| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]

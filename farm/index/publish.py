@@ -41,7 +41,7 @@ from farm.base.errors import (
     UsageError,
     VerificationFailedError,
 )
-from farm.base.interrupts import held
+from farm.base.interrupts import deferred_interrupts
 from farm.base.temporary import temporary_folder
 from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
@@ -152,7 +152,7 @@ def _try(store: Store) -> str:
             return "an object was replaced by a tag that it does not have (If-Match)"
     finally:
         with (
-            held(),
+            deferred_interrupts(),
             contextlib.suppress(InfrastructureError),
         ):  # a policy may forbid deletes; it harms nobody
             store.discard(key)

@@ -3,56 +3,56 @@
 import threading
 import time
 
-from farm.base.heartbeat import ASK_S, Pulse, megabytes
+from farm.base.heartbeat import DESCRIBE_S, Heartbeat, megabytes
 
 
-def pulse(ask=lambda _: None):
+def recording(describe=lambda _: None):
     shown = []
-    return Pulse(shown.append, ask), shown
+    return Heartbeat(shown.append, describe), shown
 
 
 def test_of_lines_that_are_overwritten_the_newest_is_passed_on_once():
-    each, shown = pulse()
-    each.passing("10%")
-    each.passing("20%")
+    heartbeat, shown = recording()
+    heartbeat.overwrite("10%")
+    heartbeat.overwrite("20%")
     now = time.monotonic()
-    each.tick(now)
-    each.tick(now)
+    heartbeat.emit(now)
+    heartbeat.emit(now)
     assert shown == ["20%"]
 
 
 def test_a_whole_line_is_passed_on_at_once_and_ends_the_one_before():
-    each, shown = pulse()
-    each.passing("10%")
-    each.line("Get:1 gcc")
-    each.tick(time.monotonic())
+    heartbeat, shown = recording()
+    heartbeat.overwrite("10%")
+    heartbeat.line("Get:1 gcc")
+    heartbeat.emit(time.monotonic())
     assert shown == ["Get:1 gcc"]
 
 
 def test_in_silence_it_asks_and_says_so_again_and_again():
     silences = []
-    each, shown = pulse(lambda silent: silences.append(silent) or f"{len(silences)} MB")
+    heartbeat, shown = recording(lambda silent: silences.append(silent) or f"{len(silences)} MB")
     began = time.monotonic()
-    each.line("downloading")
+    heartbeat.line("downloading")
     for second in range(2, 61, 2):
-        each.tick(began + second)
+        heartbeat.emit(began + second)
     assert shown[0] == "downloading"
     # Every six seconds of a minute; the first line came a moment after it began.
     assert shown[1:] == [f"{n} MB" for n in range(1, 10)]
     # It is told how long nothing came, not how long nothing was said.
     assert silences == sorted(silences)
-    assert silences[-1] > 50 > ASK_S
+    assert silences[-1] > 50 > DESCRIBE_S
 
 
 def test_nothing_known_is_nothing_said():
-    each, shown = pulse()
-    each.tick(time.monotonic() + 100)
+    heartbeat, shown = recording()
+    heartbeat.emit(time.monotonic() + 100)
     assert shown == []
 
 
 def test_what_came_while_it_asked_is_newer():
-    each, shown = pulse(lambda _: each.line("new") or "old")
-    each.tick(time.monotonic() + 100)
+    heartbeat, shown = recording(lambda _: heartbeat.line("new") or "old")
+    heartbeat.emit(time.monotonic() + 100)
     assert shown == ["new"]
 
 
@@ -65,18 +65,18 @@ def test_an_engine_that_fails_to_answer_does_not_end_the_work(monkeypatch):
         raise OSError("gone")
 
     shown = []
-    each = Pulse(shown.append, fails, ask_s=0.0)
-    with each:
+    heartbeat = Heartbeat(shown.append, fails, describe_s=0.0)
+    with heartbeat:
         assert event.wait(30)
-        each.line("done")
+        heartbeat.line("done")
     assert shown == ["done"]
 
 
 def test_nothing_is_said_after_the_end():
-    each, shown = pulse(lambda _: "late")
-    with each:
+    heartbeat, shown = recording(lambda _: "late")
+    with heartbeat:
         pass
-    each.tick(time.monotonic() + 100)
+    heartbeat.emit(time.monotonic() + 100)
     assert shown == []
 
 
@@ -90,13 +90,13 @@ def test_the_end_waits_for_what_is_being_said():
         order.append(text)
 
     def end():
-        each.__exit__(None, None, None)
+        heartbeat.__exit__(None, None, None)
         order.append("over")
         ended.set()
 
-    each = Pulse(out, lambda _: "words")
+    heartbeat = Heartbeat(out, lambda _: "words")
     threads = [
-        threading.Thread(target=each.tick, args=(time.monotonic() + 100,)),
+        threading.Thread(target=heartbeat.emit, args=(time.monotonic() + 100,)),
         threading.Thread(target=end),
     ]
     threads[0].start()
