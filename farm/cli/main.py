@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn, cast
 
 from farm import __version__
-from farm.base.errors import EXITS, FarmError, UsageError, of_system
+from farm.base.errors import EXITS, FarmError, UsageError, system_error
 from farm.base.interrupts import OutputClosed
 from farm.base.text import nearest
 from farm.cli import arguments, show
@@ -292,7 +292,7 @@ def _main(given: Sequence[str]) -> int:
         _require_folder()
         return handler(args.command)(args)
     except Exception as error:
-        found = error if isinstance(error, FarmError) else of_system(error)
+        found = error if isinstance(error, FarmError) else system_error(error)
         if args.traceback or found is None:
             raise
         return _failed(found, json=getattr(args, "json", False))

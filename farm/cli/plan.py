@@ -188,7 +188,7 @@ def cost(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.base and plan.machine != (found := facts(plan.platform).machine(system.machine())):
         yield (
             "emulated",
-            f"on {found}, by qemu: image, build and test take far longer (docs/runners.md)",
+            f"on {found}, by qemu: image, build and test take far longer (docs/how-to/runners.md)",
         )
     sizes = [f"{known.disk_gb:g} GB for the build"]
     if plan.base:

@@ -16,7 +16,7 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.base.requirement import serves
 from farm.base.yamlfile import Model, load
-from farm.catalog import gpus as cards
+from farm.catalog import gpus
 from farm.catalog.gpus import sass_runs
 from farm.index.layout import json_key, without_rebuild
 from farm.index.pages import File, parse_page
@@ -71,10 +71,10 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
     if gpu.capability:
         sm = f"sm{gpu.capability.replace('.', '')}"
         source = f"compute capability {gpu.capability}, from {gpu.source}"
-        return _usable(gpu.name, cards.gpus().renamed.get(sm, sm), source, [], driver)
-    found = cards.find(gpu.name)
+        return _usable(gpu.name, gpus.gpus().renamed.get(sm, sm), source, [], driver)
+    found = gpus.find(gpu.name)
     if not found:
-        near = cards.nearest_names(gpu.name)
+        near = gpus.nearest_names(gpu.name)
         hint = f"; nearest names: {', '.join(near)}" if near else ""
         text = (
             f"{gpu.name} is not in the catalogue and the driver does not tell its compute "
@@ -96,7 +96,7 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
 
 def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | None) -> Judged:
     known = catalog.architectures().architectures
-    old = cards.gpus().too_old
+    old = gpus.gpus().too_old
     branch = driver_branch(driver)
     last = last_driver(sm)
     if sm in old:
@@ -149,7 +149,7 @@ def dotted(sm: str) -> str:
 
 def last_driver(sm: str) -> int | None:
     known = catalog.architectures().architectures
-    old = cards.gpus().too_old
+    old = gpus.gpus().too_old
     if sm in old:
         return old[sm].last_driver
     return known[sm].last_driver if sm in known else None

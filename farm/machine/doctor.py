@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from farm.base.errors import NoRunnerError, UsageError
-from farm.base.outputs import runs_nothing, unwritable
+from farm.base.outputs import is_noexec, unwritable
 from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.machine.detect import driver_branch, driver_problem, judge_gpu, last_driver
@@ -420,7 +420,7 @@ def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
         )
         yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
     artifacts = project / settings.artifacts
-    if not problems and runs_nothing(artifacts):
+    if not problems and is_noexec(artifacts):
         seen = (
             f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install "
             "there"
