@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farm.base import processes
-from farm.base import zipapps as pack
+from farm.base import processes, zipapps
 from farm.base.errors import (
     ExitCode,
     InfrastructureError,
@@ -326,7 +325,7 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
 def run_smoke(args: argparse.Namespace) -> int:
     """Install, run the probe and print the reports."""
     if args.write_probe:
-        args.write_probe.write_bytes(pack.pack(PROBE))
+        args.write_probe.write_bytes(zipapps.pack(PROBE))
         line = f"{args.write_probe}: python3 {args.write_probe.name} --help"
         show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
         return 0

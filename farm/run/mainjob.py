@@ -22,7 +22,7 @@ from farm.base.errors import (
     VerificationFailedError,
 )
 from farm.base.heartbeat import megabytes
-from farm.base.interrupts import held
+from farm.base.interrupts import deferred_interrupts
 from farm.base.locks import retry_while_open
 from farm.base.project import LOCAL
 from farm.engines.base import FINAL, Cause, Engine, Observation, State
@@ -65,7 +65,7 @@ class StillRunningError(InfrastructureError):
     """The build could not be followed or collected now; it may still be there for the next try."""
 
 
-class AwayError(StillRunningError):
+class EngineUnreachableError(StillRunningError):
     """The engine of a build does not answer."""
 
 
@@ -451,7 +451,7 @@ class MainJob:
             engine = self.backend(last.runner).engine
             observed = engine.observe(last.handle)
         except (InfrastructureError, NoRunnerError) as error:
-            raise AwayError(str(error), hint=AWAY) from error
+            raise EngineUnreachableError(str(error), hint=AWAY) from error
         # Killed from outside it is lost as well, though its engine still knows it: it is built
         # again.
         if observed.state != "lost" and observed.cause is not Cause.KILLED:
@@ -491,7 +491,7 @@ class MainJob:
             self.journal.set_state(attempt.id, "starting")
             try:
                 self.check_cancelled()  # images and sources take minutes
-                with held():
+                with deferred_interrupts():
                     handle = engine.submit(job)
                     try:
                         self.journal.set_handle(attempt.id, handle)
@@ -518,7 +518,7 @@ class MainJob:
         try:
             yield
         except KeyboardInterrupt:
-            with held():  # GitHub's runner sends SIGTERM 7.5 s after SIGINT
+            with deferred_interrupts():  # GitHub's runner sends SIGTERM 7.5 s after SIGINT
                 attempts = (a for job in journal.jobs(self.run.id) for a in job.attempts)
                 handle = next(a.handle for a in attempts if a.id == attempt.id)
                 if handle:
@@ -565,7 +565,7 @@ class MainJob:
         except LocalDiskError as error:  # the journal may be on that disk, too
             raise StillRunningError(str(error), hint=error.hint) from error
         except InfrastructureError as error:
-            raise AwayError(str(error), hint=AWAY) from error
+            raise EngineUnreachableError(str(error), hint=AWAY) from error
 
     def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""

@@ -22,9 +22,9 @@ from farm.base.errors import (
     InfrastructureError,
     NoRunnerError,
     UsageError,
-    of_system,
+    system_error,
 )
-from farm.base.interrupts import OutputClosed, held
+from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
@@ -76,7 +76,7 @@ def submit(
                 finish(journal, run.id, error)
             raise
         except Exception as error:
-            found = of_system(error)  # this machine is out of something
+            found = system_error(error)  # this machine is out of something
             if found is None:
                 raise
             note_error(journal, run.id, found)
@@ -92,7 +92,7 @@ def submit(
             if not (
                 left and isinstance(error, OutputClosed)
             ):  # it goes on, and the same command follows it
-                with held():
+                with deferred_interrupts():
                     _stop(workspace, journal, run)
                 journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
