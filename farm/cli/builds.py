@@ -21,7 +21,7 @@ from farm.base.errors import (
     SmokeFailedError,
     UsageError,
 )
-from farm.base.interrupts import OutputClosed, held
+from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.text import plain
 from farm.cli import show
 from farm.cli.arguments import AGAIN
@@ -215,7 +215,7 @@ def hand_over(
     runs.check_detached(workspace, wanted)
     named: list[Run] = []
     try:
-        with held():
+        with deferred_interrupts():
             named += runs.create_detached(workspace, wanted)
             dispatcher = start_dispatcher(workspace)
         return _follow_or_print(args, workspace, named, dispatcher, several=several)
