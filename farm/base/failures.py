@@ -21,7 +21,7 @@ __all__ = [
     "document",
     "errors",
     "is_build_log",
-    "line_that_says",
+    "line_naming_cause",
     "read",
 ]
 
@@ -33,7 +33,7 @@ class Pattern(Model):
         pattern: A regular expression for one line.
         cause: What such a line means.
         advice: What to do, in a step of the farm itself.
-        id: A name for `line_that_says`.
+        id: A name for `line_naming_cause`.
         in_build: The advice for a build, which has no network.
         on_machine: The advice for a build on a machine itself, by its own script.
         recipe: Whether the recipe is at fault.
@@ -72,7 +72,7 @@ def is_build_log(log: Sequence[str]) -> bool:
     return _reader().is_build_log([log_line(line) for line in log])
 
 
-def line_that_says(identity: str, log: Sequence[str]) -> str | None:
+def line_naming_cause(identity: str, log: Sequence[str]) -> str | None:
     """Return the last line with which a tool names the cause of this `id`."""
     [pattern] = [cause.pattern for cause in _patterns().causes if cause.id == identity]
     return next((line for line in reversed(log) if re.search(pattern, line)), None)

@@ -12,7 +12,7 @@ from farm.base import failures
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
-from farm.wheel.explain import Explanation, explain
+from farm.wheel.explain.explanation import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
@@ -188,7 +188,7 @@ def _options(args: argparse.Namespace) -> RepairOptions:
         hint = "leave it out, or use --into in place of --plan"
         raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
     from farm.plan.file import Plan
-    from farm.run.release import repair_options
+    from farm.run.repair_step import repair_options
 
     return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)
 
@@ -210,7 +210,7 @@ def run_verify(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
-            from farm.run.release import refusal
+            from farm.run.verify_step import refusal
 
             raise refusal(report)
     return 0 if report.passed else 6
