@@ -34,8 +34,9 @@ from farm.base.requirement import read_requirement
 from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
 from farm.index.layout import json_key, metadata_key, record_key
+from farm.index.page_writer import complete_publish
 from farm.index.pages import parse_page
-from farm.index.publish import NameTakenError, PublishResult, finish, publish
+from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE, Record, parse_record
 from farm.index.stores import SCRATCH, Progress, Store
 from farm.plan.environment import absent_features, feature_text
@@ -481,7 +482,7 @@ def offer(
     """
     group = plan.parsed_variant.group
     with outcomes.timed("publish", workspace.watcher) as step:
-        finish(open_store(workspace.index_url), group, record.project)
+        complete_publish(open_store(workspace.index_url), group, record.project)
         step.result = (
             "already there, from the same plan: "
             f"{public_url(workspace, f'whl/files/{record.filename}')}"
