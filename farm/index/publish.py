@@ -9,7 +9,7 @@ The order keeps readers safe:
 
 Every step does nothing if it is done already, so a publisher that was killed anywhere is completed
 by running it again, and publishers of the same or other wheels may run at the same time. The number
-of requests does not depend on the size of the index; `docs/wheel-index.md` lists them. A wheel that
+of requests does not depend on the size of the index; `docs/reference/wheel-index.md` lists them. A wheel that
 is uploaded in parts needs 5 more, and one for each part.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
-from farm.base.interrupts import held
+from farm.base.interrupts import deferred_interrupts
 from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
 from farm.index.layout import (
@@ -98,7 +98,7 @@ def _conditional_write_fault(store: Store) -> str:
             return "an object was replaced by a tag that it does not have (If-Match)"
     finally:
         # A policy may forbid deletes; an object that stays there harms nobody.
-        with held(), contextlib.suppress(InfrastructureError):
+        with deferred_interrupts(), contextlib.suppress(InfrastructureError):
             store.discard(key)
     return ""
 

@@ -8,9 +8,10 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index.backends import open_store
+from farm.index.changes import record_event
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
-from farm.index.reconcile import check
+from farm.index.reconcile import check, reconcile
 from tests.indexes.recorder import (
     FIRST,
     GROUP,
@@ -286,3 +287,36 @@ def test_progress_is_that_of_the_wheel(fresh, make_wheel, put):
     wheel, sizes = make_wheel(FIRST), []
     put(fresh(), wheel, progress=sizes.append)
     assert sizes[-1] == wheel.path.stat().st_size
+
+
+def test_bytes_that_no_record_claims_refuse_other_bytes_before_the_claim(fresh, make_wheel, put):
+    """The claim was made, `reconcile` listed its hash over the other bytes, and pip refused it."""
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    store.create(f"whl/files/{FIRST}", b"a lost wheel", content_type="text/plain")
+    with pytest.raises(PublishRefusedError, match="other bytes, which no record claims"):
+        put(store, wheel)
+    assert list(store.list("records/")) == []
+
+
+def test_bytes_that_no_record_claims_are_adopted_by_the_same_wheel(fresh, make_wheel, put):
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    store.create(f"whl/files/{FIRST}", wheel.path, content_type="text/plain")
+    put(store, wheel)
+    assert check(store) == []
+    assert listed(store) == [FIRST]
+
+
+def test_a_lost_wheel_that_was_promoted_comes_back_in_all_its_groups(fresh, make_wheel, put):
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    put(store, wheel, group="staging")
+    record_event(store, [FIRST], "promote", "", group=GROUP)
+    for key in (f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata"):
+        store.discard(key)
+    reconcile(store)
+    assert listed(store) == []
+    put(store, wheel, group=GROUP)
+    assert check(store) == []
+    assert listed(store) == [FIRST]
