@@ -1,4 +1,4 @@
-from tests.unit.core.conftest import (
+from tests.unit.core.conftest import (  # noqa: F401
     clean_environment,
     farm,
     farm_process,
@@ -6,4 +6,4 @@ from tests.unit.core.conftest import (
     root,
     script,
     stand_ins,
-)  # noqa: F401
+)

@@ -1,4 +1,4 @@
-from tests.indexes.fixtures import (
+from tests.indexes.fixtures import (  # noqa: F401
     aws,
     make_wheel,
     moto_url,
@@ -8,4 +8,4 @@ from tests.indexes.fixtures import (
     s3_url,
     store,
     store_url,
-)  # noqa: F401
+)
