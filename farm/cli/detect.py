@@ -10,9 +10,10 @@ from farm.cli import show
 from farm.cli.selection import project_of
 from farm.index.backends import open_store
 from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
-from farm.machine.readings import Machine, Readings, take
+from farm.machine.host import Machine
+from farm.machine.readings import Readings, collect
 from farm.plan.compat import official
-from farm.plan.recommend import Own, own_builds
+from farm.plan.recommend import FarmBuild, buildable_here
 
 if TYPE_CHECKING:
     pass
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def run_detect(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
-    readings = take(Machine())
+    readings = collect(Machine())
     project, settings = project_of(args)
     own, too_old = _builds(project, readings)
     found = choose(readings, own)
@@ -47,7 +48,7 @@ def run_detect(args: argparse.Namespace) -> int:
     return 0 if found.variant else 3
 
 
-def _builds(project: Path, readings: Readings) -> tuple[list[Own], str | None]:
+def _builds(project: Path, readings: Readings) -> tuple[list[FarmBuild], str | None]:
     """The builds for this machine as `farm why` and the site name them, and a fault.
 
     The fault is the driver's, where builds are for the machine and it runs none of them.
@@ -55,8 +56,8 @@ def _builds(project: Path, readings: Readings) -> tuple[list[Own], str | None]:
     system = readings.os.system
     driver = readings.driver
     machine = machine_of(readings)
-    own = own_builds(project, machine)
-    newer = own or own_builds(project, replace(machine, driver=None), limit=1)
+    own = buildable_here(project, machine)
+    newer = own or buildable_here(project, replace(machine, driver=None), limit=1)
     if newer and not own:
         fault = driver_problem(newer[0].cuda, driver, system)
     else:

@@ -8,8 +8,8 @@ from farm.base.errors import FarmError
 from farm.base.project import PROJECT_FILES, find_project
 from farm.cli import show
 from farm.machine.detect import choose
-from farm.machine.doctor import Site, examine, examine_project
-from farm.machine.readings import OTHER, Readings, take
+from farm.machine.doctor import BuildMachine, check_project, run_checks
+from farm.machine.readings import OTHER, Readings, collect
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
-    site = Site()
-    readings = take(site)
+    machine = BuildMachine()
+    readings = collect(machine)
     project = find_project(args.project or Path.cwd())
     named = args.variant or args.package or args.cuda or args.channel
     # Who has a project with a configuration of its own builds.
     build = args.build or bool(named) or any((project / file).is_file() for file in PROJECT_FILES)
     plan = _plan(args, project, readings) if build else None
-    findings = examine(site, readings, plan, build=build)
+    findings = run_checks(machine, readings, plan, build=build)
     if build:
-        findings = [*examine_project(project), *findings]
+        findings = [*check_project(project), *findings]
     if args.json:
         if plan:
             what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version}

@@ -17,7 +17,7 @@ from farm.cli.cards import sm_of
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Question
 from farm.plan.options import OPTIONS, from_environment
-from farm.plan.recommend import Own, machine_of, own_builds
+from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.plan.variant import Variant, python_word
 
 NO = 3
@@ -94,7 +94,7 @@ def run_official(args: argparse.Namespace) -> int:
                 )
                 end = f", up to branch {last}" if last else ""
                 show.say(f"with driver {min(floors, key=catalog.number)} or newer{end}:")
-        print_own(own if args.verbose else own[: MAX_OWN - bool(others)], missing)
+        print_builds(own if args.verbose else own[: MAX_OWN - bool(others)], missing)
     return 0 if answer.runs else NO
 
 
@@ -208,11 +208,11 @@ def _python(name: str | None) -> str | None:
     )
 
 
-def _own(args: argparse.Namespace, question: Question, variant: Variant | None) -> list[Own]:
+def _own(args: argparse.Namespace, question: Question, variant: Variant | None) -> list[FarmBuild]:
     cpu = variant.cpu if variant else None
     machine = machine_of(question.sms, question.platform, question.python, cpu, question.driver)
     try:
-        return own_builds(find_project(args.project or Path.cwd()), machine)
+        return buildable_here(find_project(args.project or Path.cwd()), machine)
     except (
         FarmError
     ):  # no project, or a matrix that cannot be read: the answer about upstream stands without it
@@ -275,7 +275,7 @@ def _named(name: str, sm: int) -> str:
     )
 
 
-def print_own(own: list[Own], missing: str | None) -> None:
+def print_builds(own: list[FarmBuild], missing: str | None) -> None:
     """Builds of one's own, each with the command that makes it."""
     if missing:
         show.prose(f"no wheel of your own either: {missing}")

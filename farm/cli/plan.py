@@ -12,14 +12,15 @@ from farm.base.text import duration
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.cli.selection import project_of, selectors_of
-from farm.machine.doctor import Site, needs
+from farm.machine.doctor import needs
+from farm.machine.host import Machine as Host
 from farm.plan.build import judge, resolve
 from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
 from farm.plan.recipe import recipe
-from farm.plan.recommend import Machine, own_builds
+from farm.plan.recommend import Machine, buildable_here
 from farm.plan.settings import Settings
 from farm.platforms.base import platform
 from farm.platforms.facts import facts
@@ -149,7 +150,7 @@ def instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str
     variant = plan.parsed_variant
     machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,), together=True)
     if plan.package == "torch" and not evidence.of(plan):
-        for own in own_builds(project, machine, limit=1):
+        for own in buildable_here(project, machine, limit=1):
             if own.proved:
                 yield "instead", f"{own.release} ({own.standing}):"
                 yield "", f"farm plan {own.words}"
@@ -160,9 +161,9 @@ def cost(plan: Plan) -> Iterator[tuple[str, str]]:
     machine.
     """
     known = recipe(plan.recipe)
-    site = Site()
-    memory = site.memory()[0]
-    cores = site.cores()
+    host = Host()
+    memory = host.memory()[0]
+    cores = host.cores()
     jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
     here = (
         f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; "
@@ -187,7 +188,7 @@ def cost(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.base and plan.machine != (found := facts(plan.platform).machine(system.machine())):
         yield (
             "emulated",
-            f"on {found}, by qemu: image, build and test take far longer (docs/runners.md)",
+            f"on {found}, by qemu: image, build and test take far longer (docs/how-to/runners.md)",
         )
     sizes = [f"{known.disk_gb:g} GB for the build"]
     if plan.base:

@@ -68,7 +68,7 @@ def run_recipe(args: argparse.Namespace) -> int:
         proposal.notes.append(
             f"it is built against torch {release} of this farm, which takes hours; against "
             "PyTorch's own wheel with "
-            "`official:` in the channel (docs/your-package.md)"
+            "`official:` in the channel (docs/tutorials/your-package.md)"
         )
     changed = _with_package(
         matrix.read_text(encoding="utf-8"), channel.name, proposal.folder, torch

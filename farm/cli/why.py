@@ -9,13 +9,13 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.cli.arguments import SWITCHES, switch
 from farm.cli.cards import example, sm_of
-from farm.cli.official import print_own, run_official
+from farm.cli.official import print_builds, run_official
 from farm.cli.selection import project_of, selectors_of
 from farm.plan.build import judge, resolve
 from farm.plan.compat.rules import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
-from farm.plan.recommend import Machine, Own, own_builds
+from farm.plan.recommend import FarmBuild, Machine, buildable_here
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.platforms.base import platform
@@ -88,11 +88,11 @@ def run_why(args: argparse.Namespace) -> int:
         ):
             show.prose(f"{what}: {text} ({source})")
         if not judged.buildable:
-            print_own(_instead(args, project, selectors), None)
+            print_builds(_instead(args, project, selectors), None)
     return 0 if judged.buildable else 3
 
 
-def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> list[Own]:
+def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> list[FarmBuild]:
     """Builds of torch for the same cards and CPU, which can be planned."""
     variant = selectors.variant
     if selectors.package != "torch" or not variant.sms:
@@ -103,7 +103,7 @@ def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> l
     machine = Machine(
         sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver, together=True
     )
-    return own_builds(project, machine)
+    return buildable_here(project, machine)
 
 
 def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:

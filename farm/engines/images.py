@@ -623,7 +623,7 @@ def emulates(client: docker.DockerClient, machine: str) -> bool:
         f"the plan is for {machine}, the Docker engine runs on {found}, which has no emulator "
         f"registered: {problem}",
         hint="register qemu on the engine's machine (Debian: apt-get install qemu-user-static; "
-        "docs/runners.md), "
+        "docs/how-to/runners.md), "
         f"or give a runner in ci/runners.yaml the URL of a Docker engine on {machine}",
     )
 

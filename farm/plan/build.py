@@ -47,7 +47,7 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
         first = error.errors()[0]
         line = where(recipe_folder(wanted.pins.recipe) / "recipe.yaml", *first["loc"])
         raise UsageError(
-            f"{line}: {first_fault(error)}", hint="docs/your-package.md has the keys"
+            f"{line}: {first_fault(error)}", hint="docs/tutorials/your-package.md has the keys"
         ) from error
 
 

@@ -304,7 +304,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             return None
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            todo = "let everybody read the bucket (docs/index-stores.md has the policy)"
+            todo = "let everybody read the bucket (docs/how-to/index-stores.md has the policy)"
             return SmokeFailedError(
                 f"{what}: {url} answers {error.code} to pip", hint=f"{todo}; {hint}"
             )
@@ -312,7 +312,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a "
             "bucket without a web "
         )
-        todo += f"server needs ?pages=slash (docs/wheel-index.md); {hint}"
+        todo += f"server needs ?pages=slash (docs/reference/wheel-index.md); {hint}"
         if error.code == 404:
             return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo)
         return None

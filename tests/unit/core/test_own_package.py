@@ -22,7 +22,7 @@ from farm.cli import selection
 from farm.cli.main import main
 from farm.cli.selection import workspace_of
 from farm.machine import doctor
-from farm.machine.doctor import GB, Patient
+from farm.machine.doctor import GB, HostFacts
 from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.inputs import build_requires
@@ -804,10 +804,10 @@ class Small:
 )
 def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expected):
     plan = plan_of(own, "sm35-avx-py311", package)
-    patient = Patient(
+    host = HostFacts(
         Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan
     )
-    found = [*doctor.memory(patient), *doctor.disk(patient)]
+    found = [*doctor.memory(host), *doctor.disk(host)]
     assert {finding.check: finding.state for finding in found} == expected
     advice = "".join(finding.todo for finding in found)
     assert package == "torch" or "PyTorch" not in advice
@@ -911,7 +911,7 @@ def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
         UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo' must match "
     ) as caught:
         plan_of(own)
-    assert "docs/your-package.md" in caught.value.hint
+    assert "docs/tutorials/your-package.md" in caught.value.hint
 
 
 @pytest.mark.parametrize(
