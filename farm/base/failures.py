@@ -21,7 +21,7 @@ _NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
 
 class Pattern(Model):
     """`in_build`: the advice for a build, without network. `recipe`: the recipe's fault. `id`: for
-    `line_that_says`.
+    `line_naming_cause`.
     """
 
     pattern: str
@@ -88,7 +88,7 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
     return Failure(shown)
 
 
-def line_that_says(identity: str, log: Sequence[str]) -> str | None:
+def line_naming_cause(identity: str, log: Sequence[str]) -> str | None:
     """The last line with which a tool names the cause of this `id`."""
     [known] = [cause for cause in _patterns().causes if cause.id == identity]
     return next((line for line in reversed(log) if re.search(known.pattern, line)), None)

@@ -85,7 +85,7 @@ def unwritable(folder: Path) -> str | None:
     return None
 
 
-def runs_nothing(folder: Path) -> bool:
+def is_noexec(folder: Path) -> bool:
     """True if the file system of a folder, or of the one that it will be in, is mounted noexec."""
     statvfs = getattr(os, "statvfs", None)  # not on Windows
     return statvfs is not None and bool(

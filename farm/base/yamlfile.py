@@ -91,7 +91,7 @@ def load(path: Path, model: type[M]) -> M:
     model's shape.
     """
     raw = _content(path)
-    if is_own(path):
+    if is_packaged(path):
         try:
             return model.model_validate(yaml.load(raw, Loader=Loader))  # noqa: S506 a safe loader
         except (yaml.YAMLError, ValidationError, ValueError):
@@ -99,7 +99,7 @@ def load(path: Path, model: type[M]) -> M:
     return checked(path, raw, model)
 
 
-def is_own(path: Path) -> bool:
+def is_packaged(path: Path) -> bool:
     """True if it is a file of the package: a test checks those, what others write is checked each
     time.
     """

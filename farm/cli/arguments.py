@@ -117,7 +117,7 @@ def _on(parser: argparse.ArgumentParser) -> None:
     from farm.engines import NAMES
 
     engines = "; ".join(f"{name}: {where}" for name, (where, _) in NAMES.items())
-    parser.add_argument("--on", metavar="ENGINE", help=f"{engines} (docs/dispatch.md)")
+    parser.add_argument("--on", metavar="ENGINE", help=f"{engines} (docs/how-to/dispatch.md)")
 
 
 def _verbosity(parser: argparse.ArgumentParser) -> None:

@@ -165,7 +165,7 @@ def _check(args: argparse.Namespace) -> int:
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
             show.say(
-                "farm index reconcile writes pages from the records; docs/wheel-index.md says "
+                "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says "
                 "what else may help"
             )
     if broken:

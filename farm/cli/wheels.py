@@ -11,7 +11,7 @@ from pathlib import Path
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
-from farm.wheel.explain import Explanation, explain
+from farm.wheel.explain.explanation import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver

@@ -13,7 +13,7 @@ Every step does nothing when it is done already, so a publisher that was killed 
 completed by running it again, and publishers of the same or other wheels may run at the same time.
 Each derived page says which generation of the JSON page it shows: a slow writer never puts an older
 state over a newer one, and any later publish of the project repairs what a killed one left behind.
-The number of requests does not depend on what is there; `docs/wheel-index.md` has it. A wheel that
+The number of requests does not depend on what is there; `docs/reference/wheel-index.md` has it. A wheel that
 goes up in parts needs 5 more, and one for each part.
 
 Later changes (yank, remove, promote) are an event first, which decides them; pages and bytes
@@ -41,7 +41,7 @@ from farm.base.errors import (
     UsageError,
     VerificationFailedError,
 )
-from farm.base.interrupts import held
+from farm.base.interrupts import deferred_interrupts
 from farm.base.temporary import temporary_folder
 from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission, Checked, check_name, describe
@@ -152,7 +152,7 @@ def _try(store: Store) -> str:
             return "an object was replaced by a tag that it does not have (If-Match)"
     finally:
         with (
-            held(),
+            deferred_interrupts(),
             contextlib.suppress(InfrastructureError),
         ):  # a policy may forbid deletes; it harms nobody
             store.discard(key)

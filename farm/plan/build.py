@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.yamlfile import first_fault, is_own, where
+from farm.base.yamlfile import first_fault, is_packaged, where
 from farm.plan import inputs
 from farm.plan.channel_choice import best_channel
 from farm.plan.compat.stack import effects
@@ -47,7 +47,7 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
         first = error.errors()[0]
         line = where(recipe_folder(wanted.pins.recipe) / "recipe.yaml", *first["loc"])
         raise UsageError(
-            f"{line}: {first_fault(error)}", hint="docs/your-package.md has the keys"
+            f"{line}: {first_fault(error)}", hint="docs/tutorials/your-package.md has the keys"
         ) from error
 
 
@@ -147,7 +147,7 @@ def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
         filled(text, values, file, "requires", index)
         for index, text in enumerate(wanted.recipe.requires)
     ]
-    if not found or is_own(
+    if not found or is_packaged(
         file
     ):  # golden plans hold what ours say; what others write is checked each time
         return found

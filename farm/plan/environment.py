@@ -79,7 +79,7 @@ def _left_out(wanted: Candidate) -> list[str]:
         else:
             hint = f"known: {', '.join(known)}"
         if not known:
-            hint = "leave it out, or take a channel whose recipe names features (docs/features.md)"
+            hint = "leave it out, or take a channel whose recipe names features (docs/reference/features.md)"
         what = f"no {'such feature' if known else 'features'} to leave out"
         raise UsageError(
             f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {what}",

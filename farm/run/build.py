@@ -19,10 +19,9 @@ import docker
 import docker.errors
 
 from farm import catalog
-from farm.base import failures, processes
-from farm.base import resources as shipped
+from farm.base import failures, processes, resources
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
-from farm.base.interrupts import held
+from farm.base.interrupts import deferred_interrupts
 from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
 from farm.base.text import log_line
@@ -129,7 +128,7 @@ def completed(engine: Engine, job: Job) -> Iterator[tuple[str, bytes, Observatio
     it afterwards.
     """
     with contextlib.ExitStack() as stack:
-        with held():
+        with deferred_interrupts():
             handle = engine.submit(job)
             stack.callback(engine.release, handle)
         # `logs` ends with the job: nothing else waits for it.
@@ -273,7 +272,7 @@ def pack_toolchain(
     """The file system of an image as a compressed tar, packed once; CUDA's big libraries `whole`,
     else stand-ins.
     """
-    script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+    script = resources.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
     cache = workspace.artifacts / "toolchains"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     packed = cache / f"{image.rpartition(':')[2]}-{version}{'-whole' if whole else ''}.tar.xz"
@@ -432,7 +431,7 @@ def toolchain(
         prove_host(
             workspace,
             plan,
-            shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py",
+            resources.path(workspace.project, SCRIPTS) / "prove_toolchain.py",
             outcomes,
         )
     if backend.builder is None:

@@ -35,7 +35,7 @@ from farm.run import mainjob
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
-from farm.run.mainjob import AwayError, CancelledError, MainJob, StillRunningError
+from farm.run.mainjob import CancelledError, EngineUnreachableError, MainJob, StillRunningError
 from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.run import finish, note_error, note_steps, plan_of
 from farm.run.workspace import Outcomes, Workspace
@@ -487,15 +487,17 @@ class Dispatcher:
         )  # the runner went between look and start
         if not isinstance(error, InfrastructureError) and not away:  # the build's own fault
             self._end(entry, error)
-        elif isinstance(error, AwayError) and self.journal.happened(run_id, EventKind.CANCEL):
+        elif isinstance(error, EngineUnreachableError) and self.journal.happened(
+            run_id, EventKind.CANCEL
+        ):
             self._end(
                 entry, CancelledError(f"cancelled; its build may go on to its time limit: {error}")
             )
-        elif isinstance(error, AwayError) and (gone := self._gone(entry, now)):
+        elif isinstance(error, EngineUnreachableError) and (gone := self._gone(entry, now)):
             self.journal.set_state(gone.id, "lost", "infra", why=str(error))
             self._lose(entry, gone.runner, self._lost(run_id), error, now)
         elif isinstance(error, StillRunningError):
-            live = self._live(run_id) if isinstance(error, AwayError) else None
+            live = self._live(run_id) if isinstance(error, EngineUnreachableError) else None
             if (
                 live is not None
             ):  # the attempt's reason until its engine answers: one event, however often it is asked

@@ -37,11 +37,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import Field
 
-from farm.base import outputs
-from farm.base import resources as shipped
+from farm.base import outputs, resources
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
 from farm.base.hashes import read_tree, sha256_of
-from farm.base.heartbeat import Pulse, megabytes
+from farm.base.heartbeat import Heartbeat, megabytes
 from farm.base.locks import retry_while_open
 from farm.base.requirement import serves
 from farm.base.temporary import temporary_folder
@@ -506,7 +505,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
             found = sha256_of(part)
         else:
             with (
-                Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
+                Heartbeat(line, lambda silent: f"  no data for {duration(silent)}") as heartbeat,
                 requests.get(address, timeout=TIMEOUT_S, stream=True) as answer,
                 outputs.writing(part),
                 part.open("wb") as stream,
@@ -519,7 +518,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
                         raise InfrastructureError(f"{address}: larger than {MAX_ARCHIVE >> 30} GiB")
                     total.update(piece)
                     stream.write(piece)
-                    pulse.passing(
+                    heartbeat.overwrite(
                         f"  {megabytes(size, int(length) if length.isdecimal() else None)}"
                     )
             found = total.hexdigest()
@@ -752,7 +751,7 @@ def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> 
                 given.wheels = fetch_needs(workspace, plan, needed)
                 given.folders[system.needs_folder] = needed
         if not engine.traits.in_container:  # an image holds them
-            given.folders["/farm/scripts"] = shipped.path(workspace.project, SCRIPTS)
+            given.folders["/farm/scripts"] = resources.path(workspace.project, SCRIPTS)
         yield given
     finally:
         for each in made:

@@ -31,7 +31,7 @@ from farm.index.stores import Store
 from farm.plan.compat import official
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.matrix import Channel, load_matrix
-from farm.plan.recommend import Own, machine_of, own_builds
+from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.site.wheels import REQUESTS, STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -269,7 +269,7 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
             try:
-                builds = own_builds(project, machine_of((sm,), place), limit=LIMIT)
+                builds = buildable_here(project, machine_of((sm,), place), limit=LIMIT)
             except (
                 FarmError
             ):  # a matrix that cannot be read: the rest of the page stands without it
@@ -279,6 +279,6 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
     return found
 
 
-def _row(own: Own) -> list[str]:
+def _row(own: FarmBuild) -> list[str]:
     cost = f"{own.standing}; {own.cost}"
     return [own.torch, str(own.cuda), cost, own.words, own.driver or "0", own.without]

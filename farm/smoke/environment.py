@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 
 from farm.base import processes
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
-from farm.base.failures import line_that_says
-from farm.base.outputs import runs_nothing
+from farm.base.failures import line_naming_cause
+from farm.base.outputs import is_noexec
 from farm.base.text import plain_lines
 from farm.platforms.facts import DEFAULT, facts
 from farm.wheel.metadata import parse_wheel_name
@@ -115,7 +115,7 @@ def make_environment(dest: Path, python: Path) -> Path:
     """Make a virtual environment without pip in the new folder `dest`; returns its interpreter."""
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
-    if runs_nothing(dest):
+    if is_noexec(dest):
         raise InfrastructureError(
             f"{dest}: its file system is mounted noexec, where no library of a wheel can be loaded",
             hint="mount it without noexec, or set artifacts in ci/farm.yaml to a folder on "
@@ -263,7 +263,7 @@ def _failure(
     """The error of a pip that failed: what is missing, and what to do about it."""
     output = _last_lines(log.read_bytes())
     hint = f"log: {log}"
-    if line_that_says("disk-full", output.splitlines()):
+    if line_naming_cause("disk-full", output.splitlines()):
         hint = (
             f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to "
             "another folder"
@@ -304,7 +304,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             return None
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            todo = "let everybody read the bucket (docs/index-stores.md has the policy)"
+            todo = "let everybody read the bucket (docs/how-to/index-stores.md has the policy)"
             return SmokeFailedError(
                 f"{what}: {url} answers {error.code} to pip", hint=f"{todo}; {hint}"
             )
@@ -312,7 +312,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a "
             "bucket without a web "
         )
-        todo += f"server needs ?pages=slash (docs/wheel-index.md); {hint}"
+        todo += f"server needs ?pages=slash (docs/reference/wheel-index.md); {hint}"
         if error.code == 404:
             return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo)
         return None

@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     )
     from farm.wheel.fatbin import find_fatbins, has_kernel, read_fatbins, unpack
     from farm.wheel.inspect import inspect
-    from farm.wheel.isa import scan_dll, scan_isa, scan_starts
+    from farm.wheel.isa.scan import scan_dll, scan_isa, scan_starts
     from farm.wheel.metadata import (
         parse_record,
         parse_wheel_name,

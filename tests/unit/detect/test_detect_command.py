@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 def on(monkeypatch, record, recorded):
     """Put the command on a recorded machine."""
     return lambda name: monkeypatch.setattr(
-        "farm.cli.machines.Machine", lambda: recorded(record(name))
+        "farm.cli.detect.Machine", lambda: recorded(record(name))
     )
 
 

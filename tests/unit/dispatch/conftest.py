@@ -10,7 +10,7 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.plan.settings import load_settings
 from farm.run import dispatch
-from farm.run.mainjob import AwayError, CancelledError, StillRunningError
+from farm.run.mainjob import CancelledError, EngineUnreachableError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import request_for
 from farm.run.workspace import Watcher, Workspace, open_journal
@@ -54,7 +54,7 @@ class Build:
         self.journal.set_handle(attempt.id, f"handle-{attempt.id}")
         self.journal.set_state(attempt.id, "running")
         if isinstance(fate, StillRunningError):
-            if isinstance(fate, AwayError):
+            if isinstance(fate, EngineUnreachableError):
                 self.journal.set_state(attempt.id, "running", why=str(fate))
             raise fate
         if isinstance(fate, InfrastructureError):

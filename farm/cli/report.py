@@ -1,0 +1,106 @@
+"""`farm report read`: show the report of a build on Windows."""
+
+import argparse
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.base.errors import UsageError
+from farm.cli import show
+from farm.platforms.facts import WINDOWS
+
+if TYPE_CHECKING:
+    pass
+
+MAX_BYTES = 256 << 20
+MOST = 10
+STEP = re.compile(r"^(?P<time>.*?) farm: (?P<text>.*)$", re.MULTILINE)
+WRONG = re.compile(
+    r"^.*?(?:\bFAILED: |\berror [A-Z]{1,5}\d{2,5}\b|\berror:|\bCMake Error\b).*$", re.MULTILINE
+)
+CACHED = re.compile(r"^(?P<name>[A-Za-z_][\w.-]*):[A-Z]+=(?P<value>.*)$", re.MULTILINE)
+ON = {"1", "ON", "TRUE", "YES", "Y"}
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Machine, steps, what failed first, and where CMake's settings are not the plan's."""
+    texts = read_report(args.zip)
+    try:
+        plan: dict[str, Any] = json.loads(texts["plan.json"])
+        env = dict(plan["env"])
+        version = f"{plan['package']} {plan['version']} for {plan['variant']}"
+        windows = dict(plan[WINDOWS])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(
+            f"{args.zip}: its plan.json is no plan", hint="give the zip that report.cmd wrote"
+        ) from None
+    show.say(version)
+    for line in texts["farm-report.txt"].splitlines():
+        if re.match(
+            r"Microsoft Windows|cores:|build\.cmd|git version|installationPath|displayName",
+            line.strip(),
+        ):
+            show.say(f"  {line.strip()}")
+    log = texts["build.log"]
+    for step in STEP.finditer(log):
+        show.say(f"{step['time'].strip()}  {step['text'].strip()}")
+    failures = list(dict.fromkeys(match[0].strip() for match in WRONG.finditer(log)))
+    show.say(
+        f"failures in the log: {len(failures)}"
+        + (f", the first {MOST}:" if len(failures) > MOST else "")
+    )
+    for line in failures[:MOST]:
+        show.say(f"  {line[:300]}")
+    found = {
+        match["name"]: match["value"].strip() for match in CACHED.finditer(texts["CMakeCache.txt"])
+    }
+    if not found:
+        show.say("CMake: not configured")
+        return 0
+    rows = list(settings_unlike(env, windows, found))
+    show.table("CMake beside the plan" if rows else "", ("setting", "plan", "CMake"), rows)
+    if not rows:
+        show.say(f"CMake: configured, with all that the plan says ({len(found)} settings)")
+    return 0
+
+
+def read_report(path: Path) -> dict[str, str]:
+    """The texts of a report by name; empty, where it has none of that name."""
+    names = ("plan.json", "farm-report.txt", "build.log", "CMakeCache.txt")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            texts = dict.fromkeys(names, "")
+            for name in sorted(set(names) & set(archive.namelist())):
+                with archive.open(name) as member:
+                    content = member.read(MAX_BYTES + 1)
+                if len(content) > MAX_BYTES:
+                    raise UsageError(f"{path}: {name} is larger than {MAX_BYTES >> 20} MiB")
+                texts[name] = content.decode(errors="replace").replace("\r\n", "\n")
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise UsageError(
+            f"{path}: cannot be read: {error}", hint="give the zip that report.cmd wrote"
+        ) from None
+    return texts
+
+
+def settings_unlike(
+    env: dict[str, str], windows: dict[str, Any], found: dict[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Switches of PyTorch and its OpenMP library that are not what the plan says; absent settings
+    are not compared.
+    """
+    wanted = {
+        name: value
+        for name, value in env.items()
+        if name.startswith(("USE_", "BUILD_")) or name == "BLAS"
+    }
+    wanted["OpenMP_libomp_LIBRARY"] = str(windows.get("openmp", ""))
+    for name, value in wanted.items():
+        seen = found.get(name)
+        switch = name.startswith(("USE_", "BUILD_"))
+        same = seen == value or (switch and (str(seen).upper() in ON) == (value.upper() in ON))
+        if seen is not None and not same:
+            yield name, value, seen
