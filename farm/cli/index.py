@@ -78,7 +78,9 @@ def _verified(args: argparse.Namespace) -> int:
     from farm.cli.progress import watching
     from farm.cli.wheels import waivers_of
     from farm.run.inputs import BuildInputs, read_inputs
-    from farm.run.release import pip_line, pip_request, publish_wheel, refusal, summary
+    from farm.run.pip_commands import pip_line, pip_request
+    from farm.run.publish_step import publish_wheel
+    from farm.run.verify_step import refusal, summary
     from farm.run.workspace import Outcomes, Workspace
 
     project, settings, plan = plan_of(args)
@@ -303,7 +305,7 @@ SUBCOMMANDS |= {"sign": _sign, "keys": _keys}
 
 def run_site(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
-    from farm.run.release import pip_source, public_url
+    from farm.run.pip_commands import pip_source, public_url
     from farm.run.workspace import Watcher, Workspace
     from farm.site import pages
     from farm.site.wheels import kept_tests, wheels, with_tests

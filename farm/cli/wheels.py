@@ -172,7 +172,7 @@ def _options(args: argparse.Namespace) -> RepairOptions:
         hint = "leave it out, or use --into in place of --plan"
         raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
     from farm.plan.file import Plan
-    from farm.run.release import repair_options
+    from farm.run.repair_step import repair_options
 
     return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)
 
@@ -194,7 +194,7 @@ def run_verify(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
-            from farm.run.release import refusal
+            from farm.run.verify_step import refusal
 
             raise refusal(report)
     return 0 if report.passed else 6

@@ -111,6 +111,10 @@ class EventKind(StrEnum):
 
     CANCEL = "cancel-requested"
     """Anybody asks for the end of a run."""
+    PUBLISHING = "publishing"
+    """The wheel is being put into the index, which no cancel takes back: CANCEL and PUBLISHING
+    exclude each other.
+    """
     ERROR = "error"
     """`text` and `hint` of what ended a run, or stopped it for now."""
     WAITING = "waiting"
@@ -638,6 +642,20 @@ class Journal:
         with self._writing():
             self._exact(run_id)
             return self._append(run_id, kind, data, job_id, attempt_id)
+
+    def event_unless(self, run_id: str, kind: EventKind, other: EventKind) -> bool:
+        """Append an event to a run in which `other` has not happened.
+
+        Returns:
+            False where it has happened; nothing is written then. No other process can come between
+            the look and the entry.
+        """
+        with self._writing():
+            self._exact(run_id)
+            if self.happened(run_id, other) is not None:
+                return False
+            self._append(run_id, kind, {})
+            return True
 
     def finish_run(self, run_id: str, result: Result, exit_code: int) -> bool:
         """Ends a run, and its attempts that have no end yet; False where it has ended before: the

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm.base.errors import (
@@ -43,21 +43,17 @@ from farm.run.inputs import (
 )
 from farm.run.journal import Attempt, EventKind, Journal, Result, Run, Until
 from farm.run.journal import Job as JournalJob
-from farm.run.release import (
-    check_wheel,
-    offer,
-    pip_line,
-    pip_request,
-    publish_wheel,
-    record_of,
-    repair_built,
-    summary,
-)
+from farm.run.pip_commands import pip_line, pip_request
+from farm.run.publish_step import publish_wheel
+from farm.run.published import offer, record_of
+from farm.run.repair_step import repair_built
 from farm.run.smoke import Elsewhere, SmokeOptions, smoke
-from farm.run.workspace import Outcomes, Step, Workspace
+from farm.run.verify_step import check_wheel, summary
+from farm.run.workspace import Outcomes, Step, Watcher, Workspace
 
 COLLECT_TRIES = 4
 COLLECT_PAUSE_S = 5.0
+CANCEL_LOOK_S = 1.0  # how often a step before the build asks the journal for a cancel, at most
 
 
 class StillRunningError(InfrastructureError):
@@ -75,6 +71,38 @@ class CancelledError(FarmError):
     """Someone asked for the end of the run (130, as for Ctrl-C)."""
 
     exit_code = ExitCode.INTERRUPTED
+
+
+class CancellableWatcher(Watcher):
+    """Passes everything on to another watcher, and looks for a cancel at most once a second."""
+
+    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._check = check
+        self._checked = float("-inf")
+
+    def _look(self) -> None:
+        if time.monotonic() - self._checked >= CANCEL_LOOK_S:
+            self._checked = time.monotonic()
+            self._check()
+
+    def step(self, name: str) -> None:
+        self._watcher.step(name)
+
+    def ended(self, step: Step) -> None:
+        self._watcher.ended(step)
+
+    def line(self, text: str) -> None:
+        self._watcher.line(text)
+        self._look()
+
+    def note(self, text: str) -> None:
+        self._watcher.note(text)
+        self._look()
+
+    def progress(self, done: int, total: int) -> None:
+        self._watcher.progress(done, total)
+        self._look()
 
 
 @dataclass(frozen=True)
@@ -104,13 +132,20 @@ class MainJob:
         """The open engine of this run's runner, or of the one that an attempt had."""
         return self.open(runner or self.runner)
 
+    @property
+    def preparing(self) -> Workspace:
+        """The workspace for steps before the build: each line of their output looks for a cancel."""
+        watcher = CancellableWatcher(self.workspace.watcher, self.check_cancelled)
+        return replace(self.workspace, watcher=watcher)
+
     def toolchain(self, folder: Path, backend: Backend | None = None) -> str:
         """The image of the plan's toolchain, by the name that the runners of an engine (by default
         the run's) know.
         """
-        rendered = write_context(self.workspace, self.plan, folder, self.outcomes)
+        workspace = self.preparing
+        rendered = write_context(workspace, self.plan, folder, self.outcomes)
         return toolchain(
-            self.workspace, backend or self.backend(), self.plan, rendered, folder, self.outcomes
+            workspace, backend or self.backend(), self.plan, rendered, folder, self.outcomes
         )
 
     def check_cancelled(self) -> None:
@@ -119,11 +154,19 @@ class MainJob:
         if self.journal.happened(self.run.id, EventKind.CANCEL):
             raise CancelledError(f"run {self.run.id} was cancelled")
 
+    def _pass_the_last_cancel(self) -> None:
+        """Record that the wheel goes into the index now; CancelledError: a cancel came first."""
+        # What is published is not taken back. One transaction decides, so that a `farm cancel` of
+        # the same moment is either obeyed or told that it came too late.
+        if not self.journal.event_unless(self.run.id, EventKind.PUBLISHING, EventKind.CANCEL):
+            raise CancelledError(f"run {self.run.id} was cancelled")
+
     def steps(self, until: Until) -> None:
         plan = self.plan
         watcher = self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
         if until == "smoke" and (record := self._published()):
+            self._pass_the_last_cancel()
             requirement, source = offer(self.workspace, plan, record, self.outcomes)
             self.built()
             self.smoke(requirement, source, (record.filename,))
@@ -154,8 +197,7 @@ class MainJob:
             step.result = summary(report)
         if until == "verify":
             return
-        # The last moment: what is published is not taken back.
-        self.check_cancelled()
+        self._pass_the_last_cancel()
         with self.outcomes.timed("publish", watcher) as step:
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
@@ -321,7 +363,7 @@ class MainJob:
         once.
         """
         plan = self.plan
-        workspace = self.workspace
+        workspace = self.preparing
         if plan.source.kind == "path" and not plan.parts and not plan.build_requires:
             return
         # Where the runner gathers, and where the build itself fetches, nothing is needed here.

@@ -8,8 +8,8 @@ idempotent.
 import contextlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, release
+from farm.run import inputs, mainjob, preflight
 from farm.run.backends import check_engine, open_backend
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
 from farm.run.mainjob import MainJob, StillRunningError
-from farm.run.release import of_same_form
+from farm.run.published import of_same_form
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -61,8 +61,8 @@ def submit(
     inputs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
-        release.check_index(workspace, request)
-        release.check_plan(workspace, plan, request)
+        preflight.check_index(workspace, request)
+        preflight.check_plan(workspace, plan, request)
         run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
@@ -168,51 +168,91 @@ def plan_of(run: Run) -> Plan:
         ) from error
 
 
-def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
-    """Runs in the journal for the dispatcher to carry out: all of them, or none.
+def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> None:
+    """Check everything that can be known before builds are queued.
 
-    UsageError: there is no such engine, or a needed wheel is not published and no run makes it;
-    NoRunnerError: the engine cannot carry one out; PublishRefusedError: the name of a wheel is
-    taken.
+    Raises:
+        UsageError: There is no such engine, or a needed wheel is not published and no run makes it.
+        NoRunnerError: The engine cannot carry one out.
+        PublishRefusedError: The name of a wheel is taken.
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            release.check_index(workspace, wanted[0][1])
+            preflight.check_index(workspace, wanted[0][1])
         made = {
             f"{plan.package}=={plan.version} {plan.variant}"
             for plan, request in wanted
             if request.publishes
         }
         for plan, request in wanted:
-            release.check_plan(workspace, plan, request)
+            preflight.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
             if not here and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)
-        # Those that others need come first: a run finds the makers among the runs before it.
-        first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+
+
+def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
+    """Create the runs of checked builds in the journal, for the dispatcher to carry out."""
+    # Those that others need come first: a run finds the makers among the runs before it.
+    makers_first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+    with open_journal(workspace.project, workspace.settings) as journal:
         return [
             create(workspace, journal, plan, replace(request, detached=True))
-            for plan, request in first
+            for plan, request in makers_first
         ]
 
 
-def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
-    """Asks for the end of runs, stops what runs of them, and returns them when they have ended."""
+@dataclass(frozen=True)
+class Cancelled:
+    """What `cancel` did: `ended` were cancelled; `too_late` says of each other run why it was not.
+
+    A run that was too late is going on to its end, or has come to it; its wheel may be published.
+    """
+
+    ended: tuple[Run, ...]
+    too_late: Mapping[str, str]
+
+
+def cancel(workspace: Workspace, run_ids: Sequence[str]) -> Cancelled:
+    """Ask for the end of runs, stop their builds, and wait until they have ended.
+
+    Raises:
+        InfrastructureError: An engine does not stop a build, or a run's controller does not end it.
+    """
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]
-        for run in runs:
-            if run.finished is not None:
-                raise UsageError(f"run {run.id} has ended: {run.result}")
+        too_late = {}
+        asked = []
         # The requests first, all of them: a controller that is just submitting reads it after it
         # has a handle.
         for run in runs:
-            journal.event(run.id, EventKind.CANCEL)
-        for run in runs:
+            if run.finished is not None:
+                too_late[run.id] = f"it has ended: {state_of(journal, run).phase}"
+            elif journal.event_unless(run.id, EventKind.CANCEL, EventKind.PUBLISHING):
+                asked.append(run)
+            else:
+                too_late[run.id] = _why_too_late(journal, run)
+        for run in asked:
             _stop(workspace, journal, run)
-        return [_wait_for_end(journal, run) for run in runs]
+        ended = []
+        for run in asked:
+            now = _wait_for_end(journal, run)
+            if now.exit_code == ExitCode.INTERRUPTED:
+                ended.append(now)
+            else:  # its controller had seen no request when the run came to its end
+                too_late[run.id] = f"it has ended: {now.result}"
+        return Cancelled(tuple(ended), too_late)
+
+
+def _why_too_late(journal: Journal, run: Run) -> str:
+    """Why a run whose wheel goes into the index is not cancelled; without a controller it ends."""
+    if journal.claim(run.id):  # its controller is dead, so that nobody else would end the run
+        journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+        return "its wheel was being published when its controller died; the run is ended now"
+    return "its wheel is being published, or is already; the run goes on to its end"
 
 
 def _stop(workspace: Workspace, journal: Journal, run: Run) -> None:

@@ -335,7 +335,7 @@ def test_a_cancelled_build_is_not_tried_again(fleet, workspace, journal, submit)
 
 def test_cancel_of_a_run_without_a_controller_needs_none(workspace, journal, submit):
     run = submit()
-    assert cancel(workspace, [run])[0].exit_code == 130  # this very process owns it
+    assert cancel(workspace, [run]).ended[0].exit_code == 130  # this very process owns it
 
 
 def test_a_plan_of_another_version_ends_that_run_alone(fleet, workspace, journal, submit):
