@@ -9,7 +9,7 @@ the reader's light or dark theme.
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from farm import catalog
 from farm.plan.build import resolve
 from farm.plan.compat.official import PLATFORMS, Question, best
 from farm.plan.matrix import load_matrix
+from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
 
 ROOT = Path(__file__).parent.parent
@@ -125,7 +126,9 @@ def farm_builds() -> Iterator[tuple[int, str]]:
         if build.package != "torch" or not build.variant.sms or key in seen:
             continue
         seen.add(key)
-        options = {"cuda": (build.cuda, "--cuda")} if build.cuda else {}
+        options: dict[str, Choice] = {}
+        if build.cuda:
+            options["cuda"] = (build.cuda, "--cuda")
         plan = resolve(
             ROOT, Selectors(build.variant, "torch", build.platform, build.channel, options)
         )
@@ -223,7 +226,7 @@ def benchmark(threads: str) -> str:
     return svg(740, bottom + 28, title, body)
 
 
-PICTURES = {
+PICTURES: dict[str, Callable[[], str]] = {
     "way-of-a-wheel.svg": way_of_a_wheel,
     "cards-by-release.svg": cards_by_release,
     "benchmark-16-threads.svg": lambda: benchmark("16 threads"),
