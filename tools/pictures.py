@@ -128,7 +128,7 @@ def farm_builds() -> Iterator[tuple[int, str]]:
         seen.add(key)
         options: dict[str, Choice] = {}
         if build.cuda:
-            options["cuda"] = (build.cuda, "--cuda")
+            options["cuda"] = Choice(build.cuda, "--cuda")
         plan = resolve(
             ROOT, Selectors(build.variant, "torch", build.platform, build.channel, options)
         )
