@@ -17,9 +17,11 @@ from farm.cli import show
 from farm.cli.selection import plan_of, project_of
 from farm.index.admission import Admission
 from farm.index.backends import open_store
+from farm.index.batch import Offer, in_folders, in_index, publish_all
+from farm.index.changes import record_event
 from farm.index.layout import CATALOGUE
 from farm.index.pages import check_there
-from farm.index.publish import Offer, check_store, in_folders, in_index, publish_all, record_event
+from farm.index.publish import check_store
 from farm.index.reader import open_reader
 from farm.index.reconcile import Problem, Trial, check, reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
