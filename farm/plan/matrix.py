@@ -461,7 +461,7 @@ class Channel:
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
                 name = axes.get(reason.rule)
-                if name is None or reason.severity == "warning":
+                if name is None or not reason.blocks:
                     continue
                 words = getattr(self.text, name)
                 word = dict(zip(AXES, key, strict=True)).get(name)

@@ -43,17 +43,12 @@ from farm.run.inputs import (
 )
 from farm.run.journal import Attempt, EventKind, Journal, Result, Run, Until
 from farm.run.journal import Job as JournalJob
-from farm.run.release import (
-    check_wheel,
-    offer,
-    pip_line,
-    pip_request,
-    publish_wheel,
-    record_of,
-    repair_built,
-    summary,
-)
+from farm.run.pip_commands import pip_line, pip_request
+from farm.run.publish_step import publish_wheel
+from farm.run.published import offer, record_of
+from farm.run.repair_step import repair_built
 from farm.run.smoke import Elsewhere, SmokeOptions, smoke
+from farm.run.verify_step import check_wheel, summary
 from farm.run.workspace import Outcomes, Step, Watcher, Workspace
 
 COLLECT_TRIES = 4

@@ -28,11 +28,11 @@ from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
 from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, release
+from farm.run import inputs, mainjob, preflight
 from farm.run.backends import check_engine, open_backend
 from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
 from farm.run.mainjob import MainJob, StillRunningError
-from farm.run.release import of_same_form
+from farm.run.published import of_same_form
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -61,8 +61,8 @@ def submit(
     inputs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
-        release.check_index(workspace, request)
-        release.check_plan(workspace, plan, request)
+        preflight.check_index(workspace, request)
+        preflight.check_plan(workspace, plan, request)
         run = take_up(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
@@ -181,14 +181,14 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            release.check_index(workspace, wanted[0][1])
+            preflight.check_index(workspace, wanted[0][1])
         made = {
             f"{plan.package}=={plan.version} {plan.variant}"
             for plan, request in wanted
             if request.publishes
         }
         for plan, request in wanted:
-            release.check_plan(workspace, plan, request)
+            preflight.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
             if not here and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)

@@ -16,7 +16,7 @@ from farm.cli.main import main
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
 from farm.run.mainjob import without_a_build
-from farm.run.release import repair_built
+from farm.run.repair_step import repair_built
 from farm.wheel.policy import defaults
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify

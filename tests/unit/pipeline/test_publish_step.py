@@ -14,9 +14,11 @@ from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
 from farm.run.journal import Request
-from farm.run.release import find_published, publish_wheel, refusal, use_published
+from farm.run.publish_step import publish_wheel
+from farm.run.published import find_published, use_published
 from farm.run.run import take_up
 from farm.run.smoke import passed_mark
+from farm.run.verify_step import refusal
 from farm.run.workspace import Watcher, Workspace, open_journal
 from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, waive
 from tests.indexes.wheels import build_wheel
