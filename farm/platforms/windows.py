@@ -24,6 +24,7 @@ from packaging.version import Version
 from pydantic import Field, model_validator
 
 from farm import catalog
+from farm.base import causes, failures
 from farm.base.errors import (
     FarmError,
     InfrastructureError,
@@ -458,6 +459,9 @@ class Windows(Platform):
                 "http"
             ):  # a build of an image sees no folder of the host
                 image["archives.txt"] = job["archives.txt"]
+        # The farm's own reader of logs: build.cmd says the cause where the farm is not installed.
+        job["causes.py"] = Path(causes.__file__).read_text(encoding="utf-8")
+        job[causes.PATTERNS] = failures.document()
         return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
 
     def host_root(self, _artifacts: Path) -> Path:

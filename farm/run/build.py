@@ -220,7 +220,9 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
         )
     if observed.exit_code != 0:
         why = f" ({observed.text})" if observed.text else ""
-        found = failures.read(log_end(log), build=True)
+        found = failures.read(
+            log_end(log), build=True, machine=platform(platform_name).self_contained
+        )
         if observed.cause in ADVICE:
             found = replace(found, advice=ADVICE[observed.cause])
         raise BuildFailedError(

@@ -11,6 +11,7 @@ set "FARM_EXIT=0"
 set "FARM_CODE=9"
 set "FARM_LOG=nul"
 set "FARM_STEP=folders"
+set "FARM_SAID="
 set "FARM_CODEPAGE="
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
 set "FARM_NEXT=cmd finds no programs: PATH is longer than 8191 characters, or lacks %SystemRoot%\System32. Shorten it, or in this window: set PATH=%SystemRoot%\System32, and FARM_PYTHON to python.exe"
@@ -385,7 +386,16 @@ call :stop
 if not defined FARM_PYTHON goto :next
 rem 75: so little room that no step could tell its own reason.
 "%FARM_PYTHON%" -c "import shutil, sys; sys.exit(75 * (shutil.disk_usage('C:/farm').free < 2**28))" 2>nul
-if not "%ERRORLEVEL%"=="75" goto :next
+if "%ERRORLEVEL%"=="75" goto :full
+rem The tool's own first error, and its cause and cure where they are known. The lines of these steps are shown already.
+if "%FARM_STEP%"=="tools" goto :next
+if "%FARM_STEP%"=="checks" goto :next
+if exist %FARM_ANSWERS%\next.txt del /f /q %FARM_ANSWERS%\next.txt
+"%FARM_PYTHON%" C:\farm\job\causes.py "%FARM_LOG%" %FARM_ANSWERS%\next.txt 2>nul
+if defined FARM_SAID goto :next
+if exist %FARM_ANSWERS%\next.txt for /f "usebackq delims=" %%n in ("%FARM_ANSWERS%\next.txt") do set "FARM_NEXT=%%n"
+goto :next
+:full
 set "FARM_CODE=9"
 set "FARM_NEXT=make room: less than 256 MB are free on the disk of C:\farm; then run this again"
 :next
@@ -415,6 +425,7 @@ exit /b 0
 
 :memory
 find "%1:" "%FARM_LOG%" >nul
+if "%ERRORLEVEL%"=="0" set "FARM_SAID=1"
 if "%ERRORLEVEL%"=="0" set "FARM_NEXT=a compiler had too little memory (%1): set FARM_JOBS to less than %MAX_JOBS%, or enlarge the page file, and run this again"
 exit /b 0
 
