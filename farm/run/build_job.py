@@ -202,12 +202,14 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
         )
     if observed.exit_code != 0:
         why = f" ({observed.text})" if observed.text else ""
-        found = failures.read(log_end(log), build=True)
+        cause = failures.read(
+            log_end(log), build=True, machine=platform(platform_name).self_contained
+        )
         if observed.cause in ADVICE:
-            found = replace(found, advice=ADVICE[observed.cause])
+            cause = replace(cause, advice=ADVICE[observed.cause])
         raise BuildFailedError(
-            f"the build failed with exit code {observed.exit_code}{why}:\n{found.text}",
-            hint=found.hint(log),
+            f"the build failed with exit code {observed.exit_code}{why}:\n{cause.text}",
+            hint=cause.hint(log),
         )
 
 

@@ -11,8 +11,8 @@ from farm.base.errors import (
 )
 from farm.index.backends import open_store
 from farm.index.layout import json_key, record_key
+from farm.index.page_writer import complete_publish
 from farm.index.pages import parse_page
-from farm.index.publish import finish
 from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
@@ -96,7 +96,7 @@ def offer(
     """
     group = plan.parsed_variant.group
     with outcomes.timed("publish", workspace.watcher) as step:
-        finish(open_store(workspace.index_url), group, record.project)
+        complete_publish(open_store(workspace.index_url), group, record.project)
         step.result = (
             "already there, from the same plan: "
             f"{public_url(workspace, f'whl/files/{record.filename}')}"
