@@ -273,7 +273,7 @@ class DockerEngine:
 
     name = "docker"
     poll_s = 0.2
-    traits = Traits(keeps_volumes=True)
+    traits = Traits(makes_images=True, keeps_volumes=True)
 
     def __init__(
         self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None

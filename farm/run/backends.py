@@ -216,11 +216,6 @@ class Backend:
     close: Callable[[], object] = lambda: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def makes_its_images(self) -> bool:
-        """True if the engine itself makes the images of its jobs: no registry, no other machine."""
-        return self.builder is not None and self.swarm is None
-
 
 def open_backend(workspace: Workspace, name: str, runner: str | None = None) -> Backend:
     """The engine called `name`, of `runner` where each has its own; UsageError, NoRunnerError:

@@ -195,12 +195,17 @@ class BuildStep:
         try:
             yield
         except (InfrastructureError, NoRunnerError) as error:
-            if run.runner is not None and run.backend().makes_its_images:
+            if run.runner is not None and run.backend().engine.traits.makes_images:
                 name = run.backend().engine.name
                 attempt = attempt or run.journal.create_attempt(job.id, name, run.runner)
-                why = f"it could not prepare the build: {error}"
-                run.journal.set_state(attempt.id, "lost", "infra", why=why)
+                if attempt.handle is None:
+                    self._lose_unprepared(attempt, error)
             raise
+
+    def _lose_unprepared(self, attempt: Attempt, error: FarmError) -> None:
+        journal = self.context.journal
+        journal.event(self.context.run.id, EventKind.UNPREPARED, attempt.job_id, attempt.id)
+        journal.set_state(attempt.id, "lost", "infra", why=str(error))
 
     def _fetch(self) -> None:
         """Fetch sources before the minutes that an image takes, so that a wrong name or hash is
@@ -302,6 +307,8 @@ class BuildStep:
                 run.journal.set_state(attempt.id, "cancelled", why=str(error))
                 raise
             except FarmError as error:  # also a host that runs another job
+                if engine.traits.makes_images:
+                    self._lose_unprepared(attempt, error)
                 run.journal.set_state(attempt.id, "lost", "infra", why=str(error))
                 raise
         # The cancel of this moment did not know the handle yet.

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +40,7 @@ from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.resume import BuildState
 from farm.run.run import finish, note_error, note_steps, plan_of
 from farm.run.run_context import CancelledError
+from farm.run.set_aside import set_aside
 from farm.run.workspace import Outcomes, Workspace
 
 T = TypeVar("T")
@@ -324,6 +325,12 @@ class Dispatcher:
             for entry in waiting:
                 self._end(entry, error)
             return
+        moment = datetime.fromtimestamp(now, UTC)
+        resting = set_aside(self.journal, moment)
+        workers = [
+            replace(worker, busy=resting[worker.name].text) if worker.name in resting else worker
+            for worker in workers
+        ]
         for entry in list(waiting):
             needs = entry.task.needs
             if workers and needs.excluded and all(fits(needs, worker) for worker in workers):
@@ -529,13 +536,11 @@ class Dispatcher:
             return
         entry.losses = len(lost)
         entry.lost_at = now
+        several = len(engine_kind(entry.on).machines(self.workspace)) > 1
+        where = ", rather on another machine" if several else ""
         needs = entry.task.needs
         entry.task = replace(entry.task, needs=needs._replace(excluded=needs.excluded | {worker}))
-        self._wait(
-            entry,
-            f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is "
-            "one",
-        )
+        self._wait(entry, f"lost on {worker} ({lost[-1].why}); to be tried again{where}")
         self._again(entry, 0.0)
 
     def _again(self, entry: Entry, not_before: float) -> None:

@@ -94,7 +94,7 @@ class SmokeStep:
         if run.pieces is not None or not (foreign or unpacks):
             return None
         backend = run.backend()
-        foreign = foreign and backend.makes_its_images
+        foreign = foreign and backend.engine.traits.makes_images
         if not (foreign or backend.tests):
             return None
         image_file = run.folder / IMAGE
