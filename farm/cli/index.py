@@ -20,6 +20,7 @@ from farm.index.backends import open_store
 from farm.index.batch import Offer, in_folders, in_index, publish_all
 from farm.index.changes import record_event
 from farm.index.layout import CATALOGUE
+from farm.index.mirror import copy_index
 from farm.index.pages import check_there
 from farm.index.publish import check_store
 from farm.index.reader import open_reader
@@ -195,6 +196,16 @@ def _reconcile(args: argparse.Namespace) -> int:
     return 7 if done.missing else 0
 
 
+def _copy(args: argparse.Namespace) -> int:
+    """Copy the index; print how much was new."""
+    source = _store(args)
+    check_there(source)
+    copied = copy_index(source, open_store(args.to))
+    line = f"copied: {copied.files} files, {copied.records} records, {copied.pages} pages"
+    show.answer(args, copied._asdict(), [line])
+    return 0
+
+
 def _event(args: argparse.Namespace) -> int:
     """Add an event to wheels; print the pages that show it, with those of their labelled copies."""
     store = _store(args)
@@ -298,6 +309,7 @@ EVENTS = dict.fromkeys(("yank", "unyank", "remove", "promote"), _event)
 SUBCOMMANDS = {
     "check": _check,
     "reconcile": _reconcile,
+    "copy": _copy,
     **EVENTS,
     "variant": _variant,
     "verify": _verify,
