@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonschema
 
-from farm.base import resources as shipped
+from farm.base import resources
 
-FOLDER = shipped.FOLDER / "cli" / "schemas"
+FOLDER = resources.FOLDER / "cli" / "schemas"
 
 
 @cache

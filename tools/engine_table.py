@@ -1,4 +1,4 @@
-"""Writes the table of `--on` in docs/dispatch.md from the engines.
+"""Writes the table of `--on` in docs/how-to/dispatch.md from the engines.
 
     python -m tools.engine_table [--out FILE]
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from farm.engines import NAMES
 from tools.generated import write
 
-OUT = Path(__file__).parent.parent / "docs" / "dispatch.md"
+OUT = Path(__file__).parent.parent / "docs" / "how-to" / "dispatch.md"
 _BLOCK = re.compile(r"(?<=<!-- engines -->\n).*?(?=<!-- end of engines -->)", re.DOTALL)
 
 

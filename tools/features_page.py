@@ -1,4 +1,4 @@
-"""Writes docs/features.md: PyTorch's features beside those of the official wheel, conda-forge and
+"""Writes docs/reference/features.md: PyTorch's features beside those of the official wheel, conda-forge and
 Spack.
 
     python -m tools.features_page [--out FILE]
@@ -16,12 +16,13 @@ from farm.plan.variant import Variant
 from tools.generated import write
 
 ROOT = Path(__file__).parent.parent
-OUT = ROOT / "docs" / "features.md"
+OUT = ROOT / "docs" / "reference" / "features.md"
 VARIANTS = ("sm35-avx-py311", "cpu-avx2-py311")
 PAGE = """\
 # Features of PyTorch 2.6.0
 
-Of channel `debian-2.6.0` and others for Linux (-: PyTorch's default). `--without kineto,nccl` leaves features out.
+Of channel `debian-2.6.0` and others for Linux (-: PyTorch's default). `--without kineto,nccl`
+leaves features out.
 `make generate` makes this table of `farm/catalog/features.yaml`.
 
 | | {heads} | official | conda-forge | Spack |

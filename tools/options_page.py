@@ -1,4 +1,4 @@
-"""Writes the table of docs/options.md from the farm's own table of options.
+"""Writes the table of docs/reference/options.md from the farm's own table of options.
 
     python -m tools.options_page [--out FILE]
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from farm.plan.options import OPTIONS
 from tools.generated import write
 
-OUT = Path(__file__).parent.parent / "docs" / "options.md"
+OUT = Path(__file__).parent.parent / "docs" / "reference" / "options.md"
 
 PAGE = """\
 # Options of a build
 
-What a channel of `ci/matrix.yaml` pins can be overridden for one build. The nearest place wins: the command line, then
-the variable, `options:` in `ci/farm.yaml`, the channel, the option's default. `farm plan` prints each value with its
-origin.
+What a channel of `ci/matrix.yaml` pins can be overridden for one build. The nearest place wins: the
+command line, then the variable, `options:` in `ci/farm.yaml`, the channel, the option's default.
+`farm plan` prints each value with its origin.
 
 {table}
 This table is written by `make generate` from `farm/plan/options.py`.
@@ -25,7 +25,7 @@ This table is written by `make generate` from `farm/plan/options.py`.
 
 
 def markdown() -> str:
-    """The table of docs/options.md."""
+    """The table of docs/reference/options.md."""
     rows = ["| option | value | variable | key of a channel | what |", "|---|---|---|---|---|"]
     for one in OPTIONS.values():
         value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(

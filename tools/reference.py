@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference.md from the code: commands, keys of YAML files, exit codes,
+"""Writes the tables of docs/reference/commands.md from the code: commands, keys of YAML files, exit codes,
 variables.
 
     python -m tools.reference [--out FILE]
@@ -9,12 +9,13 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 import argparse
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from farm import catalog
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.errors import EXITS
 from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
@@ -22,7 +23,7 @@ from farm.plan.matrix import ChannelText
 from farm.plan.options import OPTIONS
 from farm.plan.settings import Settings
 
-OUT = Path(__file__).parent.parent / "docs" / "reference.md"
+OUT = Path(__file__).parent.parent / "docs" / "reference" / "commands.md"
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 VARIABLES = {
@@ -37,6 +38,13 @@ VARIABLES = {
 
 MAX_DEFAULT = 60
 """Characters of a default value that is printed."""
+
+
+def item(text: str) -> str:
+    """A list item, wrapped as the prose of the docs is."""
+    return textwrap.fill(
+        f"- {text}", 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
@@ -73,7 +81,7 @@ def keys(model: type[Model], comments: Path | None = None) -> str:
             )
         )
     return "".join(
-        f"- {key} ({kind}, {default})" + (f": {what}\n" if what else "\n")
+        item(f"{key} ({kind}, {default})" + (f": {what}" if what else "")) + "\n"
         for key, kind, default, what in rows
     )
 
@@ -126,7 +134,7 @@ def commands() -> str:
     found = [
         row for name in COMMANDS for row in _commands(command_parser(top, name), COMMANDS[name])
     ]
-    return "".join(f"- {name}: {what}\n" for name, what in found)
+    return "".join(item(f"{name}: {what}") + "\n" for name, what in found)
 
 
 def _commands(one: argparse.ArgumentParser, text: str) -> Iterator[tuple[str, str]]:
@@ -177,7 +185,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "gpus": _gpus,
     "cpus": _cpus,
     "channel": lambda: keys(ChannelText),
-    "settings": lambda: keys(Settings, shipped.EXAMPLE / "ci" / "farm.yaml"),
+    "settings": lambda: keys(Settings, resources.EXAMPLE / "ci" / "farm.yaml"),
     "environment": _environment,
     "exit-codes": lambda: table(
         "| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]

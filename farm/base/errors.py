@@ -126,7 +126,7 @@ def unreadable(path: object, error: OSError) -> UsageError:
     return UsageError(f"{path}: cannot be read: {error.strerror}", hint=_NEXT.get(error.errno or 0))
 
 
-def of_system(error: Exception) -> InfrastructureError | None:
+def system_error(error: Exception) -> InfrastructureError | None:
     """The farm's error where the system refused space, permission, a folder, memory or threads;
     None: another one.
     """

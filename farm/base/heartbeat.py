@@ -12,51 +12,51 @@ from types import TracebackType
 from typing import Self
 
 TICK_S = 2.0  # a line that is overwritten is passed on at most this often
-ASK_S = 6.0  # well below the ten seconds that a screen may stand still
+DESCRIBE_S = 6.0  # well below the ten seconds that a screen may stand still
 
 Line = Callable[[str], object]
-Ask = Callable[[float], str | None]
+Describe = Callable[[float], str | None]
 
 
-class Pulse:
+class Heartbeat:
     """Passes lines on to `out`, and speaks when there are none; at the end of the context it stops.
 
-    After `ask_s` seconds without a line a thread calls `ask` with the seconds of silence, for what
+    After `describe_s` seconds without a line a thread calls `describe` with the seconds of silence, for what
     goes on in words; None: nothing is known. Whatever it raises ends the asking: it must not end
     the work.
     """
 
-    def __init__(self, out: Line, ask: Ask, ask_s: float = ASK_S) -> None:
+    def __init__(self, out: Line, describe: Describe, describe_s: float = DESCRIBE_S) -> None:
         self._out = out
-        self._ask = ask
-        self._ask_s = ask_s
+        self._describe = describe
+        self._describe_s = describe_s
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._passing: str | None = None
+        self._pending: str | None = None
         self._spoke = self._heard = time.monotonic()
 
     def line(self, text: str) -> None:
         """A whole line."""
         with self._lock:
-            self._passing = None
+            self._pending = None
             self._heard = self._spoke = time.monotonic()
         self._out(text)
 
-    def passing(self, text: str) -> None:
+    def overwrite(self, text: str) -> None:
         """A line that the next one overwrites."""
         with self._lock:
-            self._passing = text
+            self._pending = text
             self._heard = time.monotonic()
 
-    def tick(self, now: float) -> None:
+    def emit(self, now: float) -> None:
         """Speaks if it is time to; `now` is of `time.monotonic`."""
         with self._lock:
-            text = self._passing
-            self._passing = None
+            text = self._pending
+            self._pending = None
             heard = self._heard
-            asks = text is None and now - self._spoke >= self._ask_s
+            asks = text is None and now - self._spoke >= self._describe_s
         if asks:
-            text = self._ask(now - heard)
+            text = self._describe(now - heard)
         with self._lock:
             # What came while it was asked is newer.
             if text is None or self._stopped.is_set() or (asks and self._heard != heard):
@@ -67,12 +67,12 @@ class Pulse:
     def _run(self) -> None:
         while not self._stopped.wait(TICK_S):
             try:
-                self.tick(time.monotonic())
+                self.emit(time.monotonic())
             except Exception:  # whatever it was about: the work goes on without these words
                 return
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._run, name="farm-pulse", daemon=True).start()
+        threading.Thread(target=self._run, name="farm-heartbeat", daemon=True).start()
         return self
 
     def __exit__(

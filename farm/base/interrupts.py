@@ -19,7 +19,7 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def deferred_interrupts() -> Iterator[None]:
     """Holds back a first Ctrl-C (or SIGTERM, SIGHUP) to the end of the block; a second one ends it
     at once.
 

@@ -317,7 +317,7 @@ def is_plain(status: os.stat_result) -> bool:
     return not link and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
-def ask_to_end(pid: int, folder: Path) -> None:
+def request_end(pid: int, folder: Path) -> None:
     """Tells the supervisor `pid` of the job in `folder` that its job is to end."""
     (folder / CANCEL).touch()
     if sys.platform != "win32":
@@ -325,7 +325,7 @@ def ask_to_end(pid: int, folder: Path) -> None:
             os.kill(pid, signal.SIGCONT)  # one that was stopped looks at nothing until it goes on
 
 
-def end_wanted(folder: Path) -> Callable[[], bool]:
+def end_requested(folder: Path) -> Callable[[], bool]:
     """Listens from now on; the answer says whether someone asked for the end of the job in
     `folder`.
     """

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from farm.base.errors import UsageError
-from farm.base.resources import is_there
+from farm.base.resources import exists
 
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
@@ -21,6 +21,6 @@ def find_project(start: Path) -> Path:
             f"{start}: no such folder", hint="name the project's folder: --project DIR"
         )
     for folder in (start.resolve(), *start.resolve().parents):
-        if any(is_there(folder / name) for name in PROJECT_FILES):
+        if any(exists(folder / name) for name in PROJECT_FILES):
             return folder
     return start.resolve()

@@ -20,7 +20,7 @@ other projects too.
 """
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """True for a link that leads nowhere, too; UsageError: its folder may not be read, so that
     nobody knows.
     """
@@ -38,7 +38,7 @@ def path(project: Path, relative: str) -> Path:
     is one, too.
     """
     own = project / relative
-    return own if is_there(own) else ROOT / relative
+    return own if exists(own) else ROOT / relative
 
 
 def default(project: Path, relative: str) -> Path:
@@ -46,4 +46,4 @@ def default(project: Path, relative: str) -> Path:
     `path`.
     """
     own = project / relative
-    return own if is_there(own) else EXAMPLE / relative
+    return own if exists(own) else EXAMPLE / relative

@@ -23,10 +23,10 @@ def temporary_folder(prefix: str = "farm-", parent: Path | None = None) -> Itera
     try:
         yield folder
     finally:
-        to_its_end(processes.remove, folder)
+        finish_removal(processes.remove, folder)
 
 
-def to_its_end(removal: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+def finish_removal(removal: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Removes something, also where Ctrl-C comes meanwhile: then `removal` is begun again."""
     try:
         removal(*args, **kwargs)

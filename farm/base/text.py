@@ -57,7 +57,7 @@ def printable(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
-def before_download(filename: str) -> str:
+def undo_download_name(filename: str) -> str:
     """A file's name without what a download may have made of it: `%2B` for `+`, and a browser's `
     (1)`.
     """

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farm.base import processes
-from farm.base import zipapps as pack
+from farm.base import processes, zipapps
 from farm.base.errors import (
     ExitCode,
     InfrastructureError,
@@ -22,11 +21,12 @@ from farm.base.errors import (
     SmokeFailedError,
     UsageError,
 )
+from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.text import plain
 from farm.cli import show
 from farm.cli.arguments import AGAIN
 from farm.cli.progress import watching
-from farm.cli.runs import POLL_S, explain_end, lines, summary, wait_for_ends
+from farm.cli.runs import POLL_S, explain_end, lines, say_what_goes_on, summary, wait_for_ends
 from farm.cli.selection import (
     journal_with_a_run,
     plan_of,
@@ -36,7 +36,9 @@ from farm.cli.selection import (
     selectors_of,
     workspace_of,
 )
-from farm.index.backends import open_store
+from farm.index.layout import simple_root
+from farm.index.pins import install_words, root_and_group
+from farm.index.reader import open_reader
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.render import render
@@ -44,8 +46,10 @@ from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
-from farm.run.journal import Journal, Run, Until, state_of
-from farm.run.release import find_published, listed, needs_more, pip_source, use_published
+from farm.run.journal import Journal, Request, Run, Until, state_of
+from farm.run.pip_commands import pip_request, public_url
+from farm.run.published import listed, use_published
+from farm.run.resume import find_published
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport
@@ -94,7 +98,7 @@ def run_submit(args: argparse.Namespace) -> int:
         return carry_out(args, workspace, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
     if len(wanted) < len(plans):
         show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
-    return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
+    return hand_over(args, workspace, wanted, several=several)
 
 
 def run_build(args: argparse.Namespace) -> int:
@@ -130,7 +134,7 @@ def run_retry(args: argparse.Namespace) -> int:
         for old in named
     ]
     several = len(args.run) != 1 or args.failed
-    return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
+    return hand_over(args, workspace, wanted, several=several)
 
 
 def run_dispatch(args: argparse.Namespace) -> int:
@@ -150,6 +154,15 @@ def run_dispatch(args: argparse.Namespace) -> int:
                     return 0
     except AlreadyDispatchingError as error:
         show.say(str(error))
+    except OutputClosed:
+        raise
+    except KeyboardInterrupt:
+        with open_journal(workspace.project, workspace.settings) as journal:
+            open_runs = [run for run in journal.open_runs() if run.request.detached]
+        count = f"{len(open_runs)} run{'s' * (len(open_runs) != 1)}"
+        show.note(f"farm: interrupted; {count} not carried out any more, builds under way go on")
+        show.note("  next: `farm dispatch` continues them, `farm cancel RUN` ends one")
+        return ExitCode.INTERRUPTED
     return 0
 
 
@@ -190,14 +203,41 @@ def print_outcomes(args: argparse.Namespace, result: Outcomes) -> int:
 
 
 def hand_over(
-    args: argparse.Namespace, workspace: Workspace, named: Sequence[Run], *, several: bool = False
+    args: argparse.Namespace,
+    workspace: Workspace,
+    wanted: Sequence[tuple[Plan, Request]],
+    *,
+    several: bool = False,
 ) -> int:
-    """Leaves runs to a dispatcher, which is started if none is at work; then prints their ids, or
-    follows them.
+    """Queue builds and leave them to a dispatcher, which is started if none is at work.
+
+    Then print the ids of their runs, or follow them. From the moment that they are queued, Ctrl-C
+    ends only this command, and says so.
 
     `several`: the command may make several runs, so that its JSON is a list.
     """
-    dispatcher = start_dispatcher(workspace)
+    runs.check_detached(workspace, wanted)
+    named: list[Run] = []
+    try:
+        with deferred_interrupts():
+            named += runs.create_detached(workspace, wanted)
+            dispatcher = start_dispatcher(workspace)
+        return _follow_or_print(args, workspace, named, dispatcher, several=several)
+    except OutputClosed:
+        raise
+    except KeyboardInterrupt:
+        with open_journal(workspace.project, workspace.settings) as journal:
+            return say_what_goes_on(journal, [run.id for run in named])
+
+
+def _follow_or_print(
+    args: argparse.Namespace,
+    workspace: Workspace,
+    named: Sequence[Run],
+    dispatcher: subprocess.Popen[bytes] | None,
+    *,
+    several: bool,
+) -> int:
     if args.detach:
         documents = [
             {"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named
@@ -206,6 +246,8 @@ def hand_over(
         return 0
     if not several:
         return follow(args, workspace, named[0], dispatcher)
+    for run in named:
+        show.note(f"run {run.id}  {run.request.package} {run.request.variant}")
     with open_journal(workspace.project, workspace.settings) as journal:
         return wait_for_ends(args, journal, [run.id for run in named])
 
@@ -216,21 +258,14 @@ def follow(
     run: Run,
     dispatcher: subprocess.Popen[bytes] | None = None,
 ) -> int:
-    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the
-    dispatcher.
-    """
+    """Show why a run waits and then its log, and end as it ends."""
     log = workspace.run_folder(run.id) / "build.log"
     with open_journal(workspace.project, workspace.settings) as journal:
-        try:
-            show.note(f"run {run.id}")
-            _wait_for_log(journal, run, log, dispatcher)
-            for line in lines(journal, run, log, follow=True):
-                if not args.quiet:
-                    show.note(f"    {line}")
-        except KeyboardInterrupt:
-            how = f"`farm logs -f {run.id}` follows it again, `farm cancel {run.id}` ends it"
-            show.note(f"run {run.id} continues without this command: {how}")
-            return ExitCode.INTERRUPTED
+        show.note(f"run {run.id}")
+        _wait_for_log(journal, run, log, dispatcher)
+        for line in lines(journal, run, log, follow=True):
+            if not args.quiet:
+                show.note(f"    {line}")
         ended = journal.run(run.id)
         if args.json:
             show.json_document(summary(journal, ended))
@@ -294,7 +329,7 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
 def run_smoke(args: argparse.Namespace) -> int:
     """Install, run the probe and print the reports."""
     if args.write_probe:
-        args.write_probe.write_bytes(pack.pack(PROBE))
+        args.write_probe.write_bytes(zipapps.pack(PROBE))
         line = f"{args.write_probe}: python3 {args.write_probe.name} --help"
         show.answer(args, {**Outcomes().to_json(), "reports": []}, [line])
         return 0
@@ -388,19 +423,35 @@ def _sources(
     """The installer's options that name the index, and the wheels of the plan that it lists, where
     that is known.
     """
-    group = plan.parsed_variant.group
     if args.index_url and not args.index_url.startswith(("http://", "https://")):
         # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm
         # publish` prints.
         workspace = replace(workspace, settings=workspace.settings.with_index(args.index_url))
     elif args.index_url:
-        return ("--extra-index-url", args.index_url), ()
+        return _words_of_address(args.index_url, plan), ()
     elif args.wheel is not None:
         return (), ()  # what it depends on comes from the installer's own default index
+    group = plan.parsed_variant.group
     names = _published(workspace, plan, package)
-    return pip_source(
-        workspace, group, more=not names or any(needs_more(workspace, name) for name in names)
-    ), names
+    if names:
+        _, source = pip_request(workspace, plan, names[0])
+        return source, names
+    return _words_of_address(public_url(workspace, simple_root(group)), plan), ()
+
+
+def _words_of_address(index_url: str, plan: Plan) -> tuple[str, ...]:
+    """The installer's options for an index at an address, which may be one of the farm."""
+    only_index = ("--index-url", index_url)
+    parts = root_and_group(index_url)
+    if parts is None:
+        return only_index
+    root, group = parts
+    reader = open_reader(root)
+    names = listed(reader.get, plan, group)
+    if not names:
+        return only_index
+    words = install_words(reader.get, root, group, names[0])
+    return words[1:] if "--index-url" in words else words
 
 
 def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
@@ -409,7 +460,7 @@ def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...
     """
     if workspace.index_url.startswith("s3://"):
         return ()
-    if names := listed(open_store(workspace.index_url), plan):
+    if names := listed(open_reader(workspace.index_url).get, plan, plan.parsed_variant.group):
         return tuple(names)
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",

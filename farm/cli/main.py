@@ -1,7 +1,7 @@
 """The `farm` command: arguments in, exit codes out.
 
-`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; a module of its group
-carries it out and gives the exit code: `run_NAME(args)`. Only that module is imported: all of them
+`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; its module
+carries it out and returns the exit code: `run_NAME(args)`. Only that module is imported: all of them
 take longer than some commands.
 """
 
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn, cast
 
 from farm import __version__
-from farm.base.errors import EXITS, FarmError, UsageError, of_system
+from farm.base.errors import EXITS, FarmError, UsageError, system_error
 from farm.base.interrupts import OutputClosed
 from farm.base.text import nearest
 from farm.cli import arguments, show
@@ -75,17 +75,13 @@ COMMANDS: Mapping[str, str] = {
 }
 
 MODULES = {
-    "project": ("init", "recipe"),
-    "builds": ("submit", "build", "render", "retry", "dispatch", "smoke"),
-    "runs": ("status", "logs", "cancel", "wait"),
-    "wheels": ("inspect", "repair", "verify"),
-    "index": ("publish", "index", "site"),
-    "machines": ("detect", "doctor", "report", "runners", "clean"),
-    "knowledge": ("plan", "why", "matrix"),
-    "main": ("completion",),
+    **dict.fromkeys(("submit", "build", "render", "retry", "dispatch", "smoke"), "builds"),
+    **dict.fromkeys(("status", "logs", "cancel", "wait"), "runs"),
+    **dict.fromkeys(("inspect", "repair", "verify"), "wheels"),
+    **dict.fromkeys(("publish", "index", "site"), "index"),
+    "completion": "main",
 }
-"""The modules of `farm.cli`, and which commands each carries out: those that import much are apart.
-"""
+"""The module of `farm.cli` that carries out a command, where it is not called like the command."""
 
 TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own.
@@ -215,11 +211,8 @@ def parser(
 
 def handler(name: str) -> Callable[[argparse.Namespace], int]:
     """The function that carries out a command."""
-    (module,) = (module for module, names in MODULES.items() if name in names)
-    return cast(
-        Callable[[argparse.Namespace], int],
-        getattr(import_module(f"farm.cli.{module}"), f"run_{name}"),
-    )
+    module = import_module(f"farm.cli.{MODULES.get(name, name)}")
+    return cast(Callable[[argparse.Namespace], int], getattr(module, f"run_{name}"))
 
 
 def overview() -> str:
@@ -299,7 +292,7 @@ def _main(given: Sequence[str]) -> int:
         _require_folder()
         return handler(args.command)(args)
     except Exception as error:
-        found = error if isinstance(error, FarmError) else of_system(error)
+        found = error if isinstance(error, FarmError) else system_error(error)
         if args.traceback or found is None:
             raise
         return _failed(found, json=getattr(args, "json", False))

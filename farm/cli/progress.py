@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from farm.base.heartbeat import Pulse
+from farm.base.heartbeat import Heartbeat
 from farm.base.text import duration, plain
 from farm.cli.show import console, note, on_terminal
 from farm.run.workspace import Step, Watcher
@@ -115,35 +115,35 @@ class LogWatcher(Watcher):
     def __init__(self, *, verbose: bool = False) -> None:
         self._verbose = verbose
         self._at = Position()
-        self._pulse = Pulse(note, lambda _: self.view(), ALIVE_S)
+        self._heartbeat = Heartbeat(note, lambda _: self.view(), ALIVE_S)
 
     def __enter__(self) -> Self:
-        self._pulse.__enter__()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._pulse.__exit__(*error)
+        self._heartbeat.__exit__(*error)
 
     def step(self, name: str) -> None:
         self._at = Position(name)
-        self._pulse.line(f"==> {name}")
+        self._heartbeat.line(f"==> {name}")
 
     def ended(self, step: Step) -> None:
         self._at = Position()
         result = f": {step.result}" if step.result else ""
-        self._pulse.line(f"    {step.outcome} after {duration(step.seconds)}{result}")
+        self._heartbeat.line(f"    {step.outcome} after {duration(step.seconds)}{result}")
 
     def line(self, text: str) -> None:
         self._at.line(text)
         if self._verbose:
-            self._pulse.line(f"    {text}")
+            self._heartbeat.line(f"    {text}")
 
     def note(self, text: str) -> None:
         self._at.line(text)
         # Of the probe's checks those that failed: the step's result counts the others.
         if text.startswith(("not run ", "passed ")) and not self._verbose:
             return
-        self._pulse.line(
+        self._heartbeat.line(
             f"    {text}" if self._verbose or text.startswith("farm: ") else _cut(f"    {text}")
         )
 

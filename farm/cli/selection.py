@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.project import JOURNAL, find_project
 from farm.plan.build import resolve
@@ -76,7 +76,7 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
     """
     # The right-hand side of `|` wins: the file, then the environment, then the command line.
     options = (
-        from_file(settings.options, shipped.default(project, FILE))
+        from_file(settings.options, resources.default(project, FILE))
         | from_environment(os.environ)
         | from_arguments(vars(args), getattr(args, "words", ()))
     )

@@ -67,6 +67,11 @@ def answer(
             say(line)
 
 
+def fields(source: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object by name, for a JSON document."""
+    return {name: getattr(source, name) for name in names}
+
+
 def say(text: object) -> None:
     """One line on stdout, made safe to print."""
     print(plain(str(text)))

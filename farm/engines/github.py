@@ -46,7 +46,7 @@ TOKENS = ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 HOW_TO_AUTHORISE = (
     "set FARM_GITHUB_TOKEN (or GITHUB_TOKEN, GH_TOKEN) to a fine-grained token for this "
     "repository alone, with "
-    "Actions: read and write and Administration: read (docs/runners.md)"
+    "Actions: read and write and Administration: read (docs/how-to/runners.md)"
 )
 
 

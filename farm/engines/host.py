@@ -30,7 +30,7 @@ import farm
 from farm.base import processes
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock, retry_while_open
-from farm.base.processes import end_wanted, leave, limit_cpus, started
+from farm.base.processes import end_requested, leave, limit_cpus, started
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
 from farm.engines.transfer import RefusedOutputError, check_name, storing, too_large
 from farm.platforms.facts import here
@@ -54,7 +54,7 @@ EXIT_CODES = {
 def supervise(folder: Path) -> None:
     """Run the job in `folder` and write how it ended."""
     job: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
-    wanted = end_wanted(folder)
+    wanted = end_requested(folder)
     # With the time of its start: another process may have the same number later.
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
     limit_cpus(job["cpus"])
@@ -127,6 +127,7 @@ CARRIED = (
     "farm/base/locks.py",
     "farm/base/enter.py",
     "farm/base/processes.py",
+    "farm/base/safe_files.py",
     "farm/base/text.py",
     "farm/platforms/__init__.py",
     "farm/platforms/facts.py",
@@ -442,7 +443,7 @@ class HostEngine:
         if pid is None:
             return
         if self.observe(handle).state == "running":
-            processes.ask_to_end(pid["pid"], self._jobs / handle)
+            processes.request_end(pid["pid"], self._jobs / handle)
         for _ in range(int((GRACE_S + START_S) / POLL_S)):
             if self.observe(handle).state in FINAL:
                 self._end_session(handle)

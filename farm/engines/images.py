@@ -33,8 +33,8 @@ from docker.utils.build import create_archive
 
 from farm.base import failures, outputs
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
-from farm.base.heartbeat import Pulse, megabytes
-from farm.base.interrupts import held
+from farm.base.heartbeat import Heartbeat, megabytes
+from farm.base.interrupts import deferred_interrupts
 from farm.base.locks import lock
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line
@@ -97,7 +97,7 @@ def alone(
             file.seek(0)
             holder = file.read().decode(errors="replace") or "another run"
             note(f"{tag} is being made by {holder}: waiting for it")
-            with Pulse(
+            with Heartbeat(
                 line, lambda silent: f"waited {duration(silent)} for {tag}, made by {holder}"
             ):
                 lock(file.fileno(), wait=True)
@@ -132,7 +132,7 @@ def unnamed(client: docker.DockerClient) -> Iterator[list[str]]:
         for image in made[-1:]:
             # Gone (404), in use (409), or the engine does not answer: then its own error counts.
             with (
-                held(),
+                deferred_interrupts(),
                 contextlib.suppress(docker.errors.APIError, requests.exceptions.RequestException),
             ):
                 if not client.images.get(image).tags:
@@ -244,7 +244,7 @@ def ensure_image(
             unnamed(client) as made,
             _context_tar(wanted.context, wanted.wheels()) as archive,
             log.open("w", encoding="utf-8") as stream,
-            Pulse(line, lambda silent: f"no output for {duration(silent)}") as pulse,
+            Heartbeat(line, lambda silent: f"no output for {duration(silent)}") as heartbeat,
         ):
             events = client.api.build(
                 fileobj=archive,
@@ -256,7 +256,7 @@ def ensure_image(
                 forcerm=True,
                 decode=True,
             )
-            _follow(_noting(events, made), stream, pulse, note, log)
+            _follow(_noting(events, made), stream, heartbeat, note, log)
             first = tag_first(client, made[-1], tag, note)
     return Image(tag, first, reused=first != made[-1])
 
@@ -325,11 +325,15 @@ def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[
 
 
 def _follow(
-    events: Iterator[dict[str, Any]], stream: io.TextIOBase, pulse: Pulse, note: Line, log: Path
+    events: Iterator[dict[str, Any]],
+    stream: io.TextIOBase,
+    heartbeat: Heartbeat,
+    note: Line,
+    log: Path,
 ) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
-    for text, event in _lines(events, pulse.passing):
+    for text, event in _lines(events, heartbeat.overwrite):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step;
         # BuildKit prints others. Podman's API prints `STEP 1/9: …`.
@@ -338,7 +342,7 @@ def _follow(
             lines.clear()
             note(text)
         elif text.strip():
-            pulse.line(text)
+            heartbeat.line(text)
         if text.strip():
             lines.append(text)
         if "error" in event:
@@ -464,9 +468,9 @@ def _pull(
     # not on the whole pull.
     client.api.timeout = timeout_s
     try:
-        with Pulse(
+        with Heartbeat(
             line, lambda silent: f"base image: the registry is silent for {duration(silent)}"
-        ) as pulse:
+        ) as heartbeat:
             for event in client.api.pull(
                 repository, tag=tag, stream=True, decode=True, platform=machine
             ):
@@ -477,7 +481,7 @@ def _pull(
                     layers[str(event.get("id"))] = int(
                         (event.get("progressDetail") or {}).get("current") or 0
                     )
-                pulse.passing(
+                heartbeat.overwrite(
                     f"base image: {event.get('status')}, {megabytes(sum(layers.values()))}"
                 )
     except ERRORS as error:
@@ -526,7 +530,7 @@ def _debootstrap(
 
         output: deque[str] = deque(maxlen=KEPT_LINES)
         with (
-            Pulse(line, silence) as pulse,
+            Heartbeat(line, silence) as heartbeat,
             subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
@@ -538,7 +542,7 @@ def _debootstrap(
             assert child.stdout
             for text in child.stdout:
                 output.append(text.rstrip("\n"))
-                pulse.passing(f"debootstrap: {log_line(text)}")
+                heartbeat.overwrite(f"debootstrap: {log_line(text)}")
         if child.returncode:
             failure = failures.read(output)
             raise InfrastructureError(
@@ -551,14 +555,16 @@ def _debootstrap(
         (root / "var/cache/apt/archives/partial").mkdir(parents=True)
         packed = folder / "root.tar"
         with (
-            Pulse(line, lambda _: f"base image: packed {megabytes(packed.stat().st_size)}"),
+            Heartbeat(line, lambda _: f"base image: packed {megabytes(packed.stat().st_size)}"),
             tarfile.open(packed, "w") as archive,
         ):
             archive.add(root, arcname=".")
         size = packed.stat().st_size
         with (
             packed.open("rb") as stream,
-            Pulse(line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"),
+            Heartbeat(
+                line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"
+            ),
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one
             # piece.
@@ -617,7 +623,7 @@ def emulates(client: docker.DockerClient, machine: str) -> bool:
         f"the plan is for {machine}, the Docker engine runs on {found}, which has no emulator "
         f"registered: {problem}",
         hint="register qemu on the engine's machine (Debian: apt-get install qemu-user-static; "
-        "docs/runners.md), "
+        "docs/how-to/runners.md), "
         f"or give a runner in ci/runners.yaml the URL of a Docker engine on {machine}",
     )
 
@@ -632,7 +638,7 @@ def _try(client: docker.DockerClient, machine: str) -> str | None:
         member.mode = 0o755
         tar.addfile(member, io.BytesIO(program))
     with unnamed(client) as made, ExitStack() as stack:
-        with held():
+        with deferred_interrupts():
             answer = client.api.import_image(archive.getvalue())
             made.append(str(json.loads(answer.splitlines()[-1])["status"]))
             container = client.containers.create(

@@ -28,7 +28,7 @@ from urllib.request import url2pathname
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import lock, retry_while_open
 from farm.base.outputs import sync_folder
-from farm.base.temporary import to_its_end
+from farm.base.temporary import finish_removal
 from farm.index.stores import (
     CHUNK,
     MAX_GET,
@@ -309,7 +309,7 @@ class DirectoryStore:
                 os.fsync(file.fileno())
             yield temporary
         finally:
-            to_its_end(_remove, temporary)
+            finish_removal(_remove, temporary)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

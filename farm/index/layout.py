@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.text import before_download
+from farm.base.text import undo_download_name
 
 LAYOUT = {
     "catalog.json": "the projects of each group, for programs",
@@ -123,7 +123,7 @@ def wheel_identity(filename: str) -> Identity:
     belong into one.
     """
     if not _WHEEL.fullmatch(filename):
-        was = before_download(filename[:300])
+        was = undo_download_name(filename[:300])
         if was != filename and _WHEEL.fullmatch(was):
             before = f"; it was {was} before its download"
         else:

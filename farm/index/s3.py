@@ -85,7 +85,7 @@ _REGION = (
     "that region's"
 )
 _MISTAKES = {
-    "NoSuchBucket": "there is no such bucket: create it first (docs/index-stores.md), or correct the name",
+    "NoSuchBucket": "there is no such bucket: create it first (docs/how-to/index-stores.md), or correct the name",
     **dict.fromkeys(
         (
             "InvalidAccessKeyId",
@@ -115,7 +115,7 @@ _ADDRESS = (
 )
 _POLICY = (
     "do the bucket's policy and quota, or a proxy before the store, allow this (s3:{})? "
-    "(docs/index-stores.md)"
+    "(docs/how-to/index-stores.md)"
 )
 _TODO = {
     **dict.fromkeys((404, 405, 501), _ADDRESS),

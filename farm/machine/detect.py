@@ -5,6 +5,7 @@ published wheel installs here: the pip line is resolved against the index before
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,14 +17,15 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.base.requirement import serves
 from farm.base.yamlfile import Model, load
-from farm.catalog import gpus as cards
+from farm.catalog import gpus
 from farm.catalog.gpus import sass_runs
 from farm.index.layout import json_key, without_rebuild
 from farm.index.pages import File, parse_page
+from farm.index.pins import install_words
 from farm.index.reader import WITHDRAWN, Reader, open_reader, standing, withdrawn
 from farm.machine.readings import Cpu, Gpu, Os, Readings
 from farm.plan.compat.stack import NUMBERS
-from farm.plan.recommend import Machine, Own
+from farm.plan.recommend import FarmBuild, Machine
 from farm.plan.variant import Variant, sm_number
 from farm.platforms.facts import PLATFORMS, of_tag
 
@@ -71,10 +73,10 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
     if gpu.capability:
         sm = f"sm{gpu.capability.replace('.', '')}"
         source = f"compute capability {gpu.capability}, from {gpu.source}"
-        return _usable(gpu.name, cards.gpus().renamed.get(sm, sm), source, [], driver)
-    found = cards.find(gpu.name)
+        return _usable(gpu.name, gpus.gpus().renamed.get(sm, sm), source, [], driver)
+    found = gpus.find(gpu.name)
     if not found:
-        near = cards.nearest_names(gpu.name)
+        near = gpus.nearest_names(gpu.name)
         hint = f"; nearest names: {', '.join(near)}" if near else ""
         text = (
             f"{gpu.name} is not in the catalogue and the driver does not tell its compute "
@@ -96,7 +98,7 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
 
 def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | None) -> Judged:
     known = catalog.architectures().architectures
-    old = cards.gpus().too_old
+    old = gpus.gpus().too_old
     branch = driver_branch(driver)
     last = last_driver(sm)
     if sm in old:
@@ -149,7 +151,7 @@ def dotted(sm: str) -> str:
 
 def last_driver(sm: str) -> int | None:
     known = catalog.architectures().architectures
-    old = cards.gpus().too_old
+    old = gpus.gpus().too_old
     if sm in old:
         return old[sm].last_driver
     return known[sm].last_driver if sm in known else None
@@ -240,7 +242,7 @@ class Recommendation(Model):
     tests: tuple[str, ...] = ()
 
 
-def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
+def choose(readings: Readings, own: Sequence[FarmBuild] = ()) -> Recommendation:
     """The best variant for the machine; `own` are its builds, best first: without one the hardware
     alone decides.
     """
@@ -279,7 +281,7 @@ def choose(readings: Readings, own: Sequence[Own] = ()) -> Recommendation:
     )
 
 
-def _channels(own: Sequence[Own], best: str) -> Iterator[str]:
+def _channels(own: Sequence[FarmBuild], best: str) -> Iterator[str]:
     """The channel of the first build, and the other builds; `best` is what the hardware alone would
     get.
     """
@@ -315,19 +317,19 @@ def _pythons(readings: Readings) -> list[str]:
     return sorted(found, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
 
 
-class _Fit(NamedTuple):
-    """One axis value that would do, and why."""
+class AxisChoice(NamedTuple):
+    """A GPU word or CPU level that would do, and why."""
 
     word: str
     why: str
 
 
-def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
+def _gpus(readings: Readings, warnings: list[str]) -> list[AxisChoice]:
     """GPU words that run here, best first; what is wrong with cards and driver is added to
     `warnings`.
     """
     if readings.os.platform and not readings.os.platform.cuda:
-        return [_Fit("mps", "macOS on Apple silicon: Metal (mps)")]
+        return [AxisChoice("mps", "macOS on Apple silicon: Metal (mps)")]
     judged = [judge_gpu(gpu, readings.driver) for gpu in readings.gpus]
     warnings += dict.fromkeys(text for gpu in judged for text in gpu.warnings)
     usable = [gpu for gpu in judged if gpu.sm]
@@ -342,40 +344,44 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[_Fit]:
             why = "no GPU that a variant is for"
         else:
             why = "no NVIDIA GPU was found"
-        return [_Fit("cpu", f"{why}: CPU only")]
+        return [AxisChoice("cpu", f"{why}: CPU only")]
     low = sms[0]
     names = ", ".join(dict.fromkeys(gpu.name for gpu in usable))
     if len(sms) == 1:
         many = f"{len(usable)} x " if len(usable) > 1 else ""
         return [
-            _Fit(low, f"{many}{names}: {dotted(low)} ({usable[0].source})"),
+            AxisChoice(low, f"{many}{names}: {dotted(low)} ({usable[0].source})"),
             *(
-                _Fit(name, f"{names}: {dotted(low)}, which the set {name} holds")
+                AxisChoice(name, f"{names}: {dotted(low)}, which the set {name} holds")
                 for name in sets_with(sms)
             ),
             *(
-                _Fit(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code")
+                AxisChoice(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code")
                 for sm in compatible(low)
             ),
         ]
     listed = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
     sets = [
-        _Fit(name, f"{listed}: the set {name} holds code for all of them")
+        AxisChoice(name, f"{listed}: the set {name} holds code for all of them")
         for name in sets_with(sms)
     ]
     left_out = [dotted(sm) for sm in sms[1:] if low not in compatible(sm)]
     text = f"{listed}: the lowest, {dotted(low)}, as no named set holds them all"
     text += f"; {', '.join(left_out)} cannot run it" if left_out else "; the others run it too"
-    return [*sets, _Fit(low, text), *(_Fit(sm, f"{listed}: for one of them") for sm in sms[1:])]
+    return [
+        *sets,
+        AxisChoice(low, text),
+        *(AxisChoice(sm, f"{listed}: for one of them") for sm in sms[1:]),
+    ]
 
 
-def _cpus(readings: Readings, warnings: list[str]) -> Iterator[_Fit]:
+def _cpus(readings: Readings, warnings: list[str]) -> Iterator[AxisChoice]:
     """CPU levels that the machine has, best first."""
     cpu = readings.cpu
     known = cpu_levels(cpu, readings.os.system)
     for level in known:
         needs = levels().levels[cpu.machine][level]
-        yield _Fit(
+        yield AxisChoice(
             level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}"
         )
     if "sve" in cpu.features and "armv8_2" in known and "armv9" not in known:
@@ -441,8 +447,8 @@ def with_published(
     if name != found.variant:
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
-    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]}"
-    pip += f" --extra-index-url {root.rstrip('/')}/whl/{group}/simple/"
+    words = install_words(reader.get, f"{root.rstrip('/')}/", group, wheel.filename)
+    pip = shlex.join(["pip", "install", *words])
     record = standing(reader, wheel.filename)
     state = record.state if record else UNTOLD
     if record:

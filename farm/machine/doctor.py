@@ -6,12 +6,6 @@ anything.
 """
 
 import contextlib
-import ctypes
-import importlib.metadata
-import os
-import re
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from farm.base.errors import NoRunnerError, UsageError
-from farm.base.outputs import runs_nothing, unwritable
+from farm.base.outputs import unwritable
+from farm.base.safe_files import is_noexec
 from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.machine.detect import driver_branch, driver_problem, judge_gpu, last_driver
-from farm.machine.readings import Machine, NoReadingError, Readings, clean
+from farm.machine.host import Machine, NoReadingError
+from farm.machine.readings import Readings, clean
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
@@ -31,72 +27,15 @@ from farm.plan.settings import Settings, load_runners, load_settings
 from farm.platforms.facts import DEFAULT, PLATFORMS, Facts
 
 
-class _MemoryStatus(ctypes.Structure):
-    """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes. psutil asks performance counters, which
-    can be off.
-    """
-
-    _fields_ = (
-        *((name, ctypes.c_uint32) for name in ("length", "load")),
-        *((name, ctypes.c_uint64) for name in ("total", "free", "commit_total", "commit_free")),
-        *((name, ctypes.c_uint64) for name in ("virtual", "virtual_free", "extended")),
-    )
-
-
-class Site(Machine):
-    """The machine that this runs on, as the doctor looks at it. Every method may raise
-    NoReadingError.
-    """
-
-    def exists(self, path: str) -> bool:
-        return Path(path).exists()
-
-    def which(self, name: str) -> str | None:
-        return shutil.which(name)
-
-    def memory(self) -> tuple[int, int]:
-        """Physical memory and the commit limit (memory and page file or swap together), in
-        bytes.
-        """
-        if sys.platform == "win32":
-            # Windows tells by the length which version of the structure it is given.
-            status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
-            if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
-                raise NoReadingError("GlobalMemoryStatusEx failed")
-            return int(status.total), int(status.commit_total)
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        # macOS makes swap files as it needs them. The kB of /proc/meminfo are 1024 bytes.
-        if sys.platform == "linux":
-            swap = re.search(r"SwapTotal:\s+(\d+)", self.read("/proc/meminfo"))
-        else:
-            swap = None
-        return total, total + (int(swap[1]) << 10 if swap else 0)
-
-    def free(self, path: str) -> int:
-        """Free bytes on the disk of a path, or of what will hold it."""
-        place = Path(path)
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        try:
-            return shutil.disk_usage(place).free
-        except OSError as error:
-            raise NoReadingError(f"{path}: {error.strerror}") from error
-
-    def cores(self) -> int:
-        return os.cpu_count() or 1
-
-    def variable(self, name: str) -> str | None:
-        return os.environ.get(name)
-
-    def package(self, name: str) -> str | None:
-        """Version of a Python package beside the running Python."""
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            return None
+class BuildMachine(Machine):
+    """The machine that this runs on, with its container engine."""
 
     def engine(self) -> tuple[str, str, str]:
-        """The Docker engine's system, version and machine. Raises NoRunnerError: none answers."""
+        """Ask the Docker engine for its system, version and machine.
+
+        Raises:
+            NoRunnerError: No engine answers.
+        """
         from farm.engines.docker import describe  # noqa: PLC0415 (docker-py takes long to import)
 
         return describe()
@@ -134,12 +73,12 @@ def needs() -> Needs:
 
 
 @dataclass(frozen=True)
-class Patient:
+class HostFacts:
     """The machine, what `farm detect` read of it, and the build that it shall be fit for, if one is
     known.
     """
 
-    site: Site
+    machine: BuildMachine
     readings: Readings
     plan: Plan | None
 
@@ -173,29 +112,29 @@ GIT = r"C:\Program Files\Git\cmd\git.exe"
 """Where Git for Windows lies, whatever it did to PATH."""
 
 
-def memory(patient: Patient) -> Iterator[Finding]:
+def memory(host: HostFacts) -> Iterator[Finding]:
     """Physical memory, what it and the page file allow together, and the number of compilers."""
-    total, commit = patient.site.memory()
+    total, commit = host.machine.memory()
     wanted = needs()
     found = f"{total / GB:.1f} GB"
     # 2.2: what the recipe of torch says of one compile.
-    if patient.plan:
-        per_job = patient.plan.memory_per_job_gb
+    if host.plan:
+        per_job = host.plan.memory_per_job_gb
     else:
         per_job = 2.2
-    least = wanted.memory_gb if patient.large else per_job
+    least = wanted.memory_gb if host.large else per_job
     if total < least * GB:
-        what = "PyTorch" if patient.large else "one compiler"
+        what = "PyTorch" if host.large else "one compiler"
         yield missing(
             "memory", found, f"{least:g} GB are the least for {what}: use another machine"
         )
     else:
         yield ok("memory", found)
-    cores = patient.site.cores()
+    cores = host.machine.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
-    if patient.large and patient.platform.limits_paths and commit < wanted.commit_gb * GB:
-        what = patient.platform.swap
+    if host.large and host.platform.limits_paths and commit < wanted.commit_gb * GB:
+        what = host.platform.swap
         yield warning(
             what,
             f"memory and {what} together {commit / GB:.1f} GB",
@@ -203,22 +142,22 @@ def memory(patient: Patient) -> Iterator[Finding]:
             "of memory",
         )
     else:
-        yield ok(patient.platform.swap, f"{commit / GB:.1f} GB with memory")
+        yield ok(host.platform.swap, f"{commit / GB:.1f} GB with memory")
 
 
-def disk(patient: Patient) -> Iterator[Finding]:
+def disk(host: HostFacts) -> Iterator[Finding]:
     """Free space where builds are made."""
-    where = patient.platform.build_root
+    where = host.platform.build_root
     wanted: float = needs().disk_gb
     what = "PyTorch"
-    if patient.plan is not None and not (patient.large and patient.platform.limits_paths):
-        what = patient.plan.package
-        wanted = recipe(patient.plan.recipe).disk_gb + needs().image_gb
-    free = patient.site.free(where)
+    if host.plan is not None and not (host.large and host.platform.limits_paths):
+        what = host.plan.package
+        wanted = recipe(host.plan.recipe).disk_gb + needs().image_gb
+    free = host.machine.free(where)
     found = f"{free / GB:.0f} GB free on {where}"
     if free >= wanted * GB:
         yield ok("disk", found)
-    elif patient.platform.limits_paths:
+    elif host.platform.limits_paths:
         yield missing(
             "disk",
             found,
@@ -229,10 +168,10 @@ def disk(patient: Patient) -> Iterator[Finding]:
         yield missing("disk", found, f"{wanted:g} GB are needed for a build of {what}: make room")
 
 
-def python(patient: Patient) -> Iterator[Finding]:
+def python(host: HostFacts) -> Iterator[Finding]:
     """The Python of the variant."""
-    have = {found.name: found.path for found in patient.readings.pythons}
-    if patient.plan is None:
+    have = {found.name: found.path for found in host.readings.pythons}
+    if host.plan is None:
         listed = ", ".join(have) or "none"
         yield (
             ok("Python", listed)
@@ -240,10 +179,10 @@ def python(patient: Patient) -> Iterator[Finding]:
             else missing("Python", listed, "install 64-bit Python 3.11 from python.org")
         )
         return
-    name = patient.plan.parsed_variant.python
+    name = host.plan.parsed_variant.python
     if name in have:
         yield ok("Python", f"{name}: {have[name]}")
-    elif patient.platform.in_images:
+    elif host.platform.in_images:
         seen = (
             f"no {name} here: the container builds with its own, but the wheel is not tested here"
         )
@@ -257,34 +196,34 @@ def python(patient: Patient) -> Iterator[Finding]:
         yield missing("Python", f"no {name}; there are: {', '.join(have) or 'none'}", todo)
 
 
-def git(patient: Patient) -> Iterator[Finding]:
+def git(host: HostFacts) -> Iterator[Finding]:
     """Git, and on Windows long paths in it."""
     try:
-        reported = patient.site.run("git", "--version")
+        reported = host.machine.run("git", "--version")
     except NoReadingError:
         # build.cmd looks there too.
-        if patient.platform.limits_paths and patient.site.exists(GIT):
+        if host.platform.limits_paths and host.machine.exists(GIT):
             yield ok("Git", GIT)
-        elif patient.plan is not None and patient.plan.source.kind != "git":
-            yield ok("Git", f"not on PATH; {patient.plan.package} needs none")
+        elif host.plan is not None and host.plan.source.kind != "git":
+            yield ok("Git", f"not on PATH; {host.plan.package} needs none")
         else:
             yield missing("Git", "not on PATH", "install Git (Windows: Git for Windows)")
         return
     yield ok("Git", reported.text.strip())
-    if patient.platform.limits_paths:
-        answer = patient.site.run("git", "config", "--get", "core.longpaths").text.strip()
+    if host.platform.limits_paths:
+        answer = host.machine.run("git", "config", "--get", "core.longpaths").text.strip()
         todo = "git config --global core.longpaths true (build.cmd sets it for its own calls)"
         unset = warning("Git long paths", "core.longpaths is not set", todo)
         yield ok("Git long paths", "core.longpaths is true") if answer == "true" else unset
 
 
-def gpu(patient: Patient) -> Iterator[Finding]:
+def gpu(host: HostFacts) -> Iterator[Finding]:
     """Each GPU with its driver: can the one drive the other?"""
-    if not patient.platform.cuda:
+    if not host.platform.cuda:
         return
-    if not patient.readings.gpus:
+    if not host.readings.gpus:
         why = (
-            "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs"))
+            "; ".join(m.why for m in host.readings.missing if m.what.startswith("GPUs"))
             or "none found"
         )
         yield warning(
@@ -292,19 +231,18 @@ def gpu(patient: Patient) -> Iterator[Finding]:
             why,
             "none is needed to build; to use one, install its driver (Kepler: the 470 branch)",
         )
-    if patient.plan and patient.plan.toolkit:
-        cuda = patient.plan.toolkit.cuda
+    if host.plan and host.plan.toolkit:
+        cuda = host.plan.toolkit.cuda
     else:
         cuda = None
-    for card in patient.readings.gpus:
-        judged = judge_gpu(card, patient.readings.driver)
+    for card in host.readings.gpus:
+        judged = judge_gpu(card, host.readings.driver)
         found = (
-            f"{card.name} ({judged.sm or 'no variant'}), driver "
-            f"{patient.readings.driver or 'unknown'}"
+            f"{card.name} ({judged.sm or 'no variant'}), driver {host.readings.driver or 'unknown'}"
         )
         last = last_driver(judged.sm) if judged.sm else None
-        branch = driver_branch(patient.readings.driver)
-        problem = driver_problem(cuda, patient.readings.driver, patient.readings.os.system)
+        branch = driver_branch(host.readings.driver)
+        problem = driver_problem(cuda, host.readings.driver, host.readings.os.system)
         # First a driver that is too new for the card: it does not drive it at all, and an update
         # would not help.
         if last and branch and branch > last:
@@ -325,10 +263,10 @@ def gpu(patient: Patient) -> Iterator[Finding]:
             yield ok("GPU driver", found)
 
 
-def engine(patient: Patient) -> Iterator[Finding]:
+def engine(host: HostFacts) -> Iterator[Finding]:
     """The engine that Linux builds run in, Docker's or Podman's: asked as builds ask it."""
     try:
-        system, version, machine = patient.site.engine()
+        system, version, machine = host.machine.engine()
     except NoRunnerError as error:
         yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
@@ -338,9 +276,9 @@ def engine(patient: Patient) -> Iterator[Finding]:
     yield ok("Docker", f"{system} {version} {machine}") if system == DEFAULT else other
 
 
-def compiler(patient: Patient) -> Iterator[Finding]:
+def compiler(host: HostFacts) -> Iterator[Finding]:
     """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
-    found = patient.site.which("g++") or patient.site.which("clang++")
+    found = host.machine.which("g++") or host.machine.which("clang++")
     name = "torch.compile: C++ compiler"
     yield (
         ok(name, found)
@@ -349,12 +287,12 @@ def compiler(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def torch_compile(patient: Patient) -> Iterator[Finding]:
+def torch_compile(host: HostFacts) -> Iterator[Finding]:
     """Needs of torch.compile and notebooks: cl.exe on PATH, a triton-windows that fits the torch
     here.
     """
-    cl = patient.site.which("cl.exe")
-    unset = [name for name in ("INCLUDE", "LIB") if not patient.site.variable(name)]
+    cl = host.machine.which("cl.exe")
+    unset = [name for name in ("INCLUDE", "LIB") if not host.machine.variable(name)]
     prompt = (
         "start Python, or the notebook server, from the x64 Native Tools Command Prompt, "
         "which sets all of it"
@@ -371,14 +309,14 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         messages = rf"{cl.rpartition(chr(92))[0]}\{ENGLISH}\clui.dll"
         todo = "add English under Language packs in the Visual Studio Installer"
         absent = f"{messages} is not there: torch.compile reads what cl.exe says"
-        there = patient.site.exists(messages)
+        there = host.machine.exists(messages)
         yield (
             ok("torch.compile: English", messages)
             if there
             else missing("torch.compile: English", absent, todo)
         )
-    torch = patient.site.package("torch")
-    triton = patient.site.package("triton-windows")
+    torch = host.machine.package("torch")
+    triton = host.machine.package("triton-windows")
     wanted = needs()
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")
@@ -386,9 +324,7 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
     # triton-windows goes by the minor version of torch.
     release = ".".join(torch.split("+")[0].split(".")[:2])
     below = wanted.triton_below.get(release)
-    sms = [
-        int(card.capability.replace(".", "")) for card in patient.readings.gpus if card.capability
-    ]
+    sms = [int(card.capability.replace(".", "")) for card in host.readings.gpus if card.capability]
     if sms and max(sms) < wanted.triton_sm_min:
         found = f"Triton starts at sm_{wanted.triton_sm_min}, this machine has sm_{max(sms)}"
         yield warning(
@@ -413,27 +349,27 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 
 
-def examine(
-    site: Site, readings: Readings, plan: Plan | None, *, build: bool = True
+def run_checks(
+    machine: BuildMachine, readings: Readings, plan: Plan | None, *, build: bool = True
 ) -> list[Finding]:
     """Every finding about the machine, for a plan if one is known; without `build`, for installing
     and using wheels.
     """
-    patient = Patient(site, readings, plan)
-    checks: list[tuple[str, Callable[[Patient], Iterator[Finding]]]] = [
+    host = HostFacts(machine, readings, plan)
+    checks: list[tuple[str, Callable[[HostFacts], Iterator[Finding]]]] = [
         ("Python", python),
         ("GPU", gpu),
     ]
     if build:
         checks = [("memory", memory), ("disk", disk), ("Git", git), *checks]
-        if patient.platform.in_images:
+        if host.platform.in_images:
             checks.append(("Docker", engine))
-    if own := {"msvc": torch_compile, "gcc": compiler}.get(patient.platform.compiler):
+    if own := {"msvc": torch_compile, "gcc": compiler}.get(host.platform.compiler):
         checks.append(("torch.compile", own))
     found: list[Finding] = []
     for name, check in checks:
         try:
-            found += check(patient)
+            found += check(host)
         except NoReadingError as error:
             # One reading that fails must not hide what the other checks find.
             found.append(
@@ -442,7 +378,7 @@ def examine(
     return found
 
 
-def examine_project(project: Path) -> list[Finding]:
+def check_project(project: Path) -> list[Finding]:
     """Every finding about the project's own files and folders."""
     wrong: list[Finding] = []
     readers: tuple[Callable[[Path], object], ...] = (load_settings, load_runners, _read_matrix)
@@ -485,7 +421,7 @@ def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
         )
         yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
     artifacts = project / settings.artifacts
-    if not problems and runs_nothing(artifacts):
+    if not problems and is_noexec(artifacts):
         seen = (
             f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install "
             "there"

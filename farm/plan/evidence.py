@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.yamlfile import Model, load
 from farm.plan.file import Plan
 from farm.plan.matrix import MatrixText
@@ -164,7 +164,7 @@ def load_evidence(project: Path) -> Evidence:
     """
     own = project / FILE
     matrix = project / _MATRIX
-    theirs = shipped.ROOT / FILE
+    theirs = resources.ROOT / FILE
     wheels = load(own, _File).wheels if own.is_file() else []
     # In the farm's own checkout both are one file: its proofs count once.
     if not own.is_file() or not own.samefile(theirs):

@@ -15,17 +15,17 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, model
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.errors import UsageError
 from farm.base.text import nearest
-from farm.base.yamlfile import Model, load, pattern, where, word_of
-from farm.catalog import gpus as cards
+from farm.base.yamlfile import Model, load, pattern, read_bounded, where, word_of
+from farm.catalog import gpus
 from farm.plan import recipe
 from farm.plan.compat.rules import check
 from farm.plan.compat.stack import Stack, rows
 from farm.plan.options import OPTIONS, Option, Value
 from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
-from farm.plan.variant import PYTHONS, SPECIAL_GPUS, Variant, cpus, gpus
+from farm.plan.variant import PYTHONS, SPECIAL_GPUS, Variant, cpu_words, gpu_words
 from farm.platforms.facts import facts
 from farm.platforms.shape import PlatformName
 
@@ -50,19 +50,19 @@ def _one_or_many(value: Any) -> Any:
 def _of_card(name: str) -> list[str]:
     """The words of variants for a card's name: `sm35` for a K40."""
     return sorted(
-        {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(name)} & set(gpus())
+        {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)} & set(gpu_words())
     )
 
 
 Gpu = Annotated[
     str,
-    word_of("GPU", gpus, _of_card),
-    Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus()))),
+    word_of("GPU", gpu_words, _of_card),
+    Field(json_schema_extra=lambda schema: schema.update(enum=list(gpu_words()))),
 ]
 Cpu = Annotated[
     str,
-    word_of("CPU", cpus),
-    Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus()))),
+    word_of("CPU", cpu_words),
+    Field(json_schema_extra=lambda schema: schema.update(enum=list(cpu_words()))),
 ]
 Python = Annotated[
     str,
@@ -461,7 +461,7 @@ class Channel:
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
                 name = axes.get(reason.rule)
-                if name is None or reason.severity == "warning":
+                if name is None or not reason.blocks:
                     continue
                 words = getattr(self.text, name)
                 word = dict(zip(AXES, key, strict=True)).get(name)
@@ -555,7 +555,7 @@ def _names(rule: Named, key: Key) -> bool:
     return all(key[index] in words for index, words in rule)
 
 
-SHIPPED = shipped.ROOT / "ci" / "matrix.yaml"
+SHIPPED = resources.ROOT / "ci" / "matrix.yaml"
 REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda")
 
 
@@ -653,8 +653,8 @@ def load_matrix(project: Path) -> Matrix:
     given.
     """
     recipe.use_project(project)
-    path = shipped.path(project, "ci/matrix.yaml")
-    return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())
+    path = resources.path(project, "ci/matrix.yaml")
+    return _load(path, read_bounded(path), recipe.names())
 
 
 @lru_cache(maxsize=4)

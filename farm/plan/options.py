@@ -2,7 +2,7 @@
 
 From the table follow the command line (`--cuda`), the variables (`FARM_CUDA`), `options:` in
 ci/farm.yaml, the keys of a channel in ci/matrix.yaml, the checks, the help and the table in
-docs/options.md. A new option is a new entry here; `ci/matrix.schema.json` and docs/options.md are
+docs/reference/options.md. A new option is a new entry here; `ci/matrix.schema.json` and docs/reference/options.md are
 then written anew with `make generate`.
 
 Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
@@ -163,6 +163,15 @@ _TABLE = (
         "the recipe's features to leave out, such as nccl,kineto",
         metavar="NAMES",
         pattern=r"^[a-z0-9-]{1,30}(,[a-z0-9-]{1,30}){0,30}$",
+        excepted=True,
+        applies=lambda package: package.package == "torch",
+    ),
+    Option(
+        "with",
+        "features to build that the channel leaves out, such as kineto on Windows",
+        metavar="NAMES",
+        pattern=r"^[a-z0-9-]{1,30}(,[a-z0-9-]{1,30}){0,30}$",
+        pinned=False,
         applies=lambda package: package.package == "torch",
     ),
     Option(

@@ -66,7 +66,7 @@ def machine_of(
 
 
 @dataclass(frozen=True)
-class Own:
+class FarmBuild:
     """A build that can be planned: how far it was proved, cards without code, official features
     that it lacks.
     """
@@ -98,9 +98,9 @@ class Own:
         return f"torch {self.torch}" + (f", CUDA {self.cuda}" if self.cuda else "")
 
 
-def own_builds(
+def buildable_here(
     project: Path, machine: Machine, torch: str | None = None, limit: int = 3
-) -> list[Own]:
+) -> list[FarmBuild]:
     """The builds that are for a machine, at most `limit`, each of which can be planned with its own
     words.
 
@@ -109,7 +109,7 @@ def own_builds(
     """
     matrix = load_matrix(project)
     evidence = load_evidence(project)
-    found: list[Own] = []
+    found: list[FarmBuild] = []
     tried = sorted(_candidates(matrix, evidence, machine, torch), key=lambda each: each[0])[
         :MAX_TRIED
     ]
@@ -175,7 +175,7 @@ def _lost(variant: Variant, sms: Sequence[int]) -> tuple[int, ...]:
 
 def _planned(
     project: Path, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None
-) -> Own | None:
+) -> FarmBuild | None:
     """The build, where a plan can be made of it and the driver runs it."""
     selectors = Selectors(variant, platform=machine.platform, channel=channel)
     lost = _lost(variant, machine.sms)
@@ -209,7 +209,7 @@ def _planned(
     else:
         cost = "cost not measured"
     release = str(plan.options["torch"]), str(cuda) if cuda else None
-    return Own(
+    return FarmBuild(
         variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform
     )
 

@@ -16,8 +16,7 @@ from pathlib import Path, PureWindowsPath
 import jinja2
 
 from farm import catalog
-from farm.base import outputs
-from farm.base import resources as shipped
+from farm.base import outputs, resources
 from farm.base.errors import UsageError, unreadable
 from farm.plan import recipe
 from farm.plan.file import Plan
@@ -75,8 +74,8 @@ def render(project: Path, plan: Plan) -> Rendered:
         if name is not None and name not in table:
             raise UsageError(f"the catalogue has no {name!r}", hint="create the plan again")
     recipe.use_project(project)
-    folder = shipped.path(project, f"dockerfiles/{plan.platform}")
-    templates = _templates(folder, shipped.path(project, "dockerfiles/scripts"))
+    folder = resources.path(project, f"dockerfiles/{plan.platform}")
+    templates = _templates(folder, resources.path(project, "dockerfiles/scripts"))
     files = job_files(plan.recipe)
     values = _values(plan) | {
         "digest": plan.digest,

@@ -13,12 +13,12 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.errors import UsageError
-from farm.base.yamlfile import Model, load, pattern, word_of
-from farm.catalog import gpus as cards
+from farm.base.yamlfile import Model, load, pattern, read_bounded, word_of
+from farm.catalog import gpus
 from farm.plan.options import OPTIONS
-from farm.plan.variant import Variant, cpus
+from farm.plan.variant import Variant, cpu_words
 from farm.platforms.facts import DEFAULT
 from farm.platforms.shape import Machine, PlatformMachine, PlatformName
 
@@ -144,8 +144,8 @@ class Settings(Model):
 
 Cpu = Annotated[
     str,
-    word_of("CPU level", cpus),
-    Field(json_schema_extra=lambda made: made.update(enum=list(cpus()))),
+    word_of("CPU level", cpu_words),
+    Field(json_schema_extra=lambda made: made.update(enum=list(cpu_words()))),
 ]
 Sm = Annotated[str, word_of("SM", lambda: list(catalog.architectures().architectures))]
 
@@ -162,7 +162,7 @@ class Card(Model):
     @model_validator(mode="after")
     def _is_known(self) -> Self:
         # A name that the catalogue does not know contradicts nothing.
-        chips = {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(self.name)}
+        chips = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(self.name)}
         if chips and self.sm not in chips:
             what = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
             raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", what)
@@ -285,8 +285,8 @@ class Runners(Model):
 
 def load_settings(project: Path) -> Settings:
     """Read `ci/farm.yaml`; a file whose content is unchanged is not read again."""
-    path = shipped.default(project, "ci/farm.yaml")
-    return _settings(path, path.read_bytes() if path.is_file() else b"")
+    path = resources.default(project, "ci/farm.yaml")
+    return _settings(path, read_bounded(path))
 
 
 @lru_cache(maxsize=4)
@@ -296,7 +296,7 @@ def _settings(path: Path, content: bytes) -> Settings:  # noqa: ARG001 the cache
 
 def load_runners(project: Path) -> dict[str, Runner]:
     """The machines by name. Raises UsageError: the file is wrong."""
-    return load(shipped.default(project, "ci/runners.yaml"), Runners).runners
+    return load(resources.default(project, "ci/runners.yaml"), Runners).runners
 
 
 def load_github(project: Path) -> Github:
@@ -317,4 +317,4 @@ def load_github(project: Path) -> Github:
 
 def github_if_any(project: Path) -> Github | None:
     """The settings of GitHub; None where nothing runs there."""
-    return load(shipped.default(project, "ci/runners.yaml"), Runners).github
+    return load(resources.default(project, "ci/runners.yaml"), Runners).github

@@ -13,13 +13,13 @@ PYTHONS = (*(f"py3{minor}" for minor in range(9, 15)), "py313t", "py314t")
 SPECIAL_GPUS = ("cpu", "mps")
 
 
-def gpus() -> tuple[str, ...]:
+def gpu_words() -> tuple[str, ...]:
     """Every word that may stand for the GPU: `cpu`, `mps`, an SM, or a named set of SMs."""
     known = catalog.architectures()
     return (*SPECIAL_GPUS, *known.architectures, *known.sets)
 
 
-def cpus() -> tuple[str, ...]:
+def cpu_words() -> tuple[str, ...]:
     return tuple(catalog.cpu_levels())
 
 
@@ -39,8 +39,8 @@ class Variant:
         builds.
         """
         parts = name.rsplit("-", 2)  # a card's name may hold dashes: A100-SXM4-40GB-avx2-py312
-        axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
-        card = None if parts[0] in gpus() else _card(parts[0])
+        axes = (("GPU", gpu_words()), ("CPU", cpu_words()), ("Python", PYTHONS))
+        card = None if parts[0] in gpu_words() else _card(parts[0])
         if len(parts) != len(axes) or ("-" in parts[0] and card is None):
             detail, words = card or ("", [])
             raise UsageError(
@@ -49,7 +49,7 @@ class Variant:
                 hint=f"an example: {(words or ['sm35'])[0]}-avx-py311",
             )
         # Only where the other words are right: else the name is wrong, not the Python.
-        if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
+        if parts[0] in gpu_words() and parts[1] in cpu_words() and parts[2] not in PYTHONS:
             _refuse_python(parts[2])
         choices = list[list[str]]()
         problems = list[str]()
@@ -160,17 +160,17 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     """The hint for a variant that names a card, and the words of its SMs; None: the word is no
     card's name.
     """
-    from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
+    from farm.catalog import gpus  # noqa: PLC0415 hundreds of names, which only a wrong word needs
 
-    known = cards.gpus()
+    known = gpus.gpus()
     sm = sm_word(word)
     if gone := known.too_old.get(sm):
         return f"GPU {word!r} ({gone.name}): {gone.why}", []
-    if sm in gpus():
+    if sm in gpu_words():
         return f"GPU {word!r}: variants write it {sm}", [sm]
-    found = cards.find(word)
+    found = gpus.find(word)
     if not found:
-        company = cards.maker(word)
+        company = gpus.maker(word)
         if company is None:
             return None
         ours = "mps" if company == "Apple" else "cpu"
@@ -179,7 +179,7 @@ def _card(word: str) -> tuple[str, list[str]] | None:
             [ours],
         )
     sms = sorted({known.renamed.get(card.sm, card.sm) for card in found}, key=sm_number)
-    words = [sm for sm in sms if sm in gpus()]
+    words = [sm for sm in sms if sm in gpu_words()]
     names = " or ".join(dict.fromkeys(card.name for card in found))
     if not words:
         return (

@@ -22,8 +22,7 @@ from farm.index.pages import File, parse_catalogue, parse_page
 from farm.index.reader import withdrawn
 from farm.index.records import Sha256, parse_record
 from farm.index.stores import Store
-from farm.plan.variant import Variant
-from farm.plan.variant import gpus as gpu_words
+from farm.plan.variant import Variant, gpu_words
 from farm.smoke.runner import TESTED_AT, TESTED_WHEEL
 
 STATES = {

@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 
 from farm.base import processes
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
-from farm.base.failures import line_that_says
-from farm.base.outputs import runs_nothing
+from farm.base.failures import line_naming_cause
+from farm.base.safe_files import is_noexec
 from farm.base.text import plain_lines
 from farm.platforms.facts import DEFAULT, facts
 from farm.wheel.metadata import parse_wheel_name
@@ -115,7 +115,7 @@ def make_environment(dest: Path, python: Path) -> Path:
     """Make a virtual environment without pip in the new folder `dest`; returns its interpreter."""
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
-    if runs_nothing(dest):
+    if is_noexec(dest):
         raise InfrastructureError(
             f"{dest}: its file system is mounted noexec, where no library of a wheel can be loaded",
             hint="mount it without noexec, or set artifacts in ci/farm.yaml to a folder on "
@@ -263,7 +263,7 @@ def _failure(
     """The error of a pip that failed: what is missing, and what to do about it."""
     output = _last_lines(log.read_bytes())
     hint = f"log: {log}"
-    if line_that_says("disk-full", output.splitlines()):
+    if line_naming_cause("disk-full", output.splitlines()):
         hint = (
             f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to "
             "another folder"
@@ -278,9 +278,7 @@ def _failure(
     name = requirement.partition("==")[0]
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if absent and canonicalize_name(absent[1]) != canonicalize_name(name):
-        todo = (
-            "publish it too, or have pip ask its own index as well (--extra-index-url for this one)"
-        )
+        todo = "publish it into the same group, or name an index that has it for pip"
         hint = f"no index has {absent[1]} as the wheel needs it: {todo}; {hint}"
         return SmokeFailedError(f"{what}:\n{output}", hint=hint)
     return _of_index(what, name, source, hint) or SmokeFailedError(f"{what}:\n{output}", hint=hint)
@@ -294,7 +292,8 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
     import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 
-    url = source[-1] if source else ""
+    # With more than one index in play it is not this one that answered.
+    url = source[1] if len(source) == 2 else ""
     if not url.startswith(("http://", "https://")) or "@" in url:
         return None
     page = f"{url.rstrip('/')}/{canonicalize_name(name)}/"
@@ -304,7 +303,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             return None
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            todo = "let everybody read the bucket (docs/index-stores.md has the policy)"
+            todo = "let everybody read the bucket (docs/how-to/index-stores.md has the policy)"
             return SmokeFailedError(
                 f"{what}: {url} answers {error.code} to pip", hint=f"{todo}; {hint}"
             )
@@ -312,7 +311,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a "
             "bucket without a web "
         )
-        todo += f"server needs ?pages=slash (docs/wheel-index.md); {hint}"
+        todo += f"server needs ?pages=slash (docs/reference/wheel-index.md); {hint}"
         if error.code == 404:
             return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo)
         return None

@@ -18,8 +18,7 @@ from typing import IO, Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.base import outputs, processes
-from farm.base import zipapps as pack
+from farm.base import outputs, processes, zipapps
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, plain_lines, short
@@ -27,7 +26,7 @@ from farm.base.yamlfile import Model, first_fault
 from farm.smoke.emulation import find_emulator
 from farm.smoke.environment import probe_environment
 from farm.smoke.probe.package import EMULATOR, signal_name
-from farm.wheel.explain import known, words
+from farm.wheel.explain.tables import matching_rows, placeholders
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
 # Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless
@@ -88,7 +87,7 @@ class Row(NamedTuple):
 
 class Cause(Model):
     """Why something did not work, and what to do about it. `id` is that of
-    `farm/wheel/messages.yaml`.
+    `farm/wheel/explain/messages.yaml`.
     """
 
     id: Name
@@ -282,7 +281,7 @@ def run_probe(
         file = folder / "report.json"
         program = folder / "probe.pyz"
         with outputs.writing(program, outputs.ROOM):
-            program.write_bytes(pack.pack(PROBE))
+            program.write_bytes(zipapps.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
         command += arguments(
@@ -451,7 +450,7 @@ def judge(
 
 
 def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
-    """The causes that the texts of a report show (`farm/wheel/messages.yaml`); empty where nothing
+    """The causes that the texts of a report show (`farm/wheel/explain/messages.yaml`); empty where nothing
     is known.
 
     `hung`: the run, or a check of it, did not end in its time; `gpu`: it could use a card.
@@ -466,13 +465,13 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
     # A signal says enough: last words before a crash are often about something else.
     if report.outcome == "failed" and report.signal is None:
         texts += [report.reason or "", report.output_tail[-_LAST_WORDS:]]
-    filled = words(
+    filled = placeholders(
         texts,
         report.module,
         {check.name: check.seen or "" for check in report.checks},
         report.emulated,
     )
-    found = known(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
+    found = matching_rows(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
     return tuple(
         Cause(id=row.id, what=row.what.format(**filled), fix=row.fix.format(**filled))
         for row, _ in found

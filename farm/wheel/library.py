@@ -39,7 +39,7 @@ from farm.wheel.fatbin import (
     order,
     read_fatbins,
 )
-from farm.wheel.isa import scan_isa, scan_starts
+from farm.wheel.isa.scan import scan_isa, scan_starts
 from farm.wheel.pe import (
     PE_FATBIN_SECTION,
     PE_MAGIC,

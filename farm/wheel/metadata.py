@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.requirement import read_requirement
-from farm.base.text import before_download
+from farm.base.text import undo_download_name
 from farm.wheel.archive import Archive
 
 _LIMIT = 4 << 20
@@ -94,7 +94,7 @@ def parse_wheel_name(filename: str) -> WheelName:
         version = str(Version(match[2]))
     except ValueError as error:
         hint = None
-        was = before_download(filename)
+        was = undo_download_name(filename)
         if was != filename and _NAME.fullmatch(was) and re.fullmatch(r"[\w.+!-]+", was, re.ASCII):
             hint = f"rename it as it was before its download: {was}"
         raise VerificationFailedError(

@@ -33,7 +33,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
-from farm.base.failures import line_that_says
+from farm.base.failures import line_naming_cause
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, printable
 from farm.wheel.archive import Archive, check_name
@@ -825,7 +825,7 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
                 f"{tool} cannot run: {lines[-1].strip()}",
                 hint=f"{sys.executable} -m pip install {missing}",
             )
-        if full := line_that_says("disk-full", lines):
+        if full := line_naming_cause("disk-full", lines):
             raise InfrastructureError(
                 f"{tool} cannot write: {full.strip()}",
                 hint=f"make room where the wheel goes and in {tempfile.gettempdir()}, or set "

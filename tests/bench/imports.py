@@ -24,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from farm.base.errors import FarmError
 from farm.smoke.emulation import emulate
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import LoadedImage, Sweep, Walk
+from farm.wheel.isa.elf_image import ElfImage
+from farm.wheel.isa.walk_x86 import Walk
+from farm.wheel.isa.x86 import Sweep
 from farm.wheel.policy import Policy, Report
 from farm.wheel.verify import verify
 
@@ -40,7 +42,7 @@ exit $code
 """
 
 
-def deep(image: LoadedImage) -> list[int]:
+def deep(image: ElfImage) -> list[int]:
     """Functions that loading a library may call, three calls and more below where the loader enters
     it.
     """
@@ -70,7 +72,7 @@ def mutants(wheel: Path, folder: Path, count: int, *, below: bool) -> list[Path]
     places = []
     for name, data in members.items():
         if data[:4] == b"\x7fELF" and ".so" in name:
-            image = LoadedImage(data, read_elf(data))
+            image = ElfImage(data, read_elf(data))
             # Modules of Cython ask for others first: what is in their PyInit alone runs for
             # certain.
             starts = deep(image) if below else (*image.starts(), *image.entries)

@@ -34,7 +34,7 @@ OBJECT = re.compile(r"^\[\d+/\d+\] Building \w+ object (\S+)", re.MULTILINE)
 """What Ninja says of each object that was compiled; group 1 is its path."""
 
 
-# The groups that take longest begin first (docs/benchmarks.md has times): begun last, one would run
+# The groups that take longest begin first (docs/explanation/benchmarks.md has times): begun last, one would run
 # alone at the end.
 LONGEST = (
     "e2e/dispatch",

@@ -1,7 +1,7 @@
 """One container profile (farm/engines/docker.py): `docker inspect` of a running build, and what it
 finds itself.
 
-What the engines cannot have in common stands here as in docs/dispatch.md: a swarm service has the
+What the engines cannot have in common stands here as in docs/how-to/dispatch.md: a swarm service has the
 node's network and swap, and its program, not the engine, gives up new privileges.
 """
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import scan_isa
+from farm.wheel.isa.scan import scan_isa
 from tests.e2e.conftest import need
 
 SOURCE = """

@@ -1,4 +1,4 @@
-"""The five commands of docs/k40-in-ten-minutes.md, as an ordinary user types them in a home of his
+"""The five commands of docs/tutorials/k40-in-ten-minutes.md, as an ordinary user types them in a home of his
 own.
 
 Canary takes PyTorch's place, as the page proposes, since PyTorch takes hours; there is no card.
@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.conftest import ROOT, TIMEOUT_S
 
-PAGE = ROOT / "docs" / "k40-in-ten-minutes.md"
+PAGE = ROOT / "docs" / "tutorials" / "k40-in-ten-minutes.md"
 NOBODY = 65534
 FIVE = re.compile(r"^## Five commands\n.*?^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NO_DRIVER = 8

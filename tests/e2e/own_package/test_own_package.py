@@ -26,7 +26,7 @@ from farm.smoke.environment import make_environment
 from tests.e2e.conftest import ROOT, TIMEOUT_S, containers_of
 from tests.schemas import valid
 
-PAGE = ROOT / "docs" / "your-package.md"
+PAGE = ROOT / "docs" / "tutorials" / "your-package.md"
 RECIPES = Path(__file__).parent / "recipes"
 TORCH = "2.13.0"
 

@@ -1,4 +1,4 @@
-"""docs/index-handbook.md, command by command as it stands there, against Ceph's gateway, nginx and
+"""docs/how-to/index-handbook.md, command by command as it stands there, against Ceph's gateway, nginx and
 Amazon's client.
 """
 
@@ -16,7 +16,7 @@ from tests.indexes.wheels import build_wheel
 from tests.servers import web
 from tests.servers.process import ROOT, MissingError, environment, free_port, running, wait_until
 
-HANDBOOK = ROOT / "docs/index-handbook.md"
+HANDBOOK = ROOT / "docs/how-to/index-handbook.md"
 NGINX = (
     "pid {0}/pid;\nerror_log {0}/error.log;\nevents {{}}\nhttp {{\naccess_log "
     "off;\n{1}include {0}/conf.d/*.conf;\n}}\n"

@@ -59,7 +59,7 @@ def test_publishing_to_ceph(ceph, scheme, tmp_path, monkeypatch):
 
 def test_ceph_takes_the_lifecycle_of_the_docs(ceph):
     store = open_store(make_bucket(ceph.http, "lifecycle"))
-    text = (ROOT / "docs/index-stores.md").read_text()
+    text = (ROOT / "docs/how-to/index-stores.md").read_text()
     [rules] = re.findall(r'^```json\n(\{"Rules".*?)^```$', text, re.MULTILINE | re.DOTALL)
     store.client.put_bucket_lifecycle_configuration(
         Bucket=store.bucket, LifecycleConfiguration=json.loads(rules)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import scan_isa, scan_starts
+from farm.wheel.isa.scan import scan_isa, scan_starts
 
 KERNEL = """
 extern "C" float kernel(const float *a, const float *b) {

@@ -215,11 +215,11 @@ def drive(toolchain, tmp_path):
 
 
 def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, plan, tmp_path):
-    """docs/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes no
+    """docs/how-to/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes no
     junction.
     """
     page, digest, farm = (
-        (ROOT / "docs/windows.md").read_text(),
+        (ROOT / "docs/how-to/windows.md").read_text(),
         plan.digest[:12],
         toolchain.c / "farm",
     )

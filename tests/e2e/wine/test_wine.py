@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.base import zipapps as packer
+from farm.base import zipapps
 from farm.smoke.runner import PROBE, Check, SmokeReport, find_causes
 from tests.e2e.wine.windows_python import PARTS, site, windows_path
 
@@ -312,7 +312,7 @@ def probe(windows_python, folder, needs, report):
         f"--json={windows_path(report)}",
     ]
     program = report.with_name("probe.pyz")
-    program.write_bytes(packer.pack(PROBE))
+    program.write_bytes(zipapps.pack(PROBE))
     done = windows_python.run(program, *options, env={"PYTHONPATH": path}, timeout=2 * TIMEOUT_S)
     document = json.loads(report.read_bytes())
     assert document["complete"], done.stderr

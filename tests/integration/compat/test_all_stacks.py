@@ -4,7 +4,7 @@ from itertools import product
 
 from farm.plan.compat.rules import check
 from farm.plan.compat.stack import Stack
-from farm.plan.variant import Variant, gpus
+from farm.plan.variant import Variant, gpu_words
 
 
 def test_every_cuda_torch_and_cudnn_for_every_gpu():
@@ -25,7 +25,7 @@ def test_every_cuda_torch_and_cudnn_for_every_gpu():
         "2.15.0",
     ]
     cudas = ["10.2", "11.3", "11.4", "11.8", "12.1", "12.6", "12.8", "13.0", "13.5"]
-    axes = (gpus(), ("linux", "windows"), cudas, torches, cudnns)
+    axes = (gpu_words(), ("linux", "windows"), cudas, torches, cudnns)
     clean = 0
     for gpu, platform, cuda, torch, cudnn in product(*axes):
         stack = Stack(

@@ -16,10 +16,10 @@ SELECT = ("--variant", "sm35-avx-py311", "--package", "canary")
 ENDLESS = """
 import sys, threading, time
 from farm.cli import main
-from farm.cli import knowledge
+from farm.cli import matrix
 def endless(args):
     {body}
-knowledge.run_matrix = endless
+matrix.run_matrix = endless
 sys.exit(main.main(["matrix"]))
 """
 PRINTS = "while True: print('x' * 1000)"

@@ -95,7 +95,7 @@ class Fake:
         self.inputs: dict[int, dict] = {}
         self.stops: set[int] = set()
         self.scopes = {"read", "write", "admin"}
-        self.settings = {  # as docs/runners.md asks for them
+        self.settings = {  # as docs/how-to/runners.md asks for them
             "": {"visibility": "public", "default_branch": "main"},
             "actions/permissions": {"sha_pinning_required": True},
             "actions/permissions/fork-pr-contributor-approval": {

@@ -13,7 +13,7 @@ def test_every_rule_is_on_the_page():
     rules = {name.partition("/")[0] for name in rows()} - {"switch"}
     rules |= set(catalog.words())
     rules |= {f"switch-{name[4:].lower().replace('_', '-')}" for name in catalog.switches()}
-    page = (PROJECT / "docs" / "compatibility.md").read_text()
+    page = (PROJECT / "docs" / "reference" / "compatibility.md").read_text()
     table = page.split("## The rules")[1].split("## ")[0]
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`([a-z0-9-]+)`", " ".join(first_cells))) == rules
@@ -27,5 +27,5 @@ def test_the_number_of_official_rows_is_the_catalogues():
         for one in releases
         for name in ("linux", "windows")
     )
-    page = (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
     assert f"({len(releases)} releases, {rows} rows)" in page

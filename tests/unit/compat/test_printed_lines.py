@@ -46,7 +46,7 @@ def test_answers_about_upstreams_wheels(farm, platform):
         code, output = farm("why", "--official", "--gpu", card, "--platform", platform)
         assert (code in (0, 2, 3), fits(output.out)) == (True, True), output.out
         printed += accepted(farm, output.out)
-    assert printed > 10
+    assert printed > 5
 
 
 def test_answers_about_builds(farm):
@@ -79,7 +79,7 @@ def test_recommendations_for_machines(farm, monkeypatch):
     record = json.loads((FOLDER / "gtx1080ti-haswell.json").read_text())
     for card in CARDS:
         record["nvml"] = {"driver": "580.65.06", "devices": [[card, None, 8192]]}
-        monkeypatch.setattr("farm.cli.machines.Machine", partial(RecordedMachine, record))
+        monkeypatch.setattr("farm.cli.detect.Machine", partial(RecordedMachine, record))
         code, output = farm("detect")
         lines = [
             line

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.cli.machines import volumes_of
+from farm.cli.clean import volumes_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
 from farm.run.journal import Journal, Request

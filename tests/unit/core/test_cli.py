@@ -281,7 +281,7 @@ def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
 
 
 def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeypatch):
-    """Here `Pulse` does not wait."""
+    """Here `Heartbeat` does not wait."""
     monkeypatch.setattr("farm.base.heartbeat.TICK_S", 0.001)
     monkeypatch.setattr(progress, "ALIVE_S", 0.0)
     event = threading.Event()

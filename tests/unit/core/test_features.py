@@ -23,7 +23,9 @@ def test_a_whole_pytorch_for_kepler():
         without.split("; ")
     )
     page = " ".join(
-        (PROJECT / "docs" / "k40-in-ten-minutes.md").read_text(encoding="utf-8").split()
+        (PROJECT / "docs" / "tutorials" / "k40-in-ten-minutes.md")
+        .read_text(encoding="utf-8")
+        .split()
     )
     assert all(
         f"{what}: {text}." in page for what, text in feature_rows(plan.features, plan.without)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from farm.base.interrupts import held
+from farm.base.interrupts import deferred_interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -17,7 +17,7 @@ def test_it_comes_at_the_end_of_the_block(number):
     reached = []
 
     def interrupted():
-        with held():
+        with deferred_interrupts():
             os.kill(os.getpid(), number)
             reached.append("the end")
         reached.append("behind it")
@@ -36,7 +36,7 @@ def test_a_second_one_comes_at_once():
     reached = []
 
     def interrupted():
-        with held():
+        with deferred_interrupts():
             signal.raise_signal(signal.SIGINT)
             reached.append("first")
             signal.raise_signal(signal.SIGINT)
@@ -51,7 +51,7 @@ def test_a_second_one_comes_at_once():
 
 def test_without_one_an_error_passes_and_what_is_ignored_stays_ignored():
     def fail():
-        with held():
+        with deferred_interrupts():
             os.kill(os.getpid(), signal.SIGHUP)
             raise ValueError("reason")
 
@@ -68,7 +68,7 @@ def test_in_another_thread_it_changes_nothing():
     seen = []
 
     def work():
-        with held():
+        with deferred_interrupts():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -14,12 +14,12 @@ from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.build import judge, resolve
 from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
-from farm.plan.variant import PYTHONS, Variant, cpus, gpus
+from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
 from tests.examples import examples
 from tests.plans import plan_of, selectors
 
 ROOT = Path(__file__).parents[3]
-CARDS = [gpu for gpu in gpus() if gpu != "mps"]
+CARDS = [gpu for gpu in gpu_words() if gpu != "mps"]
 VERSIONS = {
     "cuda": catalog.toolkits,
     "torch": catalog.torch_releases,
@@ -79,7 +79,7 @@ selectors_ = st.builds(
     variant=st.builds(
         Variant,
         gpu=st.sampled_from(CARDS),
-        cpu=st.sampled_from(cpus()),
+        cpu=st.sampled_from(cpu_words()),
         python=st.sampled_from(
             [name for name in PYTHONS if name != "py314"]
         ),  # Windows has no pinned numpy for 3.14
@@ -116,8 +116,9 @@ def test_old_cards_on_a_current_torch(gpu, cpu):
         ("sm61-avx2-py311", "2.14.1", "legacy-2.14.1"),
         ("sm61-avx2-py314t", "2.14", "legacy-2.14.1"),
         ("sm61-avx2-py311", "2.0.1", "kepler-2.0.1"),
-        ("sm61-avx2-py311", "2.15.0", "main"),
-        ("sm61-avx2-py311", None, "debian-2.6.0"),
+        ("sm61-avx2-py311", "2.15.0", "legacy-2.14.1"),
+        ("sm61-avx2-py311", None, "legacy-2.14.1"),
+        ("sm61-avx2-py311", "2.6", "debian-2.6.0"),
     ],
 )
 def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torch, channel):

@@ -15,14 +15,14 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from farm.base import resources as shipped
+from farm.base import resources
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.hashes import tree_files
 from farm.cli import selection
 from farm.cli.main import main
 from farm.cli.selection import workspace_of
 from farm.machine import doctor
-from farm.machine.doctor import GB, Patient
+from farm.machine.doctor import GB, HostFacts
 from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.inputs import build_requires
@@ -225,7 +225,7 @@ def test_a_version_may_have_an_epoch(own):
 def test_the_projects_own_templates_stand_before_the_farms(own):
     target = own / "dockerfiles" / "linux"
     target.mkdir(parents=True)
-    for file in (shipped.ROOT / "dockerfiles" / "linux").iterdir():
+    for file in (resources.ROOT / "dockerfiles" / "linux").iterdir():
         (target / file.name).write_text(
             file.read_text() + ("# mine\n" if file.name == "build.sh.j2" else "")
         )
@@ -804,10 +804,10 @@ class Small:
 )
 def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expected):
     plan = plan_of(own, "sm35-avx-py311", package)
-    patient = Patient(
+    host = HostFacts(
         Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan
     )
-    found = [*doctor.memory(patient), *doctor.disk(patient)]
+    found = [*doctor.memory(host), *doctor.disk(host)]
     assert {finding.check: finding.state for finding in found} == expected
     advice = "".join(finding.todo for finding in found)
     assert package == "torch" or "PyTorch" not in advice
@@ -911,7 +911,7 @@ def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
         UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo' must match "
     ) as caught:
         plan_of(own)
-    assert "docs/your-package.md" in caught.value.hint
+    assert "docs/tutorials/your-package.md" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
-from farm.plan.variant import PYTHONS, Variant, cpus, gpus
+from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
 from tests.plans import plan_of
 
 
@@ -50,8 +50,8 @@ OVERRIDES = st.fixed_dictionaries(
 
 
 @given(
-    gpu=st.sampled_from(gpus()),
-    cpu=st.sampled_from(cpus()),
+    gpu=st.sampled_from(gpu_words()),
+    cpu=st.sampled_from(cpu_words()),
     python=st.sampled_from(PYTHONS) | st.just("py311"),
     package=st.sampled_from(names()),
     platform=st.sampled_from(["linux", "linux", "linux", "windows", "macos"]),
@@ -466,7 +466,8 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variant", "channel"), [("sm120-avx2-py311", "main"), ("sm35-avx-py311", "debian-2.6.0")]
+    ("variant", "channel"),
+    [("sm120-avx2-py311", "pytorch-2.8-python311"), ("sm35-avx-py311", "debian-2.6.0")],
 )
 def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant, channel):
     """What the rules know would not do: it is for the channel's platform."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farm.base.errors import UsageError
 from farm.base.yamlfile import checked
-from farm.cli import project as recipe
+from farm.cli import recipe, sources
 from farm.cli.main import main
 from farm.plan.recipe import Recipe, use_project
 from tests.plans import plan_of
@@ -153,8 +153,8 @@ def requirements(tmp_path, **files):
             info = tarfile.TarInfo(f"x-1/{name}")
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text.encode()))
-    with recipe._unpacked(tmp_path / "x.tar.gz") as tree:
-        return recipe._requirements(tree, {"numpy": "numpy", "Cython": "Cython"})
+    with sources.unpacked(tmp_path / "x.tar.gz") as tree:
+        return sources._requirements(tree, {"numpy": "numpy", "Cython": "Cython"})
 
 
 def test_requirements_are_those_of_pyproject_else_what_setup_imports(tmp_path):
@@ -218,7 +218,7 @@ VALUES = st.recursive(
 )
 KEYS = [
     "project",
-    *(f"project.{name}" for name in recipe.PyProject.About.model_fields),
+    *(f"project.{name}" for name in sources.PyProject.About.model_fields),
     "build-system.requires",
     "tool.scikit-build",
 ]

@@ -1,4 +1,4 @@
-"""docs/security.md names a test for each row that says what holds somebody."""
+"""docs/explanation/security.md names a test for each row that says what holds somebody."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ ROW = re.compile(r"^\| .* \| `(tests/[\w/]+\.py)(?:::(\w+))?` \|$", re.MULTILINE
 
 @pytest.fixture(scope="module")
 def page(request):
-    return (request.config.rootpath / "docs/security.md").read_text(encoding="utf-8")
+    return (request.config.rootpath / "docs/explanation/security.md").read_text(encoding="utf-8")
 
 
 def test_every_row_names_a_test_that_is_there(page, root):

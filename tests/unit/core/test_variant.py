@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import NotBuildableError, UsageError
-from farm.plan.variant import PYTHONS, Variant, cpus, gpus
+from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
 
 CASES = yaml.safe_load(Path(__file__).with_name("variant.yaml").read_text(encoding="utf-8"))
 
 VARIANTS = st.builds(
-    Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS)
+    Variant, st.sampled_from(gpu_words()), st.sampled_from(cpu_words()), st.sampled_from(PYTHONS)
 )
 
 
@@ -25,8 +25,8 @@ def test_a_name_is_read_back(variant):
 
 def test_the_axes_are_those_of_the_naming_rule():
     sms = (35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
-    assert set(gpus()) == {"cpu", "mps", "kepler", "legacy", *(f"sm{sm}" for sm in sms)}
-    assert set(cpus()) == {
+    assert set(gpu_words()) == {"cpu", "mps", "kepler", "legacy", *(f"sm{sm}" for sm in sms)}
+    assert set(cpu_words()) == {
         "sse41", "avx", "avx2", "avx512", "avx512bf16", "avx512vnni", "armv8_2", "armv9", "arm64",
     }  # fmt: skip
     assert PYTHONS == ("py39", "py310", "py311", "py312", "py313", "py314", "py313t", "py314t")

@@ -1,4 +1,4 @@
-"""docs/windows.md by the letter: its commands exist, and what it says that appears is what the
+"""docs/how-to/windows.md by the letter: its commands exist, and what it says that appears is what the
 scripts print.
 """
 
@@ -28,7 +28,7 @@ QUOTED = [
 
 @pytest.fixture(scope="module")
 def page(root):
-    return (root / "docs/windows.md").read_text(encoding="utf-8")
+    return (root / "docs/how-to/windows.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +124,9 @@ def test_what_it_quotes_is_what_the_scripts_say(page, rendered):
 
 def test_exit_codes_are_those_of_the_script(page, rendered):
     codes = re.findall(r'set "FARM_CODE=(\d)"', rendered["job/build.cmd"])
-    text = re.search(r"^Exit codes: (.*?)\.$", page, re.MULTILINE)[1]
+    text = re.search(r"^Exit codes: (.*?)\.$", page, re.MULTILINE | re.DOTALL)[1]
     assert {int(code) for code in codes} | {0} == {
-        int(code) for code in re.findall(r"(?:^|, )(\d) ", text)
+        int(code) for code in re.findall(r"(?:^|,\s)(\d) ", text)
     }
 
 

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from farm.machine.detect import Recommendation, choose
-from farm.machine.readings import (
-    Answer,
-    CpuId,
-    NoReadingError,
-    Nvml,
-    NvmlDevice,
-    Readings,
-    Uname,
-    take,
-)
+from farm.machine.host import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
+from farm.machine.readings import Readings, collect
 
 FOLDER = Path(__file__).parent / "readings"
 
@@ -90,12 +82,12 @@ def recorded() -> type[RecordedMachine]:
 
 @pytest.fixture
 def replay() -> Callable[[dict[str, Any]], Readings]:
-    return lambda data: take(RecordedMachine(data))
+    return lambda data: collect(RecordedMachine(data))
 
 
 @pytest.fixture
 def readings() -> Callable[[str], Readings]:
-    return lambda name: take(RecordedMachine(_record(name)))
+    return lambda name: collect(RecordedMachine(_record(name)))
 
 
 @pytest.fixture

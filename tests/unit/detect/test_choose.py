@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from farm import catalog
 from farm.machine.detect import choose, compatible, cpu_levels, levels
 from farm.machine.readings import Cpu, Gpu, Missing, Os, Python, Readings
-from farm.plan.recommend import Own
+from farm.plan.recommend import FarmBuild
 from farm.plan.variant import PYTHONS, Variant
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[3]
 MACHINES = yaml.safe_load(Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8"))
 
 
-def own(variant: str, channel: str = "a", proved: str = "", **more) -> Own:
-    """A build for a machine, as `own_builds` finds it."""
+def own(variant: str, channel: str = "a", proved: str = "", **more) -> FarmBuild:
+    """A build for a machine, as `buildable_here` finds it."""
     known = {
         "torch": "2.8.0",
         "cuda": "12.8",
         "words": f"--variant {variant} --channel {channel}",
         "cost": "7 CPU hours",
     }
-    return Own(Variant.parse(variant), channel, proved=proved, **known | more)
+    return FarmBuild(Variant.parse(variant), channel, proved=proved, **known | more)
 
 
 @pytest.mark.parametrize("name", NAMES)

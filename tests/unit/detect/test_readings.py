@@ -8,15 +8,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.machine.host import MAX_TEXT, Machine, NoReadingError
 from farm.machine.readings import (
-    MAX_TEXT,
-    Machine,
-    NoReadingError,
     Readings,
+    collect,
     parse_cpuinfo,
     parse_launcher,
     parse_os_release,
-    take,
 )
 
 CASES = yaml.safe_load(Path(__file__).with_name("obstacles.yaml").read_text(encoding="utf-8"))
@@ -183,7 +181,7 @@ def test_parsers_take_any_text(text):
 
 
 def test_this_machine_gives_readings():
-    found = take(Machine())
+    found = collect(Machine())
     running = f"py{sys.version_info[0]}{sys.version_info[1]}"
     assert found.running_python == running
     assert running in {python.name for python in found.pythons}
@@ -195,7 +193,7 @@ def test_programs_are_bounded():
     endless = "while True: print('x' * 4096)"
     machine = Machine()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("farm.machine.readings.TIMEOUT_S", 0.5)
+        patch.setattr("farm.machine.host.TIMEOUT_S", 0.5)
         with pytest.raises(NoReadingError, match="did not answer"):
             machine.run(sys.executable, "-c", endless)
     many = f"import sys; sys.stdout.write('x' * {MAX_TEXT + 1000})"

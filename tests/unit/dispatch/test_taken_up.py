@@ -11,7 +11,8 @@ from farm.engines.base import Observation
 from farm.engines.swarm import SwarmEngine
 from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.settings import load_settings
-from farm.run.mainjob import AwayError, MainJob, StillRunningError
+from farm.run.build_step import EngineUnreachableError, StillRunningError
+from farm.run.mainjob import MainJob
 from farm.run.run import request_for
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from tests.plans import plan_of
@@ -147,7 +148,7 @@ class Away(Full):
 def test_a_build_waits_for_an_engine_that_does_not_answer(taken, error):
     go, attempt = taken
     engine = Away(error)
-    with pytest.raises(AwayError, match="no answer"):
+    with pytest.raises(EngineUnreachableError, match="no answer"):
         go(engine)
     assert (attempt().state, engine.released) == ("running", [])
     engine.away = None

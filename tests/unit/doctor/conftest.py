@@ -1,12 +1,13 @@
-"""Machines to examine: what their tools say (none of it was captured on Windows)."""
+"""Machines to check: what their tools say (none of it was captured on Windows)."""
 
 from pathlib import Path
 
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.machine.doctor import examine
-from farm.machine.readings import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname, take
+from farm.machine.doctor import run_checks
+from farm.machine.host import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
+from farm.machine.readings import collect
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -120,7 +121,7 @@ def findings(plan):
         order = ["ok", "warning", "not read", "missing"]
         found = {}
         for item in sorted(
-            examine(site, take(site), build), key=lambda item: order.index(item.state)
+            run_checks(site, collect(site), build), key=lambda item: order.index(item.state)
         ):
             found[item.check] = (item.state, item.seen, item.todo)
             assert bool(item.todo) == (item.state != "ok"), "what is not well says what to do"

@@ -8,7 +8,7 @@ import pytest
 
 from farm.base.errors import NoRunnerError
 from farm.cli.main import main
-from farm.machine.doctor import Site
+from farm.machine.doctor import BuildMachine
 from tests.plans import plan_of
 
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
@@ -145,7 +145,7 @@ def test_the_engine_is_asked_as_builds_ask_it(tmp_path, monkeypatch):
         NoRunnerError,
         match=rf"no Docker engine answers at unix://{tmp_path}/gone.sock \(DOCKER_HOST\)",
     ):
-        Site().engine()
+        BuildMachine().engine()
 
 
 def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine, findings):
@@ -157,7 +157,7 @@ def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine,
 
 
 def test_this_machine_is_read_rightly(tmp_path):
-    site = Site()
+    site = BuildMachine()
     total, commit = site.memory()
     meminfo = {
         line.split(":")[0]: int(line.split()[1]) << 10

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.cli.main import main
-from farm.machine.doctor import examine_project
+from farm.machine.doctor import check_project
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,7 +24,7 @@ def project(tmp_path):
 
 def found(project):
     findings = {}
-    for finding in examine_project(project):
+    for finding in check_project(project):
         assert bool(finding.todo) == (finding.state != "ok"), "what is not well says what to do"
         findings.setdefault(finding.check, []).append((finding.state, finding.seen, finding.todo))
     return findings

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import BuildFailedError, InfrastructureError
-from farm.base.heartbeat import Pulse
+from farm.base.heartbeat import Heartbeat
 from farm.engines.images import _follow
 
 TEXT = "Step 1/2 : FROM base\n\nStep 2/2 : RUN make\nfirst\r\nsecond\n"
 
 
-class Screen(Pulse):
+class Screen(Heartbeat):
     """What is shown of an output, in order; a line that is overwritten is marked by a tilde."""
 
     def __init__(self):
         self.shown = []
         super().__init__(self.shown.append, lambda _: None)
 
-    def passing(self, text):
+    def overwrite(self, text):
         self.shown.append("~" + text)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from farm.plan.compat.stack import Stack
 from farm.plan.settings import Runner, load_runners
-from farm.plan.variant import Variant, cpus
+from farm.plan.variant import Variant, cpu_words
 from farm.run.backends import Reported, cannot_test, differences
 
 ROOT = Path(__file__).parents[3]
@@ -71,7 +71,7 @@ def test_one_good_card_is_enough(k40):
     assert len(cannot_test(smoke(), both)) == 1
 
 
-@pytest.mark.parametrize("level", cpus())
+@pytest.mark.parametrize("level", cpu_words())
 def test_every_cpu_level_is_answered(k40, level):
     assert isinstance(cannot_test(smoke(f"legacy-{level}-py311"), k40), list)
 

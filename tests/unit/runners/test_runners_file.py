@@ -101,7 +101,7 @@ def test_what_is_to_be_written_for_github_can_be_read(tmp_path):
     file.write_text("runners: {}\n")
     with pytest.raises(UsageError) as refused:
         load_github(tmp_path)
-    page = (ROOT / "docs" / "dispatch.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "dispatch.md").read_text()
     for text in (
         refused.value.hint.partition(": ")[2],
         page.partition("```yaml\ngithub:")[2].partition("```")[0],

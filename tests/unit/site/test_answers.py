@@ -15,7 +15,7 @@ from farm import catalog
 from farm.catalog import gpus
 from farm.plan.compat import official
 from farm.plan.compat.official import Question
-from farm.plan.recommend import machine_of, own_builds
+from farm.plan.recommend import buildable_here, machine_of
 from farm.site import pages
 
 ROOT = Path(__file__).parents[3]
@@ -122,6 +122,8 @@ def questions():
             draw.choice((None, None, None, "py39", "py311", "py313t", "py315")),
             draw.choice((None, wheel.torch)),
             draw.choice((None, None, wheel.cuda, draw.choice(toolkits))),
+            draw.choice((None, None, None, "2.17", "2.28", "2.39")),
+            draw.choice((None, None, "avx2", "avx", "sse41")),
         )
 
 
@@ -191,7 +193,9 @@ def test_python_and_javascript_give_the_same_answers(node, tmp_path):
         ], name
         assert gpus.maker(name) == company, name
     for (sm, place, driver), found in zip(BUILDS, theirs["own"], strict=True):
-        ours = [build.words for build in own_builds(ROOT, machine_of((sm,), place, driver=driver))]
+        ours = [
+            build.words for build in buildable_here(ROOT, machine_of((sm,), place, driver=driver))
+        ]
         assert ours == [row[3] for row in found], (sm, place, driver)
     runs = [official.best(question).runs for question in cases["questions"]]
     assert 200 < sum(runs) < QUESTIONS - 200  # both answers come

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from farm.smoke.runner import Check, SmokeReport, find_causes
-from farm.wheel.explain import tables, words
+from farm.wheel.explain.tables import placeholders, tables
 
 
 def report(
@@ -238,7 +238,7 @@ def test_every_row_is_reached_by_a_real_message_and_has_all_its_words():
         "dependency-missing"
     }
     assert {row.id for row in tables().messages} == tested
-    filled = words([], "torch")
+    filled = placeholders([], "torch")
     assert not any(
         re.search(r"[{}]", (row.what + row.fix).format(**filled)) for row in tables().messages
     )

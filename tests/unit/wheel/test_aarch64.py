@@ -9,7 +9,9 @@ import capstone
 import pytest
 
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import _allowed, _is_base, scan_isa, scan_starts
+from farm.wheel.isa.arm import _is_base
+from farm.wheel.isa.levels import allowed_features
+from farm.wheel.isa.scan import scan_isa, scan_starts
 from farm.wheel.policy import Chosen, arm_level_names, arm_table
 
 CODE = 352  # where build_elf puts the text
@@ -62,7 +64,9 @@ def scan(make_elf):
 
 def test_levels_are_ordered():
     assert arm_level_names() == ("armv8_2", "armv9")
-    assert set(_allowed("armv8_2", arm_table())) < set(_allowed("armv9", arm_table()))
+    assert set(allowed_features("armv8_2", arm_table())) < set(
+        allowed_features("armv9", arm_table())
+    )
 
 
 @pytest.mark.parametrize("level", ["armv8_2", "armv9"])
@@ -117,7 +121,7 @@ def test_what_is_not_decoded_needs_no_extension():
     """The classes that are skipped, against the decoder: 200,000 words, the same in each run."""
     decoder = capstone.Cs(capstone.CS_ARCH_AARCH64, capstone.CS_MODE_LITTLE_ENDIAN)
     decoder.detail = True
-    allowed, words = set(_allowed("armv8_2", arm_table())), random.Random(47)
+    allowed, words = set(allowed_features("armv8_2", arm_table())), random.Random(47)
     skipped = [word for word in (words.getrandbits(32) for _ in range(200_000)) if _is_base(word)]
     assert len(skipped) > 40_000
     for word in skipped:

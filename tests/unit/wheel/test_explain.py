@@ -10,7 +10,8 @@ import yaml
 
 from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.wheel.explain import explain, source_of, tables
+from farm.wheel.explain.explanation import explain
+from farm.wheel.explain.tables import source_of, tables
 
 WINDOWS = "cp311-cp311-win_amd64"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import scan_starts
+from farm.wheel.isa.scan import scan_starts
 from tests.examples import examples
 from tests.unit.wheel.conftest import RET, VPADDD_YMM, build_elf, call, text
 from tests.unit.wheel.conftest import TEXT as CODE

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel import isa, policy
+from farm.wheel import policy
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import scan_isa
+from farm.wheel.isa import x86
+from farm.wheel.isa.scan import scan_isa
 from farm.wheel.policy import Chosen, level_names
 from tests.examples import examples
 from tests.unit.wheel.conftest import RET, VPADDD_YMM
@@ -101,7 +102,7 @@ def test_code_is_found_across_block_borders(make_elf, monkeypatch):
     """A block ends in the middle of an instruction in most of these, whatever the block size."""
     raw = make_elf(text=(b"\x90" * 3 + VPADDD_YMM) * 400 + RET)
     for block in (1, 7, 64, 1000, 1 << 20):
-        monkeypatch.setattr(isa, "_BLOCK", block)
+        monkeypatch.setattr(x86, "_BLOCK", block)
         [find] = scan(raw, "avx").beyond
         assert find.count == 400
 
@@ -110,7 +111,7 @@ def test_block_borders_do_not_make_instructions(make_elf, monkeypatch):
     """A constant that looks like an AVX2 instruction, inside `mov rax, imm64`, stays a constant."""
     raw = make_elf(text=(b"\x48\xb8\x90\x90" + VPADDD_YMM + b"\x90\x90") * 400 + RET)
     for block in (1, 4, 7, 64, 1000, 1 << 20):
-        monkeypatch.setattr(isa, "_BLOCK", block)
+        monkeypatch.setattr(x86, "_BLOCK", block)
         assert scan(raw, "avx").beyond == ()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.isa import scan_dll
+from farm.wheel.isa.scan import scan_dll
 from farm.wheel.pe import read_pe
 from tests.examples import examples
 from tests.unit.wheel.conftest import RET, VPADDD_YMM, call, text

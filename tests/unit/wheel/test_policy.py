@@ -277,7 +277,7 @@ WAIVERS = "waivers:\n- {check: link, member: 'a/*', reason: known}\n"
 def test_a_policy_file(tmp_path, text, key):
     """The documentation's example is one; an error in a file names the key."""
     path = tmp_path / "policy.yaml"
-    page = (Path(__file__).parents[3] / "docs/verify.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/reference/verify.md").read_text(encoding="utf-8")
     path.write_text(page.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
     assert [waiver.check for waiver in load_policy(path).waivers] == ["link"]
     path.write_text(text, encoding="utf-8")

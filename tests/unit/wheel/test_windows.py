@@ -12,7 +12,7 @@ from farm.plan.build import resolve
 from farm.plan.recipe import recipe
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.wheel.explain import explain
+from farm.wheel.explain.explanation import explain
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_record
 from farm.wheel.policy import Policy

@@ -664,7 +664,7 @@ def test_the_page_on_runners_counts_the_chunks_as_they_are():
         "debian-2.6.0": 2,
         "kepler-2.0.1": 2,
     }
-    text = " ".join((ROOT / "docs/runners.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs/how-to/runners.md").read_text(encoding="utf-8").split())
     assert (
         "Of the channels of `ci/matrix.yaml`, `debian-2.6.0` and `kepler-2.0.1` have two, the "
         "others one" in text

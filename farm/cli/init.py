@@ -1,0 +1,125 @@
+"""`farm init`: write a small project to start from."""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from farm.base import outputs, resources
+from farm.base.errors import UsageError
+from farm.cli import show
+
+WORKFLOW = Path(".github", "workflows", "wheels.yml")
+_REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
+"""An address that another machine can fetch, without a password in it."""
+
+
+def run_init(args: argparse.Namespace) -> int:
+    """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
+    files = sorted(
+        path.relative_to(resources.EXAMPLE)
+        for path in resources.EXAMPLE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    if os.path.lexists(args.folder / "README.md"):
+        files.remove(Path("README.md"))  # a repository has its own
+    for file in files:
+        # All are looked at before the first is written: a half-made project would be the user's to
+        # clean up.
+        if taken := _taken(args.folder / file):
+            raise UsageError(
+                f"{taken} is already there: nothing was written",
+                hint="farm init DIR, with a new folder",
+            )
+    contents = {file: (resources.EXAMPLE / file).read_bytes() for file in files}
+    farm = _this_farm()
+    if farm:
+        contents[WORKFLOW] = contents[WORKFLOW].replace(
+            b'FARM: ""', f"FARM: {json.dumps(farm)}".encode()
+        )
+    outputs.write(args.folder, contents)
+    if str(args.folder).startswith("-"):
+        folder = f"./{args.folder}"
+    else:
+        folder = str(args.folder)
+    enter = "" if args.folder == Path() else f"cd {shlex.quote(folder)} && "
+    lines: list[object] = [args.folder / file for file in files]
+    if not farm:
+        lines.append(
+            f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit "
+            "or hash"
+        )
+    lines += [
+        "",
+        f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello",
+    ]
+    document = {"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}
+    show.answer(args, document, lines)
+    return 0
+
+
+def _this_farm() -> str | None:
+    """The requirement by which pip installs this very farm elsewhere; None where that is not known.
+
+    From PEP 610's record of the installation: a commit, an archive with its hash, or a clone
+    without changes.
+    """
+    try:
+        text = metadata.distribution("torch-farm").read_text("direct_url.json")
+        record = json.loads(text or "{}")
+        url = record["url"]
+        commit = record.get("vcs_info", {}).get("commit_id")
+        sha256 = record.get("archive_info", {}).get("hashes", {}).get("sha256")
+        if "dir_info" in record:
+            url, commit = _clone(Path(url2pathname(urlsplit(url).path)))
+    except (
+        metadata.PackageNotFoundError,
+        ValueError,
+        KeyError,
+        OSError,
+        subprocess.SubprocessError,
+    ):
+        return None
+    if not _REACHABLE.fullmatch(url):
+        return None
+    if commit and re.fullmatch(r"[0-9a-f]{40}", commit):
+        return f"git+{url}@{commit}"
+    if sha256 and re.fullmatch(r"[0-9a-f]{64}", sha256):
+        return f"torch-farm @ {url}#sha256={sha256}"
+    return None
+
+
+def _clone(folder: Path) -> tuple[str, str]:
+    """The address that a clone came from and its commit; of one with changes of its own neither."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.strip()
+
+    if not (folder / ".git").exists() or git("status", "--porcelain", "--untracked-files=no"):
+        return "", ""
+    return git("remote", "get-url", "origin"), git("rev-parse", "HEAD")
+
+
+def _taken(target: Path) -> str | None:
+    """The path that is in the way of the file or one of its folders, a link that leads nowhere
+    included.
+    """
+    if os.path.lexists(target):
+        return str(target)
+    return next(
+        (
+            f"the file {part}"
+            for part in target.parents
+            if os.path.lexists(part) and not part.is_dir()
+        ),
+        None,
+    )

@@ -1,0 +1,84 @@
+"""`farm matrix`: list the builds of the channels."""
+
+import argparse
+import json
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from farm.base.errors import UsageError
+from farm.base.project import find_project
+from farm.cli import show
+from farm.plan.matrix import Build, Channel, load_matrix, workflow_matrix
+from farm.plan.recipe import recipe
+from farm.plan.settings import load_github
+
+
+def run_matrix(args: argparse.Namespace) -> int:
+    project = find_project(args.project or Path.cwd())
+    matrix = load_matrix(project)
+    builds = [build for build in matrix.builds(args.channel) if _fits(build, args)]
+    if not builds:
+        raise UsageError(
+            "no build of the matrix fits", hint="farm matrix --format names lists them all"
+        )
+    # `--format github` and `names` are formats of their own: `--json` changes the table alone.
+    if args.json and args.format == "table":
+        form = "json"
+    else:
+        form = args.format
+    if form == "names":
+        for build in builds:
+            show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
+    elif form == "json":
+        fields = ("channel", "package", "platform", "cuda", "alias")
+        show.json_document(
+            [show.fields(build, *fields) | {"variant": str(build.variant)} for build in builds]
+        )
+    elif form == "github":
+        labels = load_github(project)
+        jobs = workflow_matrix(
+            matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
+        )
+        print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
+    else:
+        for name, channel in matrix.channels.items():
+            if any(build.channel == name for build in builds):
+                _grid(channel, [build for build in builds if build.channel == name])
+    return 0
+
+
+def _fits(build: Build, args: argparse.Namespace) -> bool:
+    return (
+        fnmatchcase(build.package, args.package or "*")
+        and fnmatchcase(str(build.variant), args.variant or "*")
+        and args.platform in {None, build.platform}
+    )
+
+
+def _grid(channel: Channel, offered: list[Build]) -> None:
+    """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA
+    in the cells.
+    """
+    cells: dict[tuple[str, str, str, str], list[Build]] = {}
+    for build in offered:
+        cells.setdefault(
+            (build.package, build.platform, build.variant.gpu, build.variant.cpu), []
+        ).append(build)
+    cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
+    rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
+    for (package, where, gpu, cpu), builds in cells.items():
+        pythons = " ".join(dict.fromkeys(build.variant.python for build in builds))
+        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in builds))
+        rows.setdefault((package, where, gpu, pythons), {})[cpu] = versions
+    show.table(
+        f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)",
+        ("package", "platform", "GPU", "Python", *cpus),
+        [(*row, *(found.get(cpu, "-") for cpu in cpus)) for row, found in rows.items()],
+    )
+    for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
+        if not recipe(channel.text.recipe_of(package)).is_for_gpus:
+            show.say(
+                f"{package} has no code for a GPU: its builds are the same code for each, and as "
+                "for cpu"
+            )
+    print()

@@ -1,0 +1,285 @@
+"""`farm recipe new`: write a recipe from an sdist of the Python index or a folder.
+
+The sources are read and none of them is run: what `setup.py` decides while it runs is not known. So
+the recipe is a proposal, and the first `farm submit` shows what it lacks.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from email.parser import HeaderParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import yaml
+from packaging.requirements import InvalidRequirement
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+
+from farm.base import outputs
+from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
+from farm.base.hashes import tree_files
+from farm.base.requirement import read_requirement
+from farm.base.text import nearest, short
+from farm.base.yamlfile import checked
+from farm.cli import show
+from farm.cli.selection import project_of
+from farm.cli.sources import HINTS, MAX_FILES, Proposal, Tree, pyproject_of, read_sources, unpacked
+from farm.plan.file import SourcePlan
+from farm.plan.matrix import Channel, Matrix, load_matrix
+from farm.plan.recipe import Recipe, source_fault, use_project
+from farm.run.inputs import fetch, index_files
+
+NAMES = "name what to build: NAME, NAME==VERSION, or ./FOLDER"
+RELEASE = r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?"
+
+
+def run_recipe(args: argparse.Namespace) -> int:
+    """Write `recipes/NAME/recipe.yaml`, add it to the channel and say what the sources do not
+    tell.
+    """
+    project, settings = project_of(args)
+    use_project(project)
+    channels = load_matrix(project)
+    channel = channels.channels[_channel_name(project, args.channel)]
+    python = channel.builds[0].variant.python
+    if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
+        proposal = _of_folder(Path(args.source).expanduser(), project)
+    else:
+        proposal = _of_index(
+            args.source, python_version(python), project / settings.artifacts / "sources", show.note
+        )
+    target = project / "recipes" / proposal.folder / "recipe.yaml"
+    if target.parent.exists():
+        raise UsageError(
+            f"{target.parent} is already there: nothing was written",
+            hint="change it, or remove it first",
+        )
+    text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python)).encode()
+    checked(target, text, Recipe)
+    files = {target.relative_to(project): text}
+    matrix = project / "ci" / "matrix.yaml"
+    torch = _torch_for(channels, channel) if proposal.torch else None
+    if proposal.torch and not channel.text.official:
+        release = torch or channel.text.options["torch"]
+        proposal.notes.append(
+            f"it is built against torch {release} of this farm, which takes hours; against "
+            "PyTorch's own wheel with "
+            "`official:` in the channel (docs/tutorials/your-package.md)"
+        )
+    changed = _with_package(
+        matrix.read_text(encoding="utf-8"), channel.name, proposal.folder, torch
+    )
+    if changed is None:
+        proposal.notes.append(
+            f"add {proposal.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml"
+        )
+    else:
+        files[Path("ci", "matrix.yaml")] = changed.encode()
+    outputs.write(project, files)
+    show.say(target)
+    for note in proposal.notes:
+        show.say(f"note: {note}")
+    variant = _variant(channel, proposal.cuda and not proposal.torch)
+    show.say(f"next: farm submit --variant {variant} --package {proposal.folder}")
+    return 0
+
+
+def python_version(python: str) -> str:
+    """`3.11` of the variant's word `py311`."""
+    return f"{python[2]}.{python[3:].rstrip('t')}"
+
+
+def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]) -> Proposal:
+    try:
+        need = read_requirement(wanted)
+    except InvalidRequirement as error:
+        raise UsageError(f"{short(wanted)!r} is not the name of a package", hint=NAMES) from error
+    sdists = {}
+    try:
+        files = index_files(need.name, python)
+    except BuildFailedError as error:  # its hint is about a recipe, and there is none yet
+        near = nearest(
+            need.name, [path.name for path in sorted(Path.cwd().iterdir()) if path.is_dir()], 1
+        )
+        what = f"no folder and no package {need.name!r} was found: {error}"
+        raise UsageError(what, hint=f"farm recipe new ./{near[0]}" if near else NAMES) from error
+    for file, sha256 in files.items():
+        try:
+            version = parse_sdist_filename(file)[1]
+        except InvalidSdistFilename:
+            continue
+        if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
+            sdists[version] = (file, sha256)
+    if not sdists:
+        raise UsageError(
+            f"the Python index has no sdist of {wanted} for Python {python}",
+            hint="name another version",
+        )
+    version, (file, sha256) = max(sdists.items())
+    cache.mkdir(parents=True, exist_ok=True)
+    plan = SourcePlan(kind="sdist", package=need.name, file=file, sha256=sha256)
+    packed = fetch(plan, cache, mirror=None, line=line)
+    with unpacked(packed) as tree:
+        metadata = HeaderParser().parsestr(tree.text("PKG-INFO"))
+        package = str(metadata["Name"] or "")
+        if canonicalize_name(package) != canonicalize_name(
+            need.name
+        ):  # a stranger's text: no other name, nor lines
+            package = need.name
+        return read_sources(
+            tree,
+            package,
+            str(version),
+            plan.model_dump(exclude_none=True, exclude_defaults=True),
+            metadata,
+        )
+
+
+def _of_folder(folder: Path, project: Path) -> Proposal:
+    if fault := source_fault(folder.resolve(), project.resolve()):
+        raise UsageError(fault[0], hint=fault[1])
+    names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
+    tree = Tree(str(folder), names, lambda name: (folder / name).read_bytes())
+    if not {"pyproject.toml", "setup.py"} & {*names}:
+        raise UsageError(
+            f"{folder} has neither pyproject.toml nor setup.py",
+            hint="name the package's own folder",
+        )
+    about = pyproject_of(tree).project
+    package = (
+        about.name
+        or re.sub(r"[^A-Za-z0-9]+", "-", folder.resolve().name)[:60].strip("-")
+        or "package"
+    )
+    relative = os.path.relpath(
+        folder.resolve(), project.resolve() / "recipes" / canonicalize_name(package)
+    )
+    metadata = HeaderParser().parsestr("")
+    metadata["Summary"] = about.description
+    for need in about.dependencies:
+        metadata["Requires-Dist"] = need
+    files = f"{tree.text('pyproject.toml')}\n{tree.text('setup.cfg')}"
+    head = r"^\[(?:metadata|tool\.poetry)\][^\[]*?^version\s*=\s*[\"']?"
+    written = re.findall(rf"(?m){head}({RELEASE})[\"']?\s*$", files)
+    written += re.findall(
+        rf"(?m)^[^#\n]*\bversion\s*=\s*[\"']({RELEASE})[\"']", tree.text("setup.py")
+    )
+    version = about.version or next(iter(written), "0.1.0")
+    proposal = read_sources(tree, package, version, {"kind": "path", "path": relative}, metadata)
+    if not about.version and not written:
+        proposal.notes.append(
+            "no version in pyproject.toml, setup.cfg or setup.py: correct the recipe's 0.1.0"
+        )
+    return proposal
+
+
+def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
+    """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each
+    with its sha256.
+    """
+    tags = [f"manylinux_2_{n}_x86_64" for n in range(HINTS["glibc"], 4, -1)] + [
+        "manylinux2014_x86_64"
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--report",
+        "-",
+    ]
+    command += [
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+        "--target",
+        "unused",
+        "--implementation",
+        "cp",
+    ]
+    command += [
+        f"--python-version={python_version(python)}",
+        *(f"--platform={tag}" for tag in tags),
+    ]
+    if not requirements:
+        return []
+    answer = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        text = "\n".join(f"    {line}" for line in answer.stderr.strip().splitlines()[-5:])
+        raise InfrastructureError(
+            f"pip finds no wheels for {', '.join(requirements)}:\n{text}",
+            hint="check that the index can be reached, and that it has wheels of these for Linux",
+        )
+    wheels = []
+    for item in json.loads(answer.stdout)["install"]:
+        file = unquote(urlsplit(item["download_info"]["url"]).path.rpartition("/")[2])
+        sha256 = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        wheels.append({"package": item["metadata"]["name"], "file": file, "sha256": sha256})
+    return sorted(wheels, key=lambda wheel: wheel["package"].lower())
+
+
+def _channel_name(project: Path, name: str | None) -> str:
+    """The channel that gets the package: one of the project's own file."""
+    path = project / "ci" / "matrix.yaml"
+    if path.is_file():
+        own = list((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("channels") or {})
+    else:
+        own = []
+    if name in own:
+        return str(name)
+    if name is None and len(own) == 1:
+        return str(own[0])
+    if name:
+        what = f"{path} has no channel {name!r}"
+    else:
+        what = f"{path} has {len(own)} channels"
+    raise UsageError(
+        what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one"
+    )
+
+
+def _with_package(text: str, channel: str, package: str, torch: str | None) -> str | None:
+    """ci/matrix.yaml with the package, and a release of PyTorch, in its channel.
+
+    None where the channel's packages are not written in one line.
+    """
+    head = rf"^  {re.escape(channel)}:.*\n(?:    .*\n|\n)*?"
+    block = re.search(rf"{head}(    packages: \[)([^\]\n]*)\]", text, re.MULTILINE)
+    if block is None:
+        return None
+    line = f'    torch: "{torch}"\n' if torch else ""
+    listed = ", ".join(
+        filter(None, [block[2].strip(), yaml.safe_dump([package], default_flow_style=True)[1:-2]])
+    )
+    return text[: block.start(1)] + line + block[1] + listed + text[block.end(2) :]
+
+
+def _torch_for(matrix: Matrix, channel: Channel) -> str | None:
+    """The release of PyTorch for a channel that names none: the newest that another channel has
+    with its CUDA.
+    """
+    if channel.text.options.get("torch"):
+        return None
+    fitting = [
+        c.text.options.get("torch")
+        for c in matrix.channels.values()
+        if set(c.cuda) & set(channel.cuda)
+    ]
+    return max(
+        (str(r) for r in fitting if r),
+        key=lambda release: [int(n) for n in release.split(".")],
+        default=None,
+    )
+
+
+def _variant(channel: Channel, cuda: bool) -> str:
+    """A variant to begin with: without a GPU, unless the package is about one."""
+    variants = [build.variant for build in channel.builds]
+    fitting = [v for v in variants if (v.gpu == "cpu") != cuda] or variants
+    return str(next((v for v in fitting if v.cpu == "avx"), fitting[0]))

@@ -1,0 +1,139 @@
+"""Causes of what the loader of Linux says."""
+
+import re
+
+from farm.wheel.explain.files import Cause, Files, given, is_called
+from farm.wheel.explain.hardware import wrong_machine
+from farm.wheel.explain.tables import tables, where_from
+from farm.wheel.needs import Answer
+
+_FILE = re.compile(r"[\w./+@-]+\.so[\w.]*")
+
+
+def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
+    """A name that a library takes and none gives."""
+    symbol = given(match)
+    symbols = files.contents.symbols
+    takers = [
+        f"{path} takes it{where}"
+        for path, each in symbols.items()
+        if (where := each.source(symbol)) is not None
+    ]
+    givers = [path for path, each in symbols.items() if symbol in each.exports]
+    owned = next((each for each in tables().symbols if re.match(each["pattern"], symbol)), None)
+    if givers:
+        cause = (
+            f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library "
+            "was loaded first"
+        )
+        cure = (
+            "take other copies out of LD_LIBRARY_PATH and PATH, and import nothing before that "
+            "brings its own"
+        )
+    else:
+        owner = owned["owner"] if owned else "a library that these files need"
+        cause = (
+            f"{symbol} should come from {owner}, and the version that was loaded does not have it"
+        )
+        if owned:
+            cure = owned["cure"]
+        else:
+            cure = "install the versions that METADATA pins, or build the wheel again"
+    return cause, takers, cure
+
+
+def missing_file(files: Files, match: re.Match[str]) -> Cause:
+    name = given(match).rpartition("/")[2]
+    if not name:
+        return None
+    asking = [need for need in files.needs if need.name.lower() == name.lower()]
+    unreachable = next((need for need in asking if need.answer is Answer.UNREACHABLE), None)
+    inside = next(
+        (each.path for each in files.contents.libraries if is_called(each.path, name)), None
+    )
+    # glibc says so of a file for another machine, too.
+    if (
+        inside
+        and (wrong := wrong_machine(files, match))
+        and any(each.startswith(inside) for each in wrong[1])
+    ):
+        return wrong
+    if unreachable:
+        cure = (
+            "repair the wheel: farm repair --tools; on one machine, import the package that "
+            "loads it first"
+        )
+        culprits = [f"{need.who}: its RUNPATH does not lead there" for need in asking]
+        return (
+            f"{name} is at {unreachable.by}, where the loader does not look for it",
+            culprits,
+            cure,
+        )
+    if inside:
+        cure = (
+            "import this package before the one that fails; or start Python with that folder in "
+            "LD_LIBRARY_PATH (PATH "
+            "on Windows); give both packages the same major version of it"
+        )
+        return (
+            f"{name} is at {inside}; a library elsewhere opens it by name and does not look there",
+            [inside],
+            cure,
+        )
+    cause = f"{name} is not on this machine, or not where the loader looks"
+    return cause, [f"{need.who} needs it" for need in asking], where_from(name)
+
+
+def symbol_version(files: Files, match: re.Match[str]) -> Cause:
+    """`version 'GLIBC_2.34' not found`, and those of libstdc++ and others."""
+    wanted = given(match) if "short" in match.re.groupindex else match["name"]
+    asking = [
+        (library.path, file)
+        for library in files.libraries
+        for file, versions in library.versions.items()
+        if wanted in versions
+    ]
+    family, _, version = wanted.partition("_")
+    named = match["file"] if "file" in match.re.groupindex else None
+    file = (named or "library").rpartition("/")[2]
+    cause = f"the system's {file} is older than these files were built for: it lacks {wanted}"
+    cure = (
+        "install a wheel that was built on an older system (a lower manylinux tag), or build "
+        "it there"
+    )
+    if family == "GLIBC":
+        first = next(
+            (row for row in tables().glibc if _numbers(row["version"]) >= _numbers(version)), None
+        )
+        systems = f": {first['systems']} and newer" if first else ""
+        cause = f"the system's glibc is older than {version}, which these files need{systems}"
+        cure = f"use a newer system or container; {cure}; glibc cannot be installed beside"
+    elif family in ("GLIBCXX", "CXXABI"):
+        newer = (
+            "use a newer libstdc++.so.6 (conda: libstdcxx-ng; a newer GCC's runtime, first in "
+            "LD_LIBRARY_PATH); or "
+        )
+        cure = newer + cure
+    return cause, [f"{path} needs it of {file}" for path, file in asking], cure
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def named_file(files: Files, match: re.Match[str]) -> Cause:
+    """The file that the message names, and what of the kind is among these files."""
+    stack = "stack" in match[0]
+    kind = [
+        each.path
+        for each in files.libraries
+        if (stack and each.executable_stack) or ("TLS" in match[0] and each.static_tls)
+    ]
+    found = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
+    name = found[-1].rpartition("/")[2] if found else ""
+    inside = [each.path for each in files.libraries if is_called(each.path, name)]
+    absent = (
+        f"; {name}, which the message names, is not among these files: look at the package "
+        "that it is of"
+    )
+    return "", list(dict.fromkeys([*inside, *kind])), "" if inside or not name else absent

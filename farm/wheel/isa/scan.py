@@ -1,0 +1,116 @@
+"""Scans of a library: all of its code, or what runs when it is loaded."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from fnmatch import translate
+from itertools import groupby
+
+from farm.wheel.archive import Buffer
+from farm.wheel.elf import (
+    Elf,
+    Functions,
+    function_symbols,
+    symbol_name,
+)
+from farm.wheel.isa.arm import Words, sweep_arm
+from farm.wheel.isa.elf_image import ElfImage
+from farm.wheel.isa.findings import InitScan, IsaResult
+from farm.wheel.isa.image import module_slots
+from farm.wheel.isa.levels import reason_not_decoded
+from farm.wheel.isa.pe_image import DllImage
+from farm.wheel.isa.walk import Paths
+from farm.wheel.isa.walk_arm import ArmWalk
+from farm.wheel.isa.walk_x86 import Walk
+from farm.wheel.isa.x86 import Sweep, sweep_x86
+from farm.wheel.pe import Pe
+from farm.wheel.policy import Chosen, arm_table
+
+_CXX = re.compile(r"_Z(?!eroState$)")  # MKL has a function of C with that name
+_ASKS = ("getauxval", "__getauxval")
+
+
+def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = None) -> IsaResult:
+    """Find the instructions of a library that need more than `level`.
+
+    The functions of `chosen` are called behind a choice at run time and left out: what follows
+    their symbols, up to the next one. A file without symbols leaves nothing out.
+    """
+    if isinstance(file, Pe):
+        return scan_dll(data, file, level, on_load=False).result
+    if reason := reason_not_decoded(file, level):
+        return IsaResult(not_checked=reason)
+    functions = function_symbols(data, file)
+    left_out = frozenset(_left_out(data, functions, chosen) if chosen else ())
+    sweep = sweep_arm if level in arm_table() else sweep_x86
+    return sweep(data, file, level, functions, left_out).result(data, functions)
+
+
+def scan_starts(data: Buffer, file: Elf | Pe, level: str, called: Collection[str] = ()) -> InitScan:
+    """Find the instructions beyond `level` that loading a library may execute.
+
+    `called`: exported functions that other libraries call then; what these reach is beyond counts
+    as an open end.
+    """
+    if isinstance(file, Pe):
+        return scan_dll(data, file, level, on_load=True, called=called)
+    if reason := reason_not_decoded(file, level):
+        return InitScan(IsaResult(not_checked=reason))
+    image = ElfImage(data, file, called)
+    walk: Paths = (
+        ArmWalk(image, Words(level)) if level in arm_table() else Walk(image, Sweep(level))
+    )
+    starts = image.starts()
+    walk.descend(starts)
+    entries = [
+        address for address in dict.fromkeys(image.entries) if image.offset(address) is not None
+    ]
+    slots = module_slots(walk.addresses_in(entries), image)
+    walk.enter(entries, slots)
+    walk.finds.settle(aside=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
+    walk.deepen(image.called)
+    return walk.scan(function_symbols(data, file), {*starts, *entries, *slots})
+
+
+def scan_dll(
+    data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collection[str] = ()
+) -> InitScan:
+    """Both of a DLL: with `on_load` only what runs when it is loaded."""
+    if pe.machine != "amd64" or level in arm_table():
+        return InitScan(IsaResult(not_checked=f"machine code for {pe.machine} is not decoded"))
+    image = DllImage(data, pe)
+    sweep = Sweep(level)
+    starts = image.starts(level)
+    entries = image.entries()
+    walk = Walk(image, sweep)
+    slots = module_slots(walk.addresses_in(entries), image)
+    if not on_load:
+        for low, high in image.functions():
+            sweep.piece(data, low, high, image.address_of(low))
+    # Functions that use no stack are not in the function table: of those, only what runs on loading
+    # is seen.
+    if on_load or not sweep.counts:
+        walk.descend(starts)
+        # The runtime's start-up code asks the CPU in every DLL: for itself.
+        sweep.settle(aside=False)
+        walk.asks = False
+        walk.enter(entries, slots)
+        sweep.settle(aside=walk.asks)
+        walk.deepen(image.named(lambda name: symbol_name(data, name) in called) if called else ())
+    return walk.scan(image.exports(), {*starts, *entries, *slots})
+
+
+def _left_out(data: Buffer, functions: Functions, chosen: Chosen) -> Iterator[int]:
+    """The addresses of the chosen functions."""
+    is_chosen = _matcher(chosen.functions)
+    is_archive = _matcher(chosen.archives)
+    named = zip(
+        functions.addresses, (symbol_name(data, name) for name in functions.names), strict=True
+    )
+    for is_cxx, found in groupby(named, key=lambda pair: bool(_CXX.match(pair[1]))):
+        stretch = list(found)
+        whole = not is_cxx and any(is_archive(name) for _, name in stretch)
+        yield from (address for address, name in stretch if whole or is_chosen(name))
+
+
+def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)").match
