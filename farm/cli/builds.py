@@ -46,7 +46,8 @@ from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import Journal, Request, Run, Until, state_of
 from farm.run.pip_commands import needs_more, pip_source
-from farm.run.published import find_published, listed, use_published
+from farm.run.published import listed, use_published
+from farm.run.resume import find_published
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport

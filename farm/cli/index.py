@@ -17,9 +17,12 @@ from farm.cli import show
 from farm.cli.selection import plan_of, project_of
 from farm.index.admission import Admission
 from farm.index.backends import open_store
+from farm.index.batch import Offer, in_folders, in_index, publish_all
+from farm.index.changes import record_event
 from farm.index.layout import CATALOGUE
+from farm.index.mirror import copy_index
 from farm.index.pages import check_there
-from farm.index.publish import Offer, check_store, in_folders, in_index, publish_all, record_event
+from farm.index.publish import check_store
 from farm.index.reader import open_reader
 from farm.index.reconcile import Problem, Trial, check, reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
@@ -193,6 +196,16 @@ def _reconcile(args: argparse.Namespace) -> int:
     return 7 if done.missing else 0
 
 
+def _copy(args: argparse.Namespace) -> int:
+    """Copy the index; print how much was new."""
+    source = _store(args)
+    check_there(source)
+    copied = copy_index(source, open_store(args.to))
+    line = f"copied: {copied.files} files, {copied.records} records, {copied.pages} pages"
+    show.answer(args, copied._asdict(), [line])
+    return 0
+
+
 def _event(args: argparse.Namespace) -> int:
     """Add an event to wheels; print the pages that show it, with those of their labelled copies."""
     store = _store(args)
@@ -296,6 +309,7 @@ EVENTS = dict.fromkeys(("yank", "unyank", "remove", "promote"), _event)
 SUBCOMMANDS = {
     "check": _check,
     "reconcile": _reconcile,
+    "copy": _copy,
     **EVENTS,
     "variant": _variant,
     "verify": _verify,

@@ -8,6 +8,7 @@ import gc
 import sys
 from pathlib import Path
 
+from farm.base import failures
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
@@ -96,7 +97,12 @@ def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
             "--explain: no message",
             hint="paste it as the argument, or on the input with --explain -",
         )
+    lines = message.splitlines()
+    if failures.is_build_log(lines):
+        return (_failure_of_build(lines),)
     found = explain(path, message)
+    if not found and failures.read(lines).cause:
+        return (_failure_of_build(lines),)
     if not found:
         raise UsageError(
             "no known error in the message",
@@ -106,6 +112,16 @@ def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
             "detect` to the farm",
         )
     return found
+
+
+def _failure_of_build(log: list[str]) -> Explanation:
+    """Return what a build's log says of its failure: nothing in a wheel's files explains it."""
+    failure = failures.read(log, build=True, machine=True)
+    return Explanation(
+        message=f"a failed build: {failure.lines[0]}",
+        cause=failure.cause or "the first error of the tool is shown, its cause is not known",
+        cure=failure.advice or "send the whole log; of a build on Windows farm-report.zip",
+    )
 
 
 def lines_of(found: Explanation) -> list[str]:

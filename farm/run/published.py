@@ -1,6 +1,6 @@
 """Wheels that the index has already: whether one is of this very plan, and what is left to do with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -11,36 +11,26 @@ from farm.base.errors import (
 )
 from farm.index.backends import open_store
 from farm.index.layout import json_key, record_key
+from farm.index.page_writer import complete_publish
 from farm.index.pages import parse_page
-from farm.index.publish import finish
 from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
-from farm.run.journal import Run
 from farm.run.pip_commands import pip_line, pip_request, public_url
 from farm.run.smoke import SmokeOptions, passed_mark, smoke
-from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
+from farm.run.workspace import Outcomes, Step, Workspace
 from farm.wheel.metadata import parse_wheel_name
 
 
-def find_published(workspace: Workspace, plan: Plan) -> Record | None:
-    """The record of the wheel that was built by this very plan and verified, and that users can
-    install now.
+def published_wheel(workspace: Workspace, plan: Plan) -> Record | None:
+    """Return the record of the wheel that was built by this very plan and verified.
 
-    None where there is none, where a run of the plan has not ended, where its bytes are not those
-    that were verified, or where it is yanked. PublishRefusedError: it is there in the other form,
-    with CUDA's libraries where this plan needs NVIDIA's wheels or the other way round.
-    """
-    if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
-        with open_journal(workspace.project, workspace.settings) as journal:
-            if journal.unfinished(plan.digest, of_same_form(plan)):
-                return None  # a run whose controller was killed is resumed and ended first
-    return record_of(workspace, plan)
+    None where there is none, where its bytes are not those that were verified, or where it is
+    yanked.
 
-
-def record_of(workspace: Workspace, plan: Plan) -> Record | None:
-    """A published wheel of the plan, whatever runs there are; PublishRefusedError as for
-    `find_published`.
+    Raises:
+        PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan
+            needs NVIDIA's wheels or the other way round.
     """
     store = open_store(workspace.index_url)
     record = next(
@@ -62,13 +52,6 @@ def record_of(workspace: Workspace, plan: Plan) -> Record | None:
             hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
         )
     return record
-
-
-def of_same_form(plan: Plan) -> Callable[[Run], bool]:
-    """Picks the runs that make the wheel with CUDA's libraries from where this plan has them
-    from.
-    """
-    return lambda run: bool(run.plan.get("library_wheels")) == bool(plan.library_wheels)
 
 
 def listed(store: Store, plan: Plan) -> list[str]:
@@ -113,7 +96,7 @@ def offer(
     """
     group = plan.parsed_variant.group
     with outcomes.timed("publish", workspace.watcher) as step:
-        finish(open_store(workspace.index_url), group, record.project)
+        complete_publish(open_store(workspace.index_url), group, record.project)
         step.result = (
             "already there, from the same plan: "
             f"{public_url(workspace, f'whl/files/{record.filename}')}"
