@@ -92,8 +92,8 @@ def symbol_version(files: Files, match: re.Match[str]) -> Cause:
         for file, versions in library.versions.items():
             if name in versions:
                 culprits.append(f"{library.path} needs it of {file}")
-    file = match["file"] if "file" in match.re.groupindex else None
-    file_name = (file or "library").rpartition("/")[2]
+    path = match["file"] if "file" in match.re.groupindex else None
+    file_name = (path or "library").rpartition("/")[2]
     for library in files.libraries:
         if is_called(library.path, file_name):
             cause = (
