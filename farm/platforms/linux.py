@@ -128,7 +128,7 @@ def _manifest(plan: Plan, toolkit: ToolkitPlan, release: DebianRelease) -> dict[
         }
     parts = [part.model_dump() for name in toolkit.components for part in release.components[name]]
     parts += [wheel | dict(release.cudnn or {}) for wheel in wheels]
-    manifest: dict[str, object] = {"schema": 1, "parts": parts}
+    debian: dict[str, object] = {"schema": 1, "parts": parts}
     if release.toolkit_of:
-        manifest["suite"] = catalog.debian_releases()[release.toolkit_of].suite
-    return manifest
+        debian["suite"] = catalog.debian_releases()[release.toolkit_of].suite
+    return debian
