@@ -15,6 +15,7 @@ from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.catalog.gpus import MAJOR, ptx_compiles, sass_runs
 from farm.catalog.models import Facts, Word
+from farm.catalog.paste import driver_number
 from farm.plan.variant import Variant
 
 NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
@@ -87,8 +88,16 @@ def _require_version(name: str, value: str) -> None:
 
 
 def parse_driver(text: str) -> str:
-    """A driver's version: `470.82.01`, or a branch: `470`, `R470`; else a UsageError."""
-    version = text.strip().lower().removeprefix("r")
+    """A driver's version: `470.82.01`, or a branch: `470`, `R470`; else a UsageError.
+
+    Windows' own number of a driver, such as 32.0.15.7688, is converted.
+    """
+    version = driver_number(text.strip().lower().removeprefix("r"))
+    if re.fullmatch(r"\d{1,2}(\.\d)?", version, re.ASCII):
+        raise UsageError(
+            f"driver {text!r} looks like a version of CUDA",
+            hint="nvidia-smi prints the driver's own version, such as 470.82.01, before CUDA's",
+        )
     _require_version("driver", version if NUMBERS.fullmatch(version) else text)
     return version
 
