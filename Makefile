@@ -65,7 +65,7 @@ lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --universal --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-annotate --python-version 3.11 - -o requirements-build.lock
 
-generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and of policies, docs/reference/options.md, docs/reference/features.md, docs/reference/commands.md, README's table of channels
+generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and of policies, docs/reference/, the table of channels in docs/evidence, docs/pictures
 	$(BIN)/python -m tools.matrix_schema
 	$(BIN)/python -m tools.runners_schema
 	$(BIN)/python -m tools.options_page
@@ -73,6 +73,7 @@ generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of
 	$(BIN)/python -m tools.channel_table
 	$(BIN)/python -m tools.engine_table
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.pictures
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

@@ -1,27 +1,42 @@
-"""Why a step failed, read from its log: the tool's own first error, the cause where it is known,
-and what to do.
+"""The failures of steps, read from their logs: the first error of a tool, its cause, what to do.
 
 The patterns are in `failures.yaml`. A log is untrusted text: it is only searched, and printed
 through `plain`.
 """
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from farm.base.causes import CONTEXT, WIDTH, Failure, Reader
 from farm.base.text import log_line
 from farm.base.yamlfile import Model, load
 
-CONTEXT = 6  # lines that are shown from the first error on
-WIDTH = 300  # characters of one such line: a compiler's command has thousands
-_NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
+__all__ = [
+    "CONTEXT",
+    "WIDTH",
+    "Failure",
+    "document",
+    "errors",
+    "is_build_log",
+    "line_naming_cause",
+    "read",
+]
 
 
 class Pattern(Model):
-    """`in_build`: the advice for a build, without network. `recipe`: the recipe's fault. `id`: for
-    `line_naming_cause`.
+    """A known cause.
+
+    Attributes:
+        pattern: A regular expression for one line.
+        cause: What such a line means.
+        advice: What to do, in a step of the farm itself.
+        id: A name for `line_naming_cause`.
+        in_build: The advice for a build, which has no network.
+        on_machine: The advice for a build on a machine itself, by its own script.
+        recipe: Whether the recipe is at fault.
     """
 
     pattern: str
@@ -29,6 +44,7 @@ class Pattern(Model):
     advice: str
     id: str | None = None
     in_build: str | None = None
+    on_machine: str | None = None
     recipe: bool = False
 
 
@@ -36,62 +52,35 @@ class Patterns(Model):
     """`failures.yaml`."""
 
     errors: list[str]
+    build_tools: list[str]
+    runtime: list[str]
     causes: list[Pattern]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The lines of a log from its first error on, else its last; the cause; `recipe`: a new try
-    would fail as well.
-    """
-
-    lines: tuple[str, ...]
-    cause: str | None = None
-    advice: str | None = None
-    recipe: bool = False
-
-    @property
-    def text(self) -> str:
-        """The lines, indented, and the cause, for an error's message."""
-        shown = [f"    {line}" for line in self.lines]
-        return "\n".join([*shown, f"    cause: {self.cause}"] if self.cause else shown)
-
-    def hint(self, log: Path) -> str:
-        """The next step, and the path of the whole log."""
-        if self.advice:
-            return f"{self.advice}; the whole log: {log}"
-        return f"the whole log: {log}"
+def read(log: Sequence[str], *, build: bool = False, machine: bool = False) -> Failure:
+    """Return the failure that a log tells of; see `causes.Reader.read`."""
+    return _reader().read([log_line(line) for line in log], build=build, machine=machine)
 
 
-def read(log: Sequence[str], *, build: bool = False) -> Failure:
-    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed
-    is not looked at.
+def errors(log: Sequence[str]) -> list[str]:
+    """Return the lines with which tools say that something failed, each once."""
+    return _reader().errors([log_line(line) for line in log])
 
-    Its console pool (CMake's install) prints above that line and below its own `[n/m]`. `build`:
-    without network.
-    """
-    lines = [log_line(line).rstrip() for line in log]
-    failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
-    step = next((i for i in range(failed - 1, -1, -1) if _NINJA_STEP.match(lines[i])), failed)
-    first = next((i for i in range(step, len(lines)) if _errors().search(lines[i])), None)
-    if first is None:
-        first = failed if failed else max(0, len(lines) - CONTEXT)
-    after = lines[first:]
-    shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[
-        :CONTEXT
-    ]
-    for known in _patterns().causes:
-        if any(re.search(known.pattern, line) for line in after):
-            return Failure(
-                shown, known.cause, (build and known.in_build) or known.advice, known.recipe
-            )
-    return Failure(shown)
+
+def is_build_log(log: Sequence[str]) -> bool:
+    """Return whether a build wrote the errors of a log, and not torch.compile."""
+    return _reader().is_build_log([log_line(line) for line in log])
 
 
 def line_naming_cause(identity: str, log: Sequence[str]) -> str | None:
-    """The last line with which a tool names the cause of this `id`."""
-    [known] = [cause for cause in _patterns().causes if cause.id == identity]
-    return next((line for line in reversed(log) if re.search(known.pattern, line)), None)
+    """Return the last line with which a tool names the cause of this `id`."""
+    [pattern] = [cause.pattern for cause in _patterns().causes if cause.id == identity]
+    return next((line for line in reversed(log) if re.search(pattern, line)), None)
+
+
+def document() -> str:
+    """Return the patterns as JSON, for a build that reads its log where the farm is not."""
+    return json.dumps(_patterns().model_dump(), indent=1) + "\n"
 
 
 @cache
@@ -100,5 +89,5 @@ def _patterns() -> Patterns:
 
 
 @cache
-def _errors() -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{pattern})" for pattern in _patterns().errors))
+def _reader() -> Reader:
+    return Reader(_patterns().model_dump())

@@ -5,7 +5,6 @@ import os
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from farm.base.errors import UsageError
@@ -93,24 +92,46 @@ def _of_checkout(root: Path) -> set[Path]:
     return found
 
 
+class TreeDigest:
+    """Sha256 over names and contents, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._total = hashlib.sha256()
+
+    def add(self, name: str, content: bytes) -> None:
+        """Add a name and its content."""
+        encoded = os.fsencode(name)
+        # With both lengths, so that no other split into names and contents gives the same bytes.
+        self._total.update(b"%d %s %d " % (len(encoded), encoded, len(content)))
+        self._total.update(content)
+
+    def add_file(self, path: Path, content: bytes) -> None:
+        """Add a file of a tree; `path` is relative to the tree."""
+        self.add(path.as_posix(), content)
+
+    def add_link(self, path: Path, target: str) -> None:
+        """Add a link of a tree; no file's name ends in a NUL."""
+        self.add(f"{path.as_posix()}\0", os.fsencode(target))
+
+    def hexdigest(self) -> str:
+        """The sha256 of what was added, in hexadecimal."""
+        return self._total.hexdigest()
+
+
 def tree_digest(root: Path) -> str:
     """Sha256 over the names and contents of the files under `root`, and its links."""
     tree = read_tree(root)
-    files = ((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree.files)
-    # No file's name has a NUL.
-    links = (
-        (f"{path.relative_to(root).as_posix()}\0", os.fsencode(end))
-        for path, end in tree.links.items()
-    )
-    return digest_of(chain(files, links))
+    digest = TreeDigest()
+    for path in tree.files:
+        digest.add_file(path.relative_to(root), path.read_bytes())
+    for path, target in tree.links.items():
+        digest.add_link(path.relative_to(root), target)
+    return digest.hexdigest()
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str:
     """Sha256 over names and contents."""
-    total = hashlib.sha256()
-    for relative, content in files:
-        name = os.fsencode(relative)
-        # With both lengths, so that no other split into names and contents gives the same bytes.
-        total.update(b"%d %s %d " % (len(name), name, len(content)))
-        total.update(content)
-    return total.hexdigest()
+    digest = TreeDigest()
+    for name, content in files:
+        digest.add(name, content)
+    return digest.hexdigest()

@@ -11,6 +11,7 @@ from typing import IO
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import retry_while_open
+from farm.base.safe_files import nearest_folder
 from farm.base.temporary import temporary_folder
 
 ROOM = "make room there, or set TMPDIR"
@@ -76,26 +77,13 @@ def unwritable(folder: Path) -> str | None:
     """Why nothing can be written into a folder, or the nearest above it that is there; None: a file
     was written.
     """
-    place = _there(folder)
+    place = nearest_folder(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
     except OSError as error:
         return f"{place}: {error.strerror}"
     return None
-
-
-def is_noexec(folder: Path) -> bool:
-    """True if the file system of a folder, or of the one that it will be in, is mounted noexec."""
-    statvfs = getattr(os, "statvfs", None)  # not on Windows
-    return statvfs is not None and bool(
-        statvfs(_there(folder)).f_flag & getattr(os, "ST_NOEXEC", 0)
-    )
-
-
-def _there(folder: Path) -> Path:
-    # Not `Path.exists`: it raises where a folder above may not be read.
-    return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))  # noqa: PTH110
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,7 +6,6 @@ blow up when copied) and duplicate keys (where the last one silently wins) are r
 """
 
 import re
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,14 +22,15 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from farm.base.errors import UsageError, unreadable
+from farm.base.safe_files import open_plain
 from farm.base.text import MAX_SHORT, nearest, short
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDER = Path(__file__).parents[1]
 MAX_BYTES = 4 << 20
-MAX_DEPTH = (
-    50  # levels of nesting; libyaml's composer recurses on the C stack and would crash the process
-)
+# libyaml's composer recurses on the C stack: deep nesting would crash the process.
+MAX_DEPTH = 50
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
@@ -90,7 +90,7 @@ def load(path: Path, model: type[M]) -> M:
     """Read the YAML file `path` into `model`; UsageError: it is absent, not YAML, or not of the
     model's shape.
     """
-    raw = _content(path)
+    raw = read_bounded(path)
     if is_packaged(path):
         try:
             return model.model_validate(yaml.load(raw, Loader=Loader))  # noqa: S506 a safe loader
@@ -111,18 +111,20 @@ def plain(path: Path) -> Any:
     return yaml.load(path.read_bytes(), Loader=Loader)  # noqa: S506 a safe loader
 
 
-def _content(path: Path) -> bytes:
+def read_bounded(path: Path) -> bytes:
+    """The bytes of a YAML file.
+
+    Raises:
+        UsageError: it cannot be read, is a folder, a pipe or a device, or larger than MAX_BYTES.
+    """
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the system says it
-            raise UsageError(f"{path}: a pipe or a device, not a file")  # it may never end
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        with open_plain(path, follow_links=True) as stream:
+            content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(raw) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
-    return raw
+    return content
 
 
 def checked(path: Path, raw: bytes, model: type[M]) -> M:
@@ -136,6 +138,9 @@ def checked(path: Path, raw: bytes, model: type[M]) -> M:
         if isinstance(error, yaml.reader.ReaderError):
             line = ":" + str(text.count("\n", 0, error.position) + 1)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        if "nesting depth" in problem:
+            # The libyaml of PyYAML 6.0.4 has a limit of its own, and its scanner reads far ahead.
+            raise UsageError(f"{path}{line}: {TOO_DEEP}") from error
         if mark and text[mark.index : mark.index + 1] == "\t":
             problem = "a tab; indent with spaces"
         raise UsageError(f"{path}{line}: not valid YAML: {problem}") from error
@@ -171,7 +176,7 @@ def where(path: Path, *loc: int | str) -> str:
     """`file:line` of what is at `loc` in a file that `load` took, for checks that a model cannot
     make.
     """
-    loader = Loader(path.read_bytes().decode("utf-8"))
+    loader = Loader(read_bounded(path).decode("utf-8"))
     try:
         return f"{path}:{find(loader.get_single_node(), loc)[0]}"
     finally:
@@ -188,7 +193,7 @@ def _check_events(text: str, path: Path) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise UsageError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+                raise UsageError(f"{path}:{line}: {TOO_DEEP}")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 

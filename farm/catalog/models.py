@@ -350,6 +350,18 @@ class Official(Model):
     experimental: bool = False
 
 
+class AlsoBuilt(Model):
+    """A CUDA that someone compiles a PyTorch release with, though upstream publishes no such wheel.
+
+    `platform` None: on any. `by` completes the sentence "it is compiled …".
+    """
+
+    cuda: str = Field(pattern=VERSION)
+    platform: str | None = None
+    by: str
+    source: str
+
+
 class TorchRelease(Facts):
     """A PyTorch release. `gcc_min` is a major version, `msvc_min` an _MSC_VER; `vision`, `audio`:
     its companions.
@@ -368,6 +380,7 @@ class TorchRelease(Facts):
     msvc_built: str | None
     msvc_min: int | None = None
     official: list[Official]
+    also_built: list[AlsoBuilt] = []
     vision: str = Field(pattern=VERSION)
     audio: str = Field(pattern=VERSION)
     vision_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")

@@ -383,6 +383,13 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _copy(parser: argparse.ArgumentParser) -> None:
+    _index(parser)
+    parser.add_argument(
+        "--to", required=True, metavar="URL", help="the copy: a folder or s3://bucket/prefix"
+    )
+
+
 def _event(
     parser: argparse.ArgumentParser, reason: str | None = None, *, required: bool = True
 ) -> None:
@@ -443,9 +450,13 @@ INDEX_COMMANDS = {
         _index,
     ),
     "reconcile": ("write every page anew from the records and events", _reconcile),
+    "copy": (
+        "copy the index to another store, as a backup or a mirror; nothing is deleted there",
+        _copy,
+    ),
     "yank": (
         "have installers skip wheels unless their exact version is asked for (PEP 592)",
-        lambda parser: _event(parser, "shown to whoever installs it anyway"),
+        lambda parser: _event(parser, "shown to those who install it anyway"),
     ),
     "unyank": (
         "take a yank back",
@@ -468,7 +479,7 @@ INDEX_COMMANDS = {
         _verify,
     ),
     "sign": ("sign all pages and wheels as they are (TUF)", _sign),
-    "keys": ("say which keys may sign the index, and no others, for a year", _keys),
+    "keys": ("set the keys that may sign the index (valid for one year)", _keys),
 }
 """The subcommands of `farm index`: a line of help, and what adds the arguments."""
 

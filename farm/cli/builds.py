@@ -21,11 +21,12 @@ from farm.base.errors import (
     SmokeFailedError,
     UsageError,
 )
+from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.text import plain
 from farm.cli import show
 from farm.cli.arguments import AGAIN
 from farm.cli.progress import watching
-from farm.cli.runs import POLL_S, explain_end, lines, summary, wait_for_ends
+from farm.cli.runs import POLL_S, explain_end, lines, say_what_goes_on, summary, wait_for_ends
 from farm.cli.selection import (
     journal_with_a_run,
     plan_of,
@@ -43,8 +44,10 @@ from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
-from farm.run.journal import Journal, Run, Until, state_of
-from farm.run.release import find_published, listed, needs_more, pip_source, use_published
+from farm.run.journal import Journal, Request, Run, Until, state_of
+from farm.run.pip_commands import needs_more, pip_source
+from farm.run.published import listed, use_published
+from farm.run.resume import find_published
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport
@@ -93,7 +96,7 @@ def run_submit(args: argparse.Namespace) -> int:
         return carry_out(args, workspace, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
     if len(wanted) < len(plans):
         show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
-    return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
+    return hand_over(args, workspace, wanted, several=several)
 
 
 def run_build(args: argparse.Namespace) -> int:
@@ -129,7 +132,7 @@ def run_retry(args: argparse.Namespace) -> int:
         for old in named
     ]
     several = len(args.run) != 1 or args.failed
-    return hand_over(args, workspace, runs.create_detached(workspace, wanted), several=several)
+    return hand_over(args, workspace, wanted, several=several)
 
 
 def run_dispatch(args: argparse.Namespace) -> int:
@@ -149,6 +152,15 @@ def run_dispatch(args: argparse.Namespace) -> int:
                     return 0
     except AlreadyDispatchingError as error:
         show.say(str(error))
+    except OutputClosed:
+        raise
+    except KeyboardInterrupt:
+        with open_journal(workspace.project, workspace.settings) as journal:
+            open_runs = [run for run in journal.open_runs() if run.request.detached]
+        count = f"{len(open_runs)} run{'s' * (len(open_runs) != 1)}"
+        show.note(f"farm: interrupted; {count} not carried out any more, builds under way go on")
+        show.note("  next: `farm dispatch` continues them, `farm cancel RUN` ends one")
+        return ExitCode.INTERRUPTED
     return 0
 
 
@@ -189,14 +201,41 @@ def print_outcomes(args: argparse.Namespace, result: Outcomes) -> int:
 
 
 def hand_over(
-    args: argparse.Namespace, workspace: Workspace, named: Sequence[Run], *, several: bool = False
+    args: argparse.Namespace,
+    workspace: Workspace,
+    wanted: Sequence[tuple[Plan, Request]],
+    *,
+    several: bool = False,
 ) -> int:
-    """Leaves runs to a dispatcher, which is started if none is at work; then prints their ids, or
-    follows them.
+    """Queue builds and leave them to a dispatcher, which is started if none is at work.
+
+    Then print the ids of their runs, or follow them. From the moment that they are queued, Ctrl-C
+    ends only this command, and says so.
 
     `several`: the command may make several runs, so that its JSON is a list.
     """
-    dispatcher = start_dispatcher(workspace)
+    runs.check_detached(workspace, wanted)
+    named: list[Run] = []
+    try:
+        with deferred_interrupts():
+            named += runs.create_detached(workspace, wanted)
+            dispatcher = start_dispatcher(workspace)
+        return _follow_or_print(args, workspace, named, dispatcher, several=several)
+    except OutputClosed:
+        raise
+    except KeyboardInterrupt:
+        with open_journal(workspace.project, workspace.settings) as journal:
+            return say_what_goes_on(journal, [run.id for run in named])
+
+
+def _follow_or_print(
+    args: argparse.Namespace,
+    workspace: Workspace,
+    named: Sequence[Run],
+    dispatcher: subprocess.Popen[bytes] | None,
+    *,
+    several: bool,
+) -> int:
     if args.detach:
         documents = [
             {"run": r.id, "package": r.request.package, "variant": r.request.variant} for r in named
@@ -205,6 +244,8 @@ def hand_over(
         return 0
     if not several:
         return follow(args, workspace, named[0], dispatcher)
+    for run in named:
+        show.note(f"run {run.id}  {run.request.package} {run.request.variant}")
     with open_journal(workspace.project, workspace.settings) as journal:
         return wait_for_ends(args, journal, [run.id for run in named])
 
@@ -215,21 +256,14 @@ def follow(
     run: Run,
     dispatcher: subprocess.Popen[bytes] | None = None,
 ) -> int:
-    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the
-    dispatcher.
-    """
+    """Show why a run waits and then its log, and end as it ends."""
     log = workspace.run_folder(run.id) / "build.log"
     with open_journal(workspace.project, workspace.settings) as journal:
-        try:
-            show.note(f"run {run.id}")
-            _wait_for_log(journal, run, log, dispatcher)
-            for line in lines(journal, run, log, follow=True):
-                if not args.quiet:
-                    show.note(f"    {line}")
-        except KeyboardInterrupt:
-            how = f"`farm logs -f {run.id}` follows it again, `farm cancel {run.id}` ends it"
-            show.note(f"run {run.id} continues without this command: {how}")
-            return ExitCode.INTERRUPTED
+        show.note(f"run {run.id}")
+        _wait_for_log(journal, run, log, dispatcher)
+        for line in lines(journal, run, log, follow=True):
+            if not args.quiet:
+                show.note(f"    {line}")
         ended = journal.run(run.id)
         if args.json:
             show.json_document(summary(journal, ended))

@@ -17,9 +17,12 @@ from farm.cli import show
 from farm.cli.selection import plan_of, project_of
 from farm.index.admission import Admission
 from farm.index.backends import open_store
+from farm.index.batch import Offer, in_folders, in_index, publish_all
+from farm.index.changes import record_event
 from farm.index.layout import CATALOGUE
+from farm.index.mirror import copy_index
 from farm.index.pages import check_there
-from farm.index.publish import Offer, check_store, in_folders, in_index, publish_all, record_event
+from farm.index.publish import check_store
 from farm.index.reader import open_reader
 from farm.index.reconcile import Problem, Trial, check, reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
@@ -78,7 +81,9 @@ def _verified(args: argparse.Namespace) -> int:
     from farm.cli.progress import watching
     from farm.cli.wheels import waivers_of
     from farm.run.inputs import BuildInputs, read_inputs
-    from farm.run.release import pip_line, pip_request, publish_wheel, refusal, summary
+    from farm.run.pip_commands import pip_line, pip_request
+    from farm.run.publish_step import publish_wheel
+    from farm.run.verify_step import refusal, summary
     from farm.run.workspace import Outcomes, Workspace
 
     project, settings, plan = plan_of(args)
@@ -191,6 +196,16 @@ def _reconcile(args: argparse.Namespace) -> int:
     return 7 if done.missing else 0
 
 
+def _copy(args: argparse.Namespace) -> int:
+    """Copy the index; print how much was new."""
+    source = _store(args)
+    check_there(source)
+    copied = copy_index(source, open_store(args.to))
+    line = f"copied: {copied.files} files, {copied.records} records, {copied.pages} pages"
+    show.answer(args, copied._asdict(), [line])
+    return 0
+
+
 def _event(args: argparse.Namespace) -> int:
     """Add an event to wheels; print the pages that show it, with those of their labelled copies."""
     store = _store(args)
@@ -294,6 +309,7 @@ EVENTS = dict.fromkeys(("yank", "unyank", "remove", "promote"), _event)
 SUBCOMMANDS = {
     "check": _check,
     "reconcile": _reconcile,
+    "copy": _copy,
     **EVENTS,
     "variant": _variant,
     "verify": _verify,
@@ -303,7 +319,7 @@ SUBCOMMANDS |= {"sign": _sign, "keys": _keys}
 
 def run_site(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
-    from farm.run.release import pip_source, public_url
+    from farm.run.pip_commands import pip_source, public_url
     from farm.run.workspace import Watcher, Workspace
     from farm.site import pages
     from farm.site.wheels import kept_tests, wheels, with_tests

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from farm.base import outputs
-from farm.base import resources as shipped
+from farm.base import outputs, resources
 from farm.base.errors import UsageError
 from farm.cli import show
 
@@ -24,8 +23,8 @@ _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Z
 def run_init(args: argparse.Namespace) -> int:
     """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
     files = sorted(
-        path.relative_to(shipped.EXAMPLE)
-        for path in shipped.EXAMPLE.rglob("*")
+        path.relative_to(resources.EXAMPLE)
+        for path in resources.EXAMPLE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
     if os.path.lexists(args.folder / "README.md"):
@@ -38,7 +37,7 @@ def run_init(args: argparse.Namespace) -> int:
                 f"{taken} is already there: nothing was written",
                 hint="farm init DIR, with a new folder",
             )
-    contents = {file: (shipped.EXAMPLE / file).read_bytes() for file in files}
+    contents = {file: (resources.EXAMPLE / file).read_bytes() for file in files}
     farm = _this_farm()
     if farm:
         contents[WORKFLOW] = contents[WORKFLOW].replace(

@@ -6,21 +6,16 @@ import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from farm.base import failures
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import WINDOWS
 
-if TYPE_CHECKING:
-    pass
-
 MAX_BYTES = 256 << 20
 MOST = 10
 STEP = re.compile(r"^(?P<time>.*?) farm: (?P<text>.*)$", re.MULTILINE)
-WRONG = re.compile(
-    r"^.*?(?:\bFAILED: |\berror [A-Z]{1,5}\d{2,5}\b|\berror:|\bCMake Error\b).*$", re.MULTILINE
-)
 CACHED = re.compile(r"^(?P<name>[A-Za-z_][\w.-]*):[A-Z]+=(?P<value>.*)$", re.MULTILINE)
 ON = {"1", "ON", "TRUE", "YES", "Y"}
 
@@ -47,13 +42,7 @@ def run_report(args: argparse.Namespace) -> int:
     log = texts["build.log"]
     for step in STEP.finditer(log):
         show.say(f"{step['time'].strip()}  {step['text'].strip()}")
-    failures = list(dict.fromkeys(match[0].strip() for match in WRONG.finditer(log)))
-    show.say(
-        f"failures in the log: {len(failures)}"
-        + (f", the first {MOST}:" if len(failures) > MOST else "")
-    )
-    for line in failures[:MOST]:
-        show.say(f"  {line[:300]}")
+    _print_failures(log.splitlines())
     found = {
         match["name"]: match["value"].strip() for match in CACHED.finditer(texts["CMakeCache.txt"])
     }
@@ -65,6 +54,23 @@ def run_report(args: argparse.Namespace) -> int:
     if not rows:
         show.say(f"CMake: configured, with all that the plan says ({len(found)} settings)")
     return 0
+
+
+def _print_failures(log: list[str]) -> None:
+    """Print the error lines of a build's log, the cause of the first and what to do."""
+    errors = failures.errors(log)
+    first = f", the first {MOST}:" if len(errors) > MOST else ""
+    show.say(f"failures in the log: {len(errors)}{first}")
+    for line in errors[:MOST]:
+        show.say(f"  {line[:300]}")
+    if not errors:
+        return
+    failure = failures.read(log, build=True, machine=True)
+    if failure.cause is None:
+        show.say("cause: not known; the first line above is what the tool itself says")
+        return
+    show.say(f"cause: {failure.cause}")
+    show.say(f"what to do: {failure.advice}")
 
 
 def read_report(path: Path) -> dict[str, str]:

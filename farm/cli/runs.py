@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from farm.base.errors import ExitCode, FarmError, InfrastructureError, UsageError
+from farm.base.interrupts import OutputClosed
 from farm.base.project import LOCAL
 from farm.base.text import duration, log_line, plain
 from farm.cli import show
 from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
 from farm.run.journal import EventKind, Journal, Run, progress, state_of
+from farm.run.set_aside import set_aside
 
 COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
 WHY_WIDTH = 200
@@ -38,6 +40,8 @@ def run_status(args: argparse.Namespace) -> int:
                 show.json_document(rows)
             else:
                 show.table("", COLUMNS, map(_cells, rows))
+                for name, machine in set_aside(journal, datetime.now(UTC)).items():
+                    show.note(f"farm: runner {name} is {machine.text}")
     return 0
 
 
@@ -161,9 +165,14 @@ def run_logs(args: argparse.Namespace) -> int:
                     raise _no_log(journal, found, folder)
                 show.note(f"farm: {_no_log(journal, found, folder)}")
                 continue
-            for line in lines(journal, found, log, follow=args.follow):
-                show.say(log_line(line))
-                sys.stdout.flush()
+            try:
+                for line in lines(journal, found, log, follow=args.follow):
+                    show.say(log_line(line))
+                    sys.stdout.flush()
+            except OutputClosed:
+                raise
+            except KeyboardInterrupt:
+                return say_what_goes_on(journal, [run.id for run in runs])
             if args.follow:
                 ended = journal.run(found.id)
                 explain_end(journal, ended)
@@ -243,17 +252,44 @@ def run_cancel(args: argparse.Namespace) -> int:
 
     with journal_with_a_run(args) as journal:  # `cancel` would make a journal where there is none
         named = [run.id for run in runs_of(args, journal)]
-    ended = cancel(workspace_of(args), named)
-    documents = [{"id": run.id, "result": run.result, "exit_code": run.exit_code} for run in ended]
-    # What is published is not taken back: such a run goes on to its end.
-    late = {
-        run.id: f" before it was cancelled: {run.result}"
-        for run in ended
-        if run.exit_code != ExitCode.INTERRUPTED
-    }
-    lines = [f"run {run.id} has ended{late.get(run.id, '')}" for run in ended]
-    show.answer(args, documents[0] if len(args.run) == 1 and not args.queued else documents, lines)
+    cancelled = cancel(workspace_of(args), named)
+    one_named = len(args.run) == 1 and not args.queued
+    lines = [f"run {run.id} is cancelled" for run in cancelled.ended]
+    documents = [
+        {"id": run.id, "result": run.result, "exit_code": run.exit_code} for run in cancelled.ended
+    ]
+    if not named:
+        lines = ["no run is queued"]
+    if documents or not one_named:
+        show.answer(args, documents[0] if one_named else documents, lines)
+    if cancelled.too_late:
+        texts = [f"run {run_id}: {why}" for run_id, why in cancelled.too_late.items()]
+        raise UsageError(
+            "too late to cancel: " + "\n".join(texts),
+            hint="`farm status RUN` shows how far it is; `farm index yank` hides a wheel that is "
+            "published",
+        )
     return 0
+
+
+def say_what_goes_on(journal: Journal, run_ids: Iterable[str]) -> int:
+    """Say after Ctrl-C which runs go on without this command, and how to follow and end them.
+
+    Returns:
+        The exit code of an interrupted command.
+    """
+    open_ids = [run_id for run_id in run_ids if journal.run(run_id).finished is None]
+    names = " ".join(open_ids)
+    if len(open_ids) == 1:
+        show.note(f"farm: interrupted; run {names} goes on without this command")
+    elif open_ids:
+        show.note(f"farm: interrupted; {len(open_ids)} runs go on without this command")
+    else:
+        show.note("farm: interrupted; every run had ended")
+    if open_ids:
+        follow = "farm logs -f" if len(open_ids) == 1 else "farm wait"
+        show.note(f"  next: `{follow} {names}` follows, `farm cancel {names}` ends")
+    return ExitCode.INTERRUPTED
 
 
 def run_wait(args: argparse.Namespace) -> int:
@@ -263,9 +299,21 @@ def run_wait(args: argparse.Namespace) -> int:
 
 
 def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
-    """Waits until runs have ended, a line for each that ends; returns the highest of their exit
-    codes.
+    """Wait until runs have ended, and print a line for each that ends.
+
+    Returns:
+        The highest of their exit codes; of an interrupted command after Ctrl-C, which ends no run.
     """
+    run_ids = list(run_ids)
+    try:
+        return _wait_for_ends(args, journal, run_ids)
+    except OutputClosed:
+        raise
+    except KeyboardInterrupt:
+        return say_what_goes_on(journal, run_ids)
+
+
+def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
     waiting = list(run_ids)
     ended = []
     worst = 0
@@ -278,10 +326,9 @@ def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[
             ended.append(summary(journal, run))
             worst = max(worst, int(run.exit_code or 0))
             if not args.json:
+                why = ""
                 if run.exit_code and ended[-1]["why"]:
-                    why = f": {ended[-1]['why'].splitlines()[0]}"
-                else:
-                    why = ""
+                    why = f": {_short(ended[-1]['why'])}"
                 show.say(
                     f"{run.id}  {run.request.package} {run.request.variant}  "
                     f"{ended[-1]['state']}{why}"

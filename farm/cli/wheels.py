@@ -8,6 +8,7 @@ import gc
 import sys
 from pathlib import Path
 
+from farm.base import failures
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
@@ -96,7 +97,12 @@ def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
             "--explain: no message",
             hint="paste it as the argument, or on the input with --explain -",
         )
+    lines = message.splitlines()
+    if failures.is_build_log(lines):
+        return (_failure_of_build(lines),)
     found = explain(path, message)
+    if not found and failures.read(lines).cause:
+        return (_failure_of_build(lines),)
     if not found:
         raise UsageError(
             "no known error in the message",
@@ -106,6 +112,16 @@ def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
             "detect` to the farm",
         )
     return found
+
+
+def _failure_of_build(log: list[str]) -> Explanation:
+    """Return what a build's log says of its failure: nothing in a wheel's files explains it."""
+    failure = failures.read(log, build=True, machine=True)
+    return Explanation(
+        message=f"a failed build: {failure.lines[0]}",
+        cause=failure.cause or "the first error of the tool is shown, its cause is not known",
+        cure=failure.advice or "send the whole log; of a build on Windows farm-report.zip",
+    )
 
 
 def lines_of(found: Explanation) -> list[str]:
@@ -172,7 +188,7 @@ def _options(args: argparse.Namespace) -> RepairOptions:
         hint = "leave it out, or use --into in place of --plan"
         raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
     from farm.plan.file import Plan
-    from farm.run.release import repair_options
+    from farm.run.repair_step import repair_options
 
     return repair_options(Plan.read(args.plan), args.wheel, args.lib_dir)
 
@@ -194,7 +210,7 @@ def run_verify(args: argparse.Namespace) -> int:
             if finding.waived is not None:
                 show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
-            from farm.run.release import refusal
+            from farm.run.verify_step import refusal
 
             raise refusal(report)
     return 0 if report.passed else 6

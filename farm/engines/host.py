@@ -127,6 +127,7 @@ CARRIED = (
     "farm/base/locks.py",
     "farm/base/enter.py",
     "farm/base/processes.py",
+    "farm/base/safe_files.py",
     "farm/base/text.py",
     "farm/platforms/__init__.py",
     "farm/platforms/facts.py",

@@ -27,8 +27,9 @@ from farm.index.layout import (
     record_key,
     wheel_key,
 )
+from farm.index.page_writer import PageWriter, parse_names
 from farm.index.pages import Catalogue, ProjectPage, parse_catalogue, parse_page
-from farm.index.publish import Pages, check_store, delete_files, parse_names
+from farm.index.publish import check_store, delete_files
 from farm.index.records import (
     ForeignObjectError,
     State,
@@ -78,7 +79,7 @@ class Rebuild:
         self.store = store
         self.present = present
         self.wheels = wheels
-        self.pages = Pages(store, exact=True)
+        self.pages = PageWriter(store, exact=True)
         self.missing = {
             name
             for name, each in wheels.items()
@@ -124,7 +125,7 @@ class Rebuild:
                 listed[group].setdefault(project, [])
         known = {group: sorted(projects) for group, projects in sorted(listed.items()) if projects}
         for group in known:
-            self.pages.write(group, listed[group], rest=self._rest)
+            self.pages.write(group, listed[group], keep=self._published_since)
         if known:
             self.pages.add_groups(set(known))
         if known or CATALOGUE in self.present:
@@ -133,9 +134,9 @@ class Rebuild:
             # A removal that was killed before its bytes went is finished here.
             if wheel.state.removed is not None and self._files(name):
                 delete_files(self.store, name)
-        return Reconciled(tuple(dict.fromkeys(self.pages.keys)), tuple(sorted(self.missing)))
+        return Reconciled(tuple(dict.fromkeys(self.pages.written)), tuple(sorted(self.missing)))
 
-    def _rest(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
+    def _published_since(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
         """The wheels of a page that were published since ours were read."""
         for name in page.entries:
             if name not in self.missing and (
@@ -154,7 +155,7 @@ class Rebuild:
         """The catalogue of what was written, and of what a publisher added meanwhile."""
 
         def change(old: bytes | None) -> bytes:
-            before: Catalogue = self.pages.ours(parse_catalogue, old) or Catalogue()
+            before: Catalogue = self.pages.parsed(parse_catalogue, old) or Catalogue()
             made = before.model_copy(update={"groups": {}})
             for group in sorted({*before.groups, *known}):
                 own = set(known.get(group, ()))

@@ -5,6 +5,7 @@ where nothing changed. A reader sees an object whole or not at all. Nothing here
 keys below a few prefixes.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -135,6 +136,16 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             yield chunk
+
+
+def stored_sha256(store: Store, key: str, stat: Stat) -> str:
+    """The sha256 of an object that is there; reads it if the store does not know it."""
+    if stat.sha256 is not None:
+        return stat.sha256
+    digest = hashlib.sha256()
+    for chunk in store.chunks(key):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 class Prediction(NamedTuple):

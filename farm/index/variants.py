@@ -30,7 +30,7 @@ from farm.index.layout import WheelName, without_rebuild
 from farm.index.pages import HTML, File, Hashes
 from farm.index.publish import NameTakenError, check_store, store_file
 from farm.index.records import Model, Record, Sha256, parse, read_state, read_wheel, there
-from farm.index.stores import Store, swap
+from farm.index.stores import Stat, Store, swap
 
 ROOT = "whl/variant/"
 LIST = f"{ROOT}simple/index.html"
@@ -158,8 +158,9 @@ def publish_variant(
             f"{wheel.name} is taken: it is a copy of another wheel, or has other bytes"
         )
     place = f"{ROOT}files/{wheel.name}"
-    store_file(store, place, wheel, size, digest, fresh=fresh)
-    store_file(store, f"{place}.metadata", metadata, len(metadata), metadata_sha256, fresh=fresh)
+    store_file(store, place, wheel, Stat(size, digest), fresh=fresh)
+    promised = Stat(len(metadata), metadata_sha256)
+    store_file(store, f"{place}.metadata", metadata, promised, fresh=fresh)
     return follow(store, copy.project)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from farm.base.errors import NoRunnerError, UsageError
-from farm.base.outputs import is_noexec, unwritable
+from farm.base.outputs import unwritable
+from farm.base.safe_files import is_noexec
 from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.machine.detect import driver_branch, driver_problem, judge_gpu, last_driver

@@ -3,7 +3,6 @@ made.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.yamlfile import first_fault, is_packaged, where
 from farm.plan import inputs
+from farm.plan.channel_choice import best_channel
 from farm.plan.compat.stack import effects
 from farm.plan.environment import (
     LEFT_OUT,
@@ -24,11 +24,10 @@ from farm.plan.environment import (
     placeholders,
 )
 from farm.plan.file import Plan, SourcePlan
-from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import job_digest, job_files
-from farm.plan.selectors import Candidate, Judgement, Selectors, candidate, judgement
+from farm.plan.selectors import Candidate, Judgement, Selectors
 from farm.platforms.base import platform
 from farm.wheel.policy import Policy
 
@@ -39,8 +38,9 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     Raises UsageError: a name is unknown or a configuration file is wrong; NotBuildableError: the
     combination cannot be built; every reason is in the message.
     """
-    wanted, judged = _best(project, selectors, None)
-    judged.require_buildable()
+    verdict = best_channel(project, selectors)
+    verdict.judgement.require_buildable()
+    wanted = verdict.candidate
     try:
         return _plan(wanted)
     except ValidationError as error:  # what a recipe may say, and no plan may hold
@@ -57,40 +57,7 @@ def judge(
     """The reasons against building the selectors; `fields` are further fields of the stack, such as
     a driver.
     """
-    return _best(project, selectors, fields)[1]
-
-
-def _best(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None
-) -> tuple[Candidate, Judgement]:
-    """The candidate of the channel that was asked for; else of the default channel, else of the
-    first that fits.
-
-    Channels with the CUDA that was asked for come before others. Where none fits, the first of
-    those with the least against the channel itself: what a channel does not have must not be the
-    reason against a build that asked for none.
-    """
-    first = candidate(project, selectors, fields)
-    judged = judgement(first)
-    # A channel that was asked for is kept, whatever stands against it; one that has what it lacks
-    # is named.
-    if judged.complete or (selectors.channel and not judged.offer):
-        return first, judged
-    best = first, judged
-    cuda = selectors.options.get("cuda", (None,))[0]
-    # A stable sort: within both halves the order is that of ci/matrix.yaml.
-    for name, channel in sorted(
-        load_matrix(project).channels.items(), key=lambda pair: cuda not in pair[1].cuda
-    ):
-        if name != first.channel.name and first.package in channel.packages:
-            other = candidate(project, selectors, fields, name)
-            if (found := judgement(other)).complete:
-                if selectors.channel:
-                    return (first, replace(judged, other=name))
-                return (other, found)
-            if found.obstacles < best[1].obstacles and not selectors.channel:
-                best = other, found
-    return best
+    return best_channel(project, selectors, fields).judgement
 
 
 def _plan(wanted: Candidate) -> Plan:

@@ -18,7 +18,7 @@ from farm import catalog
 from farm.base import resources
 from farm.base.errors import UsageError
 from farm.base.text import nearest
-from farm.base.yamlfile import Model, load, pattern, where, word_of
+from farm.base.yamlfile import Model, load, pattern, read_bounded, where, word_of
 from farm.catalog import gpus
 from farm.plan import recipe
 from farm.plan.compat.rules import check
@@ -461,7 +461,7 @@ class Channel:
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
                 name = axes.get(reason.rule)
-                if name is None or reason.severity == "warning":
+                if name is None or not reason.blocks:
                     continue
                 words = getattr(self.text, name)
                 word = dict(zip(AXES, key, strict=True)).get(name)
@@ -654,7 +654,7 @@ def load_matrix(project: Path) -> Matrix:
     """
     recipe.use_project(project)
     path = resources.path(project, "ci/matrix.yaml")
-    return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())
+    return _load(path, read_bounded(path), recipe.names())
 
 
 @lru_cache(maxsize=4)

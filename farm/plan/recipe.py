@@ -337,7 +337,13 @@ def use_project(project: Path) -> None:
 def names() -> tuple[str, ...]:
     # Not by `glob`, which passes over a folder that may not be read.
     folders = [path for root in _folders for path in root.iterdir()]
-    return tuple(sorted({path.name for path in folders if (path / "recipe.yaml").is_file()}))
+    return tuple(sorted({path.name for path in folders if _has_recipe(path)}))
+
+
+def _has_recipe(folder: Path) -> bool:
+    """True if something is called `recipe.yaml` there; what is wrong with it is said on reading."""
+    path = folder / "recipe.yaml"
+    return path.exists() or path.is_symlink()
 
 
 def near(name: str) -> list[str]:
@@ -413,7 +419,7 @@ def _check_files(path: Path, found: Recipe) -> None:
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
     return next(
-        (root / package for root in _folders if (root / package / "recipe.yaml").is_file()),
+        (root / package for root in _folders if _has_recipe(root / package)),
         FOLDER / package,
     )
 

@@ -150,7 +150,7 @@ def _with_python(
     """
     known = catalog.debian_releases()
     python = stack.variant.python
-    against = {reason.rule for reason in check(settled) if reason.severity != "warning"}
+    against = {reason.rule for reason in check(settled) if reason.blocks}
     moved = pinned and settled.base != stack.base
     outdated = settled.base in known and known[settled.base].outdated
     if stack.base is None or not recipe_.wheels or not (against or moved or outdated):
@@ -160,7 +160,7 @@ def _with_python(
         other = replace(stack, base=base, standalone=standalone_packages(recipe_, python))
         # Its base stays: keeping that is what the standalone Python is for.
         other = settle(other, set(free) - {"base"})
-        left = {reason.rule for reason in check(other) if reason.severity != "warning"}
+        left = {reason.rule for reason in check(other) if reason.blocks}
         # A standalone Python is only taken where it helps: it needs a wheel of everything that the
         # build imports.
         fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
@@ -258,12 +258,12 @@ class Judgement:
     @property
     def complete(self) -> bool:
         """It can be built, and every file that it needs is pinned: a plan can be made."""
-        return all(reason.severity == "warning" for reason in (*self.offer, *self.rules))
+        return not any(reason.blocks for reason in (*self.offer, *self.rules))
 
     @property
     def obstacles(self) -> tuple[int, int]:
         """How much stands against it: first what its channel lacks, then what the rules refuse."""
-        return len(self.offer), sum(reason.severity != "warning" for reason in self.rules)
+        return len(self.offer), sum(reason.blocks for reason in self.rules)
 
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
@@ -294,7 +294,7 @@ class Judgement:
         """
         if self.complete:
             return
-        reasons = [reason for reason in self.advised() if reason.severity != "warning"]
+        reasons = [reason for reason in self.advised() if reason.blocks]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
         # One change that does away with everything is worth more than one for each reason.
         single = dict.fromkeys(reason.nearest for reason in reasons if reason.nearest)

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from farm import catalog
 from farm.base import resources
 from farm.base.errors import UsageError
-from farm.base.yamlfile import Model, load, pattern, word_of
+from farm.base.yamlfile import Model, load, pattern, read_bounded, word_of
 from farm.catalog import gpus
 from farm.plan.options import OPTIONS
 from farm.plan.variant import Variant, cpu_words
@@ -286,7 +286,7 @@ class Runners(Model):
 def load_settings(project: Path) -> Settings:
     """Read `ci/farm.yaml`; a file whose content is unchanged is not read again."""
     path = resources.default(project, "ci/farm.yaml")
-    return _settings(path, path.read_bytes() if path.is_file() else b"")
+    return _settings(path, read_bounded(path))
 
 
 @lru_cache(maxsize=4)

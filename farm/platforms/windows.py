@@ -24,6 +24,7 @@ from packaging.version import Version
 from pydantic import Field, model_validator
 
 from farm import catalog
+from farm.base import causes, failures
 from farm.base.errors import (
     FarmError,
     InfrastructureError,
@@ -71,6 +72,8 @@ class BuildTools(Model):
     """
 
     toolset: str = Field(pattern=r"^14\.\d\d$")
+    cuda_build: int | None = None
+    cuda_build_reason: str = ""
     component: str = Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")
     url: Url
     sha256: Sha256
@@ -347,7 +350,15 @@ class Windows(Platform):
         if mutex and not flags:
             parts["runtimes before 14.40"] = {"CXXFLAGS": MUTEX}
         if stack.cuda:
-            parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
+            # nvcc starts vcvars64.bat by itself, without the toolset that build.cmd asked for,
+            # unless it is told not to (conda-forge/nvcc-feedstock#88); host code of .cu files sees
+            # no CXXFLAGS.
+            appended = ["--use-local-env", *(flag.replace("/D", "-D", 1) for flag in mutex)]
+            parts["toolkit"] = {
+                "CUDA_HOME": toolkit,
+                "CUDA_PATH": toolkit,
+                "NVCC_APPEND_FLAGS": " ".join(appended),
+            }
             if catalog.number(stack.cuda) < NVTX_BELOW:
                 parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
         return parts | {
@@ -458,6 +469,9 @@ class Windows(Platform):
                 "http"
             ):  # a build of an image sees no folder of the host
                 image["archives.txt"] = job["archives.txt"]
+        # The farm's own reader of logs: build.cmd says the cause where the farm is not installed.
+        job["causes.py"] = Path(causes.__file__).read_text(encoding="utf-8")
+        job[causes.PATTERNS] = failures.document()
         return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
 
     def host_root(self, _artifacts: Path) -> Path:

@@ -7,14 +7,16 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import Field, ValidationError
 
 from farm.base import outputs
 from farm.base.errors import BuildFailedError, UsageError
+from farm.base.safe_files import CHUNK, create_new, open_plain
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model
 from farm.base.zipapps import pack
@@ -25,16 +27,9 @@ from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
-from farm.run.build import (
-    TREE,
-    pack_toolchain,
-    run_to_end,
-    the_wheel,
-    toolchain,
-    tree_volume,
-    write_context,
-)
+from farm.run.build_job import TREE, the_wheel, tree_volume
 from farm.run.inputs import fetch_needs, gather
+from farm.run.toolchain import pack_toolchain, run_to_end, toolchain, write_context
 from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
@@ -232,15 +227,7 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
     `pieces` holds `result.json` and `piece-00`, `piece-01`, … UsageError: they are missing, of
     another plan, or damaged; `dest` holds nothing then.
     """
-    try:
-        with (pieces / "result.json").open("rb") as stream:
-            result = PiecesResult.model_validate_json(stream.read(MAX_RESULT))
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename}: {error.strerror}", hint="name the folder of `run --out`"
-        ) from error
-    except ValidationError as error:
-        raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
+    result = _read_result(pieces / "result.json")
     # First of all: pieces of another plan would make a whole wheel, and the wrong one.
     if result.plan != plan.digest:
         raise UsageError(
@@ -257,22 +244,50 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
         raise UsageError(
             f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again"
         )
-    total = hashlib.sha256()
-    for data in _content(files):
-        total.update(data)
-    if total.hexdigest() != result.sha256:
-        raise UsageError(
-            f"the pieces in {pieces} are damaged: their sha256 differs", hint="copy them again"
-        )
-    transfer.unpack(_content(files), dest, MAX_BUILT)
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        temporary_folder("farm-pieces-", dest.parent) as folder,
+        create_new(folder / "built.tar") as whole,
+    ):
+        _copy_pieces(files, whole, result)
+        whole.seek(0)
+        transfer.unpack(iter(partial(whole.read, CHUNK), b""), dest, MAX_BUILT)
     return the_wheel(dest / "wheel")
 
 
-def _content(files: list[Path]) -> Iterator[bytes]:
+def _read_result(path: Path) -> PiecesResult:
+    try:
+        with open_plain(path) as stream:
+            return PiecesResult.model_validate_json(stream.read(MAX_RESULT))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="name the folder of `run --out`"
+        ) from error
+    except ValidationError as error:
+        raise UsageError(f"{path} is not what a bundle's run writes") from error
+
+
+def _copy_pieces(files: list[Path], whole: IO[bytes], result: PiecesResult) -> None:
+    """Copy the pieces into one file of this user's alone, and check what was copied: whoever owns
+    the pieces may change them at any moment.
+    """
+    digest = hashlib.sha256()
+    room = result.size
     for path in files:
-        with path.open("rb") as stream:
-            while data := stream.read(1 << 20):
-                yield data
+        try:
+            stream = open_plain(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}", hint="copy it again") from error
+        with stream, outputs.writing(path.parent):
+            while room >= 0 and (chunk := stream.read(min(CHUNK, room + 1))):
+                digest.update(chunk)
+                whole.write(chunk)
+                room -= len(chunk)
+    if room != 0 or digest.hexdigest() != result.sha256:
+        raise UsageError(
+            f"the pieces in {files[0].parent} are damaged: their sha256 differs",
+            hint="copy them again",
+        )
 
 
 def stand_ins(libraries: Path) -> list[str]:

@@ -39,10 +39,11 @@ from pydantic import Field
 
 from farm.base import outputs, resources
 from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
-from farm.base.hashes import read_tree, sha256_of
+from farm.base.hashes import TreeDigest, read_tree, sha256_of
 from farm.base.heartbeat import Heartbeat, megabytes
 from farm.base.locks import retry_while_open
 from farm.base.requirement import serves
+from farm.base.safe_files import copy_to, create_new, open_plain
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line, nearest, short
 from farm.base.yamlfile import Model, load
@@ -160,13 +161,20 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
     for number, part in enumerate([None, *plan.parts]):
         target = dest / f"{number:02d}.tar"
         if part is None and plan.source.kind == "path":
-            _pack(source_folder(plan), target, line)
+            folder = source_folder(plan)
+            if _pack(folder, target, line) != plan.source.digest:
+                raise UsageError(
+                    f"{folder}: changed while it was packed", hint="create the plan again"
+                )
         else:
             if part:
                 found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
             else:
                 found = fetch(plan.source, cache, mirror=mirror, line=line)
-            _place(found, target, part)
+            with temporary_folder(".source-", dest) as folder:
+                copy = folder / found.name
+                _copy_from_cache(found, copy)
+                _place(copy, target, part)
         files.append(target)
     return files
 
@@ -208,16 +216,31 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
         ) from error
 
 
+def _copy_from_cache(cached: Path, copy: Path) -> None:
+    """Copy a fetched file to where nobody else can change it, and check what was copied.
+
+    Raises:
+        InfrastructureError: the file was changed since it was looked at.
+    """
+    if cached.suffix == ".tar" and (noted := cached.with_suffix(".sha256")).exists():
+        sha256 = noted.read_text(encoding="ascii")  # of a packed clone, whose name is the commit
+    else:
+        sha256 = cached.stem
+    with open_plain(cached) as stream, outputs.writing(copy), create_new(copy) as target:
+        digest, _ = copy_to(stream, target, os.fstat(stream.fileno()).st_size)
+    if digest != sha256:
+        raise InfrastructureError(
+            f"{cached} was changed while it was read", hint="who else writes to that folder?"
+        )
+
+
 def _place(found: Path, target: Path, part: PartPlan | None) -> None:
     target.unlink(missing_ok=True)
     if part is None or (not part.members and found.suffix == ".tar"):
         if _is_zip(found):
             _from_zip(found, target)
             return
-        try:
-            target.hardlink_to(found)
-        except OSError:  # another file system
-            shutil.copyfile(found, target)
+        found.replace(target)
         return
     # A low level: libraries of 400 MB to link with are packed in each build.
     with (
@@ -314,23 +337,30 @@ def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarIn
     return info
 
 
-def _pack(folder: Path, target: Path, line: Line) -> None:
-    """A tar of a folder that depends on names and contents alone."""
+def _pack(folder: Path, target: Path, line: Line) -> str:
+    """Write a tar of a folder that depends on names and contents alone.
+
+    Returns:
+        The digest of what was packed, as `tree_digest` gives it.
+    """
     tree = read_tree(folder)
     for path in tree.leading_out:
         line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
+    digest = TreeDigest()
     with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         for path in tree.files:
-            info = _named(path, folder)
-            with path.open("rb") as stream:
-                archive.addfile(
-                    _plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream
-                )
+            with open_plain(path, follow_links=True) as stream:
+                mode = os.fstat(stream.fileno()).st_mode & 0o755 | 0o644
+                content = stream.read()
+            digest.add_file(path.relative_to(folder), content)
+            archive.addfile(_plain(_named(path, folder), len(content), mode), io.BytesIO(content))
         for path, end in tree.links.items():
+            digest.add_link(path.relative_to(folder), end)
             info = _named(path, folder)
             info.type = tarfile.SYMTYPE
             info.linkname = end
             archive.addfile(_plain(info, 0, 0o777))
+    return digest.hexdigest()
 
 
 def _named(path: Path, folder: Path) -> tarfile.TarInfo:

@@ -8,8 +8,8 @@ idempotent.
 import contextlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,11 @@ from farm.base.errors import (
 )
 from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
-from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, release
+from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
-from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
-from farm.run.mainjob import MainJob, StillRunningError
-from farm.run.release import of_same_form
+from farm.run.journal import EventKind, Journal, Request, Result, Run, Until, state_of
+from farm.run.mainjob import MainJob
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -61,41 +59,34 @@ def submit(
     inputs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
-        release.check_index(workspace, request)
-        release.check_plan(workspace, plan, request)
-        run = take_up(journal, plan) or create(workspace, journal, plan, request)
+        preflight.check_index(workspace, request)
+        preflight.check_plan(workspace, plan, request)
+        run = resume.adopt_orphaned_run(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
         job = MainJob(workspace, plan, journal, run, outcomes, opened, pieces=pieces)
         try:
             job.steps(until)
-        except FarmError as error:
-            note_error(journal, run.id, error)
-            # The run stays open where its build may still be there: the same command takes it up.
-            if not isinstance(error, StillRunningError):
-                finish(journal, run.id, error)
+        except KeyboardInterrupt as error:
+            # A closed pipe asks for no end of a build that this command does not follow yet: it
+            # goes on, and the same command follows it.
+            if job.build_state().at_engines and isinstance(error, OutputClosed):
+                raise
+            with deferred_interrupts():
+                _stop(workspace, journal, run)
+            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
         except Exception as error:
-            found = system_error(error)  # this machine is out of something
-            if found is None:
+            farm_error = error if isinstance(error, FarmError) else system_error(error)
+            if farm_error is None:
                 raise
-            note_error(journal, run.id, found)
-            if not under_way(
-                journal, run.id
-            ):  # else the next submit follows the build, which goes on
-                finish(journal, run.id, found)
-            raise found from error
-        except KeyboardInterrupt as error:
-            left = under_way(
-                journal, run.id
-            )  # a build of an earlier controller, which is not followed yet
-            if not (
-                left and isinstance(error, OutputClosed)
-            ):  # it goes on, and the same command follows it
-                with deferred_interrupts():
-                    _stop(workspace, journal, run)
-                journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
-            raise
+            note_error(journal, run.id, farm_error)
+            # Else the run stays open, and the same command goes on with it.
+            if not job.build_state().at_engines:
+                finish(journal, run.id, farm_error)
+            if farm_error is error:
+                raise
+            raise farm_error from error
         finally:
             # Of a run that failed as well: the steps say how far it came.
             note_steps(journal, run.id, job.outcomes)
@@ -109,7 +100,7 @@ def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request)
     """
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
     if not request.detached:  # else the dispatcher does it, who may have the run already
-        mainjob.take_over(workspace, journal, run.id, plan.digest)
+        resume.adopt_previous_build(workspace, journal, run.id, plan.digest)
     return run
 
 
@@ -140,21 +131,6 @@ def finish(journal: Journal, run_id: str, error: FarmError) -> None:
     journal.finish_run(run_id, result, error.exit_code)
 
 
-def under_way(journal: Journal, run_id: str) -> list[Attempt]:
-    """The attempts of a run that an engine has and that have not ended."""
-    return [
-        a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL
-    ]
-
-
-def take_up(journal: Journal, plan: Plan) -> Run | None:
-    """The run of a dead controller with the same plan, now ours."""
-    run = journal.unfinished(plan.digest, of_same_form(plan))
-    if run is not None and run.request.detached:
-        return None  # the dispatcher's
-    return run if run is not None and journal.claim(run.id) else None
-
-
 def plan_of(run: Run) -> Plan:
     """The plan of a run; UsageError: it was made by another version of the farm."""
     try:
@@ -168,56 +144,96 @@ def plan_of(run: Run) -> Plan:
         ) from error
 
 
-def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
-    """Runs in the journal for the dispatcher to carry out: all of them, or none.
+def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> None:
+    """Check everything that can be known before builds are queued.
 
-    UsageError: there is no such engine, or a needed wheel is not published and no run makes it;
-    NoRunnerError: the engine cannot carry one out; PublishRefusedError: the name of a wheel is
-    taken.
+    Raises:
+        UsageError: There is no such engine, or a needed wheel is not published and no run makes it.
+        NoRunnerError: The engine cannot carry one out.
+        PublishRefusedError: The name of a wheel is taken.
     """
     for plan, request in wanted:
         check_engine(workspace, request.on, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
-            release.check_index(workspace, wanted[0][1])
+            preflight.check_index(workspace, wanted[0][1])
         made = {
             f"{plan.package}=={plan.version} {plan.variant}"
             for plan, request in wanted
             if request.publishes
         }
         for plan, request in wanted:
-            release.check_plan(workspace, plan, request)
+            preflight.check_plan(workspace, plan, request)
             here = all(f"{need} {plan.variant}" in made for need in plan.needs)
             if not here and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)
-        # Those that others need come first: a run finds the makers among the runs before it.
-        first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+
+
+def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
+    """Create the runs of checked builds in the journal, for the dispatcher to carry out."""
+    # Those that others need come first: a run finds the makers among the runs before it.
+    makers_first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+    with open_journal(workspace.project, workspace.settings) as journal:
         return [
             create(workspace, journal, plan, replace(request, detached=True))
-            for plan, request in first
+            for plan, request in makers_first
         ]
 
 
-def cancel(workspace: Workspace, run_ids: Sequence[str]) -> list[Run]:
-    """Asks for the end of runs, stops what runs of them, and returns them when they have ended."""
+@dataclass(frozen=True)
+class Cancelled:
+    """What `cancel` did: `ended` were cancelled; `too_late` says of each other run why it was not.
+
+    A run that was too late is going on to its end, or has come to it; its wheel may be published.
+    """
+
+    ended: tuple[Run, ...]
+    too_late: Mapping[str, str]
+
+
+def cancel(workspace: Workspace, run_ids: Sequence[str]) -> Cancelled:
+    """Ask for the end of runs, stop their builds, and wait until they have ended.
+
+    Raises:
+        InfrastructureError: An engine does not stop a build, or a run's controller does not end it.
+    """
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]
-        for run in runs:
-            if run.finished is not None:
-                raise UsageError(f"run {run.id} has ended: {run.result}")
+        too_late = {}
+        asked = []
         # The requests first, all of them: a controller that is just submitting reads it after it
         # has a handle.
         for run in runs:
-            journal.event(run.id, EventKind.CANCEL)
-        for run in runs:
+            if run.finished is not None:
+                too_late[run.id] = f"it has ended: {state_of(journal, run).phase}"
+            elif journal.event_unless(run.id, EventKind.CANCEL, EventKind.PUBLISHING):
+                asked.append(run)
+            else:
+                too_late[run.id] = _why_too_late(journal, run)
+        for run in asked:
             _stop(workspace, journal, run)
-        return [_wait_for_end(journal, run) for run in runs]
+        ended = []
+        for run in asked:
+            now = _wait_for_end(journal, run)
+            if now.exit_code == ExitCode.INTERRUPTED:
+                ended.append(now)
+            else:  # its controller had seen no request when the run came to its end
+                too_late[run.id] = f"it has ended: {now.result}"
+        return Cancelled(tuple(ended), too_late)
+
+
+def _why_too_late(journal: Journal, run: Run) -> str:
+    """Why a run whose wheel goes into the index is not cancelled; without a controller it ends."""
+    if journal.claim(run.id):  # its controller is dead, so that nobody else would end the run
+        journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+        return "its wheel was being published when its controller died; the run is ended now"
+    return "its wheel is being published, or is already; the run goes on to its end"
 
 
 def _stop(workspace: Workspace, journal: Journal, run: Run) -> None:
     """Here, not only by the run's own controller: that may hang, or be gone."""
-    for attempt in under_way(journal, run.id):
+    for attempt in resume.build_state(workspace, journal, run.id).at_engines:
         try:
             backend = open_backend(workspace, attempt.engine, attempt.runner)
         except NoRunnerError as error:  # its machine is gone: the run ends without it

@@ -26,7 +26,7 @@ from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
-from farm.run.build import completed
+from farm.run.build_job import completed
 from farm.run.inputs import pip_index
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for

@@ -21,12 +21,12 @@ from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model, load
 from farm.smoke.environment import find_python, probe_environment
 from farm.wheel.archive import Archive
+from farm.wheel.checks.cpu import died_when_loaded
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
 from farm.wheel.policy import Check, Report
 from farm.wheel.tags import platform_machine
-from farm.wheel.verify import finding
 
 
 class _Data(Model):
@@ -238,17 +238,8 @@ def _with(
     level = report.policy.cpu
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
     others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
-    last = {path: f" (last words: {text})" if text else "" for path, text in words.items()}
     findings = [
-        finding(
-            "cpu",
-            "emulated",
-            path,
-            model=model,
-            signal=signal.Signals(number).name,
-            words=last.get(path, ""),
-            cpu=level,
-        )
+        died_when_loaded(path, model, signal.Signals(number).name, words.get(path, ""), level)
         for path, number in died.items()
     ]
     seen = (

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from farm.base import processes
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
 from farm.base.failures import line_naming_cause
-from farm.base.outputs import is_noexec
+from farm.base.safe_files import is_noexec
 from farm.base.text import plain_lines
 from farm.platforms.facts import DEFAULT, facts
 from farm.wheel.metadata import parse_wheel_name

@@ -35,7 +35,7 @@ WINDOWS_SCRIPTS = (*SCRIPTS, *WINDOWS_TOOLKIT)
 COPIED = {
     f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)
 }
-COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "run_build.py"}
+COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "run_build.py", "causes.py", "causes.json"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
     "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),

@@ -126,7 +126,7 @@ def _values(stack: Stack, field: str) -> list[Any]:
 
 
 def _rules(found: list[Reason], *, warnings: bool) -> set[str]:
-    return {reason.rule for reason in found if (reason.severity == "warning") == warnings}
+    return {reason.rule for reason in found if reason.blocks != warnings}
 
 
 def nearest(
@@ -147,7 +147,7 @@ def nearest(
     warnings = _rules(before, warnings=True)
     level = [(stack, reason.change)]
     tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
-    for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
+    for _ in range(MAX_CHANGES if reason.blocks else 1):
         best: tuple[tuple[int, ...], Stack] | None = None
         further: list[tuple[Stack, tuple[str, ...]]] = []
         fields_ = (
@@ -167,23 +167,17 @@ def nearest(
             after = check(changed)
             if changed == stack or any(found.rule == reason.rule for found in after):
                 continue
-            new = [
-                found for found in after if found.severity != "warning" and found.rule not in errors
-            ]
+            new = [found for found in after if found.blocks and found.rule not in errors]
             # It trades one reason for another: worth a second change, from there.
             if new:
                 further.append((changed, new[0].change))
                 continue
             fresh = len(_rules(after, warnings=True) - warnings)
-            if reason.severity == "warning" and fresh:
+            if fresh and not reason.blocks:
                 continue
-            errors_left = sum(found.severity != "warning" for found in after)
-            doubts = sum(
-                found.severity == "warning" and found.change[:1] == (field,) for found in after
-            )
-            same_field = sum(
-                field in found.change for found in after if found.severity != "warning"
-            )
+            errors_left = sum(found.blocks for found in after)
+            doubts = sum(not found.blocks and found.change[:1] == (field,) for found in after)
+            same_field = sum(field in found.change for found in after if found.blocks)
             cost = (errors_left, keep.index(field) + 1 if field in keep else 0, doubts, same_field)
             # Options come in the reason's order of fields and then closest first: the first of
             # equals is the nearest.
@@ -247,7 +241,7 @@ def _better(
     errors: list[Reason] = []
     for _ in range(MAX_ROUNDS):
         found = check(stack)
-        errors = [reason for reason in found if reason.severity != "warning"]
+        errors = [reason for reason in found if reason.blocks]
         options = (nearest(stack, reason, found, only, keep) for reason in errors if reason.change)
         # One reason at a time: doing away with it often does away with others.
         if (other := next((other for other in options if other), None)) is None:

@@ -185,7 +185,12 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
         "full": full,
         "doubt": doubt,
     }
-    severity = "error" if lost else "warning"
+    if lost:
+        severity = "error"
+    elif stack.arch_list is not None:
+        severity = "warning"
+    else:  # no one wrote the PTX: it comes with the channel, and does no harm
+        severity = "note"
     yield because(
         "ptx-driver",
         stack,
@@ -618,21 +623,33 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
     if reported is not None and number(stack.cuda) < number(reported):
         yield because("torch-cuda-reported", stack, release)
     official = [combination.cuda for combination in release.official]
-    if stack.cuda not in official:
+    if stack.cuda in official:
+        return
+    also = [
+        build
+        for build in release.also_built
+        if build.cuda == stack.cuda and build.platform in (None, stack.platform)
+    ]
+    if also:
+        yield because("torch-official/also", stack, also[0], source=also[0].source)
+    else:
         yield because("torch-official", stack, release, known=", ".join(official))
 
 
 def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
     """Upstream did not drop the cards from its own wheels of this release and CUDA."""
+    release = _release(stack)
     if (
-        _release(stack) is None
+        release is None
         or stack.torch is None
         or stack.cuda is None
         or not facts(stack.platform).cuda
     ):
         return
     lowest = min(targets(stack), default=None)
-    if lowest is not None:
+    # Where upstream has no wheels with this CUDA, there are none that leave a card behind.
+    published = {combination.cuda for combination in release.official}
+    if lowest is not None and stack.cuda in published:
         left = official.left_behind(stack.torch, stack.cuda, lowest)
     else:
         left = None

@@ -121,7 +121,7 @@ def effects(stack: Stack) -> dict[str, Word]:
     }
 
 
-Severity = Literal["error", "unpinned", "warning"]
+Severity = Literal["error", "unpinned", "warning", "note"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ class Reason:
     """A rule's objection to a stack.
 
     An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to
-    build it with. A `warning`: it can be built, but read this. `nearest`: the options that would do
+    build it with. A `warning`: it can be built, but read this. A `note`: worth knowing, nothing to
+    act on. `nearest`: the options that would do
     away with the reason, as they are typed; `change`: the fields of the stack that may be changed
     to get there, best first.
     """
@@ -141,6 +142,11 @@ class Reason:
     nearest: str | None = None
     severity: Severity = "error"
     change: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> bool:
+        """True if no plan can be made as long as the reason is there."""
+        return self.severity in ("error", "unpinned")
 
     def __str__(self) -> str:
         return self.text + (f"; nearest that can: {self.nearest}" if self.nearest else "")

@@ -1,9 +1,8 @@
 """Builds a plan from a bundle, on a machine without network, Docker or the farm: Python 3.9+,
 nothing else.
 
-    run --check                                can this machine do it, which parts are here; nothing
-    is unpacked run [--jobs N] [--out DIR]                 join, verify, unpack, build, and follow
-    it to its end
+    run --check                  can this machine do it, which parts are here; nothing is unpacked
+    run [--jobs N] [--out DIR]   join, verify, unpack, build, and follow it to its end
 
 Root and ordinary users alike enter the toolchain by `farm.base.enter`. The result goes back to the
 farm: `farm submit --from-bundle DIR` joins its pieces and does all that follows.
@@ -28,20 +27,32 @@ import stat
 import sys
 import tarfile
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from farm.base import enter
 from farm.base.errors import FarmError
 from farm.base.locks import lock
 from farm.base.processes import machine
+from farm.base.safe_files import (
+    UnsafeFolderError,
+    checked_copy,
+    is_noexec,
+    make_folder,
+    nearest_folder,
+    open_folder,
+    open_plain,
+    replacing,
+    weakness,
+)
+from farm.base.text import plain, plain_lines
 from farm.engines import transfer
 from farm.engines.base import Job
 from farm.engines.host import HostEngine
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 DAMAGED = 2
 FAILED = 5
@@ -84,59 +95,23 @@ def place(folder: Path | None, bundle: Path, plan: str) -> Path:
     return Path(state) / "torch-farm" / "bundles" / plan[:12]
 
 
-def make_folder(folder: Path) -> Path:
-    """Make the folder, or take it as an earlier call made it; ends the program where it is not the
-    user's alone.
-    """
+def folder_of_user(folder: Path, option: str, *, readable: bool = False) -> Path:
+    """A folder that only this user can change; ends the program where it is not."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        parent = folder.parent.resolve()
-        folder = parent / folder.name
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            status = folder.lstat()
-            if (
-                not stat.S_ISDIR(status.st_mode)
-                or status.st_uid != os.geteuid()
-                or status.st_mode & 0o077
-            ):
-                if not stat.S_ISDIR(status.st_mode):
-                    what = "is a link or no folder"
-                else:
-                    what = "is open to others"
-                if status.st_uid != os.geteuid():
-                    what = f"belongs to user {status.st_uid}"
-                leave(
-                    CANNOT,
-                    f"{folder} {what}: nothing in it is used",
-                    "name another folder with --state",
-                )
+        return make_folder(folder, readable=readable)
+    except UnsafeFolderError as error:
+        leave(
+            CANNOT,
+            f"{error}: nothing in it is used",
+            f"name a folder below your own with {option}, or take the write permission of others "
+            "and of the group from it",
+        )
     except OSError as error:
         leave(
-            CANNOT, f"{folder} cannot be made: {error.strerror}", "name another folder with --state"
+            CANNOT,
+            f"{folder} cannot be made: {error.strerror}",
+            f"name another folder with {option}",
         )
-    found = weakness(parent)
-    if found:
-        leave(CANNOT, f"{folder} is not safe: {found}", "name a folder below your own with --state")
-    return folder
-
-
-def weakness(folder: Path) -> str | None:
-    """Why others could put something else in place of a folder; None where they cannot."""
-    # In a user namespace the root folder's owner has another number than 0.
-    trusted = {0, os.geteuid(), Path("/").stat().st_uid}
-    folder = folder.resolve()
-    for each in (folder, *folder.parents):
-        status = each.stat()
-        if status.st_uid not in trusted:
-            return f"{each} belongs to user {status.st_uid}"
-        # A user's private group has the user's number; in a sticky folder others cannot rename what
-        # is not theirs.
-        group = status.st_mode & 0o020 and status.st_gid not in (0, os.geteuid())
-        if (group or status.st_mode & 0o002) and not status.st_mode & stat.S_ISVTX:
-            return f"others may write to {each}"
-    return None
 
 
 PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
@@ -154,20 +129,22 @@ CHANGING = (
 """Folders that builds and their engine fill."""
 
 
-def joined(parts: list[tuple[Path, dict[str, Any]]]) -> Iterator[bytes]:
-    """The content of the parts, one after the other; each is verified before its first byte is
-    used.
+def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[bytes]:
+    """The content of the parts, one after the other.
+
+    Each is copied into the state folder and verified there before its first byte is used: whoever
+    owns the part may change it at any moment.
     """
     for path, entry in parts:
-        if digest(path) != entry["sha256"]:
-            leave(
-                DAMAGED,
-                f"{path} is damaged: its sha256 differs from the manifest's",
-                "copy it here again",
-            )
-        with path.open("rb") as stream:
-            while piece := stream.read(1 << 20):
-                yield piece
+        with checked_copy(path, state, sha256=entry["sha256"], size=entry["size"]) as copy:
+            if copy is None:
+                leave(
+                    DAMAGED,
+                    f"{path} is damaged: its sha256 differs from the manifest's",
+                    "copy it here again",
+                )
+            while chunk := copy.read(1 << 20):
+                yield chunk
 
 
 def digest(path: Path) -> str:
@@ -213,12 +190,14 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
         )
     say(f"unpacking {len(found)} parts into {state}")
     start = time.monotonic()
+    for leftover in state.glob(".copy-*"):  # of a part, by a call that was killed
+        leftover.unlink()
     for name in ("root", *inputs):
         # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
     size = sum(entry["size"] for _, entry in found)
     with tarfile.open(
-        fileobj=io.BufferedReader(transfer.Stream(joined(found), size), 1 << 20), mode="r|"
+        fileobj=io.BufferedReader(transfer.Stream(joined(found, state), size), 1 << 20), mode="r|"
     ) as archive:
         for member in archive:
             stream = archive.extractfile(member)
@@ -226,10 +205,13 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
                 continue
             # Unpacked out of the stream: the disk need not hold it twice.
             if member.name == "tree.tar.xz":
-                with lzma.open(stream) as plain, tarfile.open(fileobj=plain, mode="r|") as tree:
+                with lzma.open(stream) as tar, tarfile.open(fileobj=tar, mode="r|") as tree:
                     extract(tree, state / "root")
                 continue
-            target = state / member.name
+            name = PurePosixPath(member.name)
+            if name.parts[0] not in inputs or ".." in name.parts:
+                leave(DAMAGED, f"the parts hold {member.name!r}, which is no input of this build")
+            target = state / name
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
@@ -318,11 +300,15 @@ def failure(log: Path) -> str:
             len(lines),
         )
         shown = lines[failed:end][:SHOWN]
-    return "\n".join(line if len(line) <= WIDTH else line[:WIDTH] + " …" for line in shown)
+    return plain_lines("\n".join(cut_off(line) for line in shown))
 
 
-def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Path:
-    """Start the build or join one that runs, and follow it; returns the folder with its output."""
+def cut_off(line: str) -> str:
+    return line if len(line) <= WIDTH else line[:WIDTH] + " …"
+
+
+def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> None:
+    """Start the build or join one that runs, and follow it to its end."""
     jobs = args.jobs or os.cpu_count() or 1
     # Half as much again as the jobs are planned with, where no one says what the machine has to
     # give.
@@ -335,10 +321,9 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
     follow(engine, handle, log, args.wait_s)
     now = engine.observe(handle)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        # Also while the build runs: whoever carries it out of a machine that is cut off can read
-        # how far it is.
-        (args.out / "build.log.xz").write_bytes(lzma.compress(log.read_bytes(), preset=1))
+        # Also while the build runs, to show how far it is on a machine that is cut off.
+        with open_folder(args.out) as out, replacing(out, "build.log.xz") as packed:
+            packed.write(lzma.compress(log.read_bytes(), preset=1))
     if now.state in ("starting", "running"):
         leave(AGAIN, "the build is still running", "call again to follow it")
     if now.state != "done":
@@ -349,7 +334,6 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
             f"({now.text or 'its own'}):\n{failure(log)}\nlog: {log}"
         )
         leave(FAILED, why, "fix the cause, then call again with --retry: what was compiled is kept")
-    return state / "root" / str(manifest["job"]["output"]).lstrip("/")
 
 
 def start(
@@ -416,41 +400,98 @@ def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> 
                 say(f"[{done}/{total}] {rate * 60:.0f} steps a minute{left}")
             else:
                 last = log.read_bytes()[-200:].decode("utf-8", "replace").strip().splitlines()
-                say(last[-1] if last else "no output yet")
+                say(plain(last[-1]) if last else "no output yet")
         time.sleep(0.5)
 
 
 PIECE = 15 << 20
 
 
-def write_pieces(manifest: dict[str, Any], output: Path, out: Path) -> None:
-    """Write the pieces of one tar into `out`, and `result.json`, which says what they make."""
-    wheels = sorted((output / "wheel").glob("*.whl"))
+class Pieces(io.RawIOBase):
+    """A stream that is written as files `piece-00`, `piece-01`, … of an open folder."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self._buffer = bytearray()
+        self._digest = hashlib.sha256()
+        self.count = 0
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._buffer += data
+        while len(self._buffer) >= PIECE:
+            self._put(self._buffer[:PIECE])
+            del self._buffer[:PIECE]
+        return len(data)
+
+    def finish(self) -> str:
+        """Write what is left; the sha256 of all pieces together."""
+        if self._buffer:
+            self._put(self._buffer)
+        return self._digest.hexdigest()
+
+    def _put(self, piece: bytearray) -> None:
+        with replacing(self._folder, f"piece-{self.count:02d}") as stream:
+            stream.write(piece)
+        self._digest.update(piece)
+        self.count += 1
+        self.size += len(piece)
+
+
+def built_files(state: Path, output: str, folder: str) -> list[str]:
+    """The names of the plain files in a folder of the build's output, which the build can write."""
+    inside = Path("root", output.lstrip("/"), folder)
+    try:
+        with open_folder(inside, below=state) as opened, os.scandir(opened) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def write_pieces(manifest: dict[str, Any], state: Path, dest: Path) -> None:
+    """Write the pieces of one tar into `dest`, and `result.json`, which says what they make."""
+    output = manifest["job"]["output"]
+    wheels = [name for name in built_files(state, output, "wheel") if name.endswith(".whl")]
     if len(wheels) != 1:
         leave(FAILED, f"the build left {len(wheels)} wheels, expected one")
-    out.mkdir(parents=True, exist_ok=True)
-    whole = output / "built.tar"
-    total = hashlib.sha256()
-    pieces = 0
-    with tarfile.open(whole, "w", format=tarfile.GNU_FORMAT) as archive:
-        for path in (
-            *wheels,
-            *sorted(each for each in (output / "lib").glob("*") if each.is_file()),
-        ):
-            archive.add(path, f"built/{path.relative_to(output).as_posix()}", recursive=False)
-    with whole.open("rb") as stream:
-        while data := stream.read(PIECE):
-            (out / f"piece-{pieces:02d}").write_bytes(data)
-            total.update(data)
-            pieces += 1
-    size = whole.stat().st_size
-    whole.unlink()
-    result = {"plan": manifest["plan"], "size": size, "sha256": total.hexdigest(), "pieces": pieces}
-    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    libraries = built_files(state, output, "lib")
+    with open_folder(dest) as out:
+        pieces = Pieces(out)
+        with tarfile.open(fileobj=pieces, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+            add_files(archive, state, output, "wheel", wheels)
+            add_files(archive, state, output, "lib", libraries)
+        sha256 = pieces.finish()
+        result = {
+            "plan": manifest["plan"],
+            "size": pieces.size,
+            "sha256": sha256,
+            "pieces": pieces.count,
+        }
+        with replacing(out, "result.json") as stream:
+            stream.write((json.dumps(result, indent=1) + "\n").encode())
     say(
-        f"{wheels[0].name}: {pieces} pieces in {out}; give that folder to `farm submit "
+        f"{plain(wheels[0])}: {pieces.count} pieces in {dest}; give that folder to `farm submit "
         "--from-bundle`"
     )
+
+
+def add_files(
+    archive: tarfile.TarFile, state: Path, output: str, folder: str, names: Sequence[str]
+) -> None:
+    """Add files of the build's output to an archive, as they are when they are opened."""
+    if not names:
+        return
+    with open_folder(Path("root", output.lstrip("/"), folder), below=state) as opened:
+        for name in names:
+            with open_plain(name, folder=opened) as stream:
+                info = archive.gettarinfo(arcname=f"built/{folder}/{name}", fileobj=stream)
+                # A second name of a file is a hard link to tarfile, and no file to who unpacks it.
+                info.type = tarfile.REGTYPE
+                info.size = os.fstat(stream.fileno()).st_size
+                archive.addfile(info, stream)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -491,39 +532,81 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def read_manifest(here: Path) -> dict[str, Any]:
+    """The manifest beside `run`; ends the program where it is damaged."""
+    path = here / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("name", "plan", "parts", "job"):
+            manifest[key]
+        for part in manifest["parts"]:
+            part["name"], part["size"], part["sha256"]
+    except OSError as error:
+        leave(AGAIN, f"{path}: {error.strerror}", "copy it here, beside run")
+    except (ValueError, KeyError, TypeError):
+        leave(DAMAGED, f"{path} is damaged: it is not what a bundle has", "copy it here again")
+    return dict(manifest)
+
+
 def main() -> int:
     args = parser().parse_args()
-    here = (
-        Path(sys.argv[0]).resolve().parent
-    )  # of the packed file: the manifest and the parts are beside it
-    manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
+    # Of the packed file: the manifest and the parts are beside it.
+    here = Path(sys.argv[0]).resolve().parent
+    manifest = read_manifest(here)
     refused = enter.refusal()
     if refused:
         leave(CANNOT, *refused)
-    folder = place(args.state, here, manifest["plan"])
     args.parts = args.parts or [here]
+    folder = place(args.state, here, manifest["plan"])
     if args.check:
         return check(manifest, args.parts, folder)
-    folder = make_folder(folder)
     try:
-        output = build(manifest, folder, args)
+        folder = folder_of_user(folder, "--state")
+        if args.out:
+            args.out = folder_of_user(args.out, "--out", readable=True)
+        build(manifest, folder, args)
+        if args.out:
+            write_pieces(manifest, folder, args.out)
     except FarmError as error:
         leave(CANNOT, str(error), error.hint)
+    except (OSError, shutil.Error) as error:
+        leave(CANNOT, *no_room(error, folder))
     except KeyboardInterrupt:
         leave(INTERRUPTED, "interrupted; a build that was started goes on: call again to follow it")
-    if args.out:
-        write_pieces(manifest, output, args.out)
-    else:
-        say(f"done: {output}")
+    if not args.out:
+        say(f"done: {folder / 'root' / manifest['job']['output'].lstrip('/')}")
     return 0
 
 
-def check(manifest: dict[str, object], folders: list[Path], folder: Path) -> int:
+def no_room(error: OSError, folder: Path) -> tuple[str, str]:
+    """An error of the system in words, and what to do about it."""
+    reason = error.strerror
+    if reason is None:
+        # shutil.Error lists what could not be copied: (source, target, reason).
+        reason = str(error.args[0][0][2]) if error.args and error.args[0] else str(error)
+    where = error.filename or folder
+    return f"{where}: {reason}", "make room there, or name other folders with --state and --out"
+
+
+def check(manifest: dict[str, Any], folders: list[Path], folder: Path) -> int:
     """Print what this machine has for the build; 0 where all is there."""
     cpus, memory = machine()
-    above = next(each for each in (folder, *folder.parents) if each.exists())
-    free = shutil.disk_usage(above).free
-    say(f"{cpus:.0f} CPUs, {memory / 1e9:.1f} GB of memory, {free / 1e9:.0f} GB free for {folder}")
+    nearest = nearest_folder(folder)
+    free = shutil.disk_usage(nearest).free
+    say(f"{cpus:.0f} CPUs, {memory / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB free for {folder}")
+    if is_noexec(nearest):
+        leave(
+            CANNOT,
+            f"{nearest} is on a file system that runs no programs (noexec)",
+            "name another folder with --state",
+        )
+    packed = sum(part["size"] for part in manifest["parts"])
+    if free < packed:
+        leave(
+            CANNOT,
+            f"the parts alone have {packed / 1e9:.1f} GB, and several times as much when unpacked",
+            f"make room below {nearest}, or name another folder with --state",
+        )
     say(
         "the toolchain can be entered "
         + ("as root" if os.geteuid() == 0 else "in a user namespace, without root")

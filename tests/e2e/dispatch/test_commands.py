@@ -22,6 +22,7 @@ from farm.engines.base import FINAL
 from farm.run.journal import Journal
 from tests.companion import CHANNEL, add_companion
 from tests.e2e.conftest import TIMEOUT_S, wait
+from tests.endless import ENDLESS, add_endless
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
 
@@ -29,6 +30,7 @@ ENGINES = ["docker", "host", "swarm", "github"]
 PULL_PORT, PUSH_PORT, HOST = 5063, 5062, "10.99.0.1"
 LABELS = ["self-hosted", "linux", "x64", "farm-build"]
 SELECT = ["--variant", "cpu-avx-py311", "--package", "canary", "--no-smoke", "--detach"]
+WAITING = ["--variant", "cpu-avx-py311", "--package", ENDLESS, "--no-smoke", "--detach"]
 FARM = '#!/bin/sh\nexec "{python}" -m farm.cli.main "$@"\n'
 
 
@@ -155,31 +157,31 @@ def test_submit_status_logs_cancel_and_retry(engine):
         -1
     ] == "publish"
 
-    doomed = farm.run("submit", *SELECT, "--on", name, "--rebuild", "2").stdout.strip()
+    too_late = farm.run("cancel", run)
+    assert (too_late.returncode, "too late to cancel" in too_late.stderr) == (2, True)
 
-    def under_way():
-        with Journal(farm.project / "artifacts" / "farm.db") as journal:
-            return [
-                a
-                for j in journal.jobs(doomed)
-                for a in j.attempts
-                if a.handle and a.state not in FINAL
-            ]
-
-    wait("it builds", under_way)
-    cancelled = farm.run("cancel", doomed, "--json")
-    assert cancelled.returncode == 0, cancelled.stderr  # such as that the run has ended by itself
-    assert json.loads(cancelled.stdout)["exit_code"] == 130
-    assert state(farm, doomed) == "cancelled"
-
+    add_endless(farm.project)
+    doomed = farm.run("submit", *WAITING, "--on", name).stdout.strip()
+    cancel_while_it_builds(farm, doomed)
     again = farm.run("retry", doomed, "--detach").stdout.strip()
     assert again != doomed
-    wait("the retry ends", lambda: state(farm, again) in ("success", "failure", "infra"))
-    status = farm.json("status", again)
-    assert (status["state"], status["engine"]) == ("success", name), status["why"]
+    cancel_while_it_builds(farm, again)
     log = (farm.project / "artifacts" / "dispatch.log").read_text()
     assert TOKEN not in log
     assert "Traceback" not in log
+
+
+def cancel_while_it_builds(farm, run):
+    def attempts_at_the_engine():
+        with Journal(farm.project / "artifacts" / "farm.db") as journal:
+            attempts = [attempt for job in journal.jobs(run) for attempt in job.attempts]
+        return [a for a in attempts if a.handle and a.state not in FINAL]
+
+    wait("it builds", attempts_at_the_engine)
+    cancelled = farm.run("cancel", run, "--json")
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert json.loads(cancelled.stdout)["exit_code"] == 130
+    assert state(farm, run) == "cancelled"
 
 
 ATTACHED = [word for word in SELECT if word != "--detach"]

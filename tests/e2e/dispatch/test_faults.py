@@ -21,6 +21,7 @@ import yaml
 
 from farm.engines.base import FINAL
 from farm.run.journal import Attempt, Journal
+from tests.endless import ENDLESS, add_endless
 
 CPUS = ("sse41", "avx", "avx2")
 PULL_PORT, PUSH_PORT, STORE_PORT, HOST = 5063, 5062, 5061, "10.99.0.1"
@@ -44,7 +45,9 @@ class Story:
     def journal(self) -> Journal:
         return Journal(self.farm.project / "artifacts" / "farm.db")
 
-    def begin(self, count: int, priority: int = 0) -> list[subprocess.Popen[str]]:
+    def begin(
+        self, count: int, priority: int = 0, package: str = "canary"
+    ) -> list[subprocess.Popen[str]]:
         """So many new runs, each of a version of its own; `made` gives them."""
         started = []
         for number in range(count):
@@ -54,7 +57,7 @@ class Story:
                 "--variant",
                 f"cpu-{cpu}-py311",
                 "--package",
-                "canary",
+                package,
                 "--rebuild",
                 str(self.rebuild),
             ]
@@ -81,8 +84,8 @@ class Story:
         self.submitted += made
         return made
 
-    def submit(self, count: int, priority: int = 0) -> list[str]:
-        return self.made(self.begin(count, priority))
+    def submit(self, count: int, priority: int = 0, package: str = "canary") -> list[str]:
+        return self.made(self.begin(count, priority, package))
 
     def attempts(self, run: str | None = None) -> list[tuple[str, Attempt]]:
         with self.journal as journal:
@@ -178,6 +181,7 @@ def story(farm, swarm, pulled) -> Iterator[Story]:
         "memory_gb": 2,
     }
     path.write_text(yaml.safe_dump(settings))
+    add_endless(farm.project)
     made = Story(farm, swarm)
     yield made
     with made.journal as journal:
@@ -262,7 +266,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     swarm.start_registry()
 
     # A cancel is proved by what is left: nothing.
-    (doomed,) = story.submit(1, priority=5)
+    (doomed,) = story.submit(1, priority=5, package=ENDLESS)
     handle = story.wait(
         "it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed]
     )[0]

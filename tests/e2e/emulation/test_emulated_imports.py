@@ -11,7 +11,7 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
-from farm.run.release import check_wheel, summary
+from farm.run.verify_step import check_wheel, summary
 from farm.wheel.policy import Policy
 from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import build_wheel

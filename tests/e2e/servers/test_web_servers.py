@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.publish import record_event
+from farm.index.changes import record_event
 from farm.index.reader import open_reader
 from farm.index.signatures import set_keys, sign, verify_index
 from farm.index.variants import properties, publish_variant, published, variant_json

@@ -61,6 +61,12 @@ def test_nvidias_compiler_makes_code_for_the_card(built):
     assert "step build FAILED" not in log or "__security_cookie" in log, log
 
 
+def test_nvcc_does_not_set_up_another_toolset_by_itself(built):
+    """The machine has two; without --use-local-env nvcc.exe starts vcvars64.bat for each file."""
+    c, log = built
+    assert not (c / "vc/vcvars64.log").exists(), log
+
+
 def test_a_library_that_the_wheels_lack_links_and_loads(built, wine, plan, tmp_path):
     """nvvm.lib, of a DLL that answers without a driver."""
     c, _ = built

@@ -11,7 +11,9 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.publish import check_store, in_folders, in_index, publish_all, record_event
+from farm.index.batch import in_folders, in_index, publish_all
+from farm.index.changes import record_event
+from farm.index.publish import check_store
 from farm.index.reconcile import check
 from farm.index.records import PREDICATE, read_record
 from tests.indexes.recorder import Killed, Recorder, content, kill_at

@@ -65,6 +65,7 @@ def test_wheels_and_the_index(ask, tmp_path):
     for command, *more in (
         ("index check",),
         ("index reconcile",),
+        ("index copy", "--to", "../copy"),
         ("index yank", wheel.name, "--reason", "old"),
         ("index unyank", wheel.name),
         ("index promote", wheel.name, "--to", "sm35-sse41"),

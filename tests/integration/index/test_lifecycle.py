@@ -13,8 +13,8 @@ from farm.base.errors import PublishRefusedError, UsageError
 from farm.cli.main import main
 from farm.index import pages
 from farm.index.backends import open_store
+from farm.index.changes import record_event
 from farm.index.layout import html_key, json_key, record_key
-from farm.index.publish import record_event
 from farm.index.reconcile import check, reconcile
 from farm.index.records import read_state
 from tests.indexes.recorder import FIRST, GROUP, SECOND, Killed, Recorder, kill_at

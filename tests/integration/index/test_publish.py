@@ -82,10 +82,10 @@ def test_the_cost_in_http_requests(s3_url, make_wheel, put):
         "before-send.s3", lambda request, **_: requests.append(request.method)
     )
     put(store, make_wheel(FIRST))
-    assert len(requests) == 12
+    assert len(requests) == 13
     del requests[:]
     put(store, make_wheel(SECOND))
-    assert len(requests) == 8
+    assert len(requests) == 9
     del requests[:]
     assert not put(store, make_wheel(FIRST)).changed
     assert requests.count("PUT") == 1  # the claim, which says that all is there

@@ -8,7 +8,7 @@ import pytest
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.publish import record_event
+from farm.index.changes import record_event
 from farm.index.reconcile import check, reconcile
 from farm.index.records import ForeignObjectError
 

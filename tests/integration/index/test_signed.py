@@ -17,7 +17,7 @@ from farm.base.errors import PublishRefusedError, UsageError, VerificationFailed
 from farm.cli.main import main
 from farm.index import signatures as sign_module
 from farm.index.backends import open_store
-from farm.index.publish import record_event
+from farm.index.changes import record_event
 from farm.index.reader import open_reader
 from farm.index.reconcile import check
 from farm.index.signatures import TIMESTAMP, set_keys, sign, verify_index

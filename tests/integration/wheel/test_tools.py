@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import VerificationFailedError
-from farm.run.release import repair_built
+from farm.run.repair_step import repair_built
 from farm.wheel.archive import Archive
 from farm.wheel.library import read_contents
 from farm.wheel.repair import RepairOptions, repair

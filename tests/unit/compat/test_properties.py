@@ -67,7 +67,7 @@ def test_no_rule_raises_and_every_reason_is_complete(stack):
         assert reason.text
         assert reason.fact
         assert reason.source
-        assert reason.severity in {"error", "unpinned", "warning"}
+        assert reason.severity in {"error", "unpinned", "warning", "note"}
         assert "None" not in reason.text + reason.fact
 
 

@@ -309,6 +309,72 @@ def test_a_damaged_part_is_named_and_nothing_counts_as_unpacked(made, entered):
     assert not list(dest.glob("work-*/unpacked"))
 
 
+def test_results_replace_the_links_of_others_and_follow_none(made, plan, tmp_path, entered):
+    dest, _ = made
+    out = tmp_path / "out"
+    out.mkdir()
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("build.log.xz", "piece-00", "result.json"):
+        (out / name).symlink_to(precious)
+    done = run(dest, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert precious.read_text() == "mine"
+    assert join_pieces(plan, out, tmp_path / "built").name == WHEEL
+
+
+def test_results_are_not_written_into_a_folder_of_all(made, tmp_path, entered):
+    dest, _ = made
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    done = run(dest, "--out", out)
+    assert (done.returncode, done.stderr) == (9, "")
+    assert "others may write to" in done.stdout
+    assert "with --out" in done.stdout
+    assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "{}", '{"name": "x", "plan": "y", "parts": [{}], "job": {}}']
+)
+def test_a_damaged_manifest_is_named(made, text):
+    dest, _ = made
+    (dest / "manifest.json").write_text(text)
+    done = run(dest, "--check")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "manifest.json is damaged" in done.stdout
+
+
+def test_a_place_for_results_that_cannot_be_made_is_named(made, tmp_path, entered):
+    dest, _ = made
+    (tmp_path / "file").touch()
+    done = run(dest, "--out", tmp_path / "file" / "out")
+    assert (done.returncode, done.stderr) == (9, "")
+    assert "next: name another folder with --out" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+def test_a_disk_that_is_too_small_is_named_before_and_while_it_is_unpacked(made, tmp_path, entered):
+    dest, _ = made
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this container mounts nothing")
+    try:
+        done = run(dest, "--check", "--state", disk / "state")
+        assert (done.returncode, done.stderr) == (9, "")
+        assert "next: make room below" in done.stdout
+        done = run(dest, "--state", disk / "state")
+        assert (done.returncode, done.stderr) == (9, "")
+        assert "No space left on device" in done.stdout
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 # --- machines that allow no namespace
 
 

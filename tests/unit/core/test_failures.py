@@ -2,13 +2,16 @@
 do.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from farm.base import failures
+from farm.base import causes, failures
 from farm.base.failures import CONTEXT, WIDTH
+from farm.cli.main import main
 
 CASES = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
 
@@ -148,3 +151,94 @@ def test_a_build_that_wants_a_wheel_is_told_where_wheels_come_from():
     assert "build_requires" in failures.read(log, build=True).advice
     assert "no network" in failures.read(log, build=True).advice
     assert "no network" not in failures.read(log).advice
+
+
+BUILD_LOGS = yaml.safe_load(Path(__file__).with_name("build_logs.yaml").read_text(encoding="utf-8"))
+BEFORE = r"""11/28/2026 14:01:02.11 farm: torch 2.0.1 for sm35-avx-py311, plan 0123456789ab; log: C:\farm\out\build.log
+11/28/2026 14:01:03.11 farm: step checks
+error: C1060: of a step that ended well
+11/28/2026 14:01:04.11 farm: step {step}
+-- Performing Test HAVE_X - Failed
+C:\farm\src\b.cpp(9): warning C4996: 'f': was declared deprecated
+b.obj : warning LNK4217: symbol 'f' defined in 'c.obj' is imported by 'b.obj'
+"""
+AFTER = r"""28.11.2026  9:03:02,11 farm: step {step} FAILED (exit code 1); log: C:\farm\out\build.log; C:\farm: 20 Dir(s) 9 bytes free
+28.11.2026  9:03:02,12 farm: next: the first line with FAILED: or error: C1060: in the log is the cause
+"""
+
+
+def log_of_a_build(row):
+    step = row.get("step", "build")
+    text = BEFORE.format(step=step) + row["log"] + AFTER.format(step=step)
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("row", BUILD_LOGS, ids=lambda row: row["name"])
+def test_a_build_on_windows_says_its_cause(row):
+    failure = failures.read(log_of_a_build(row), build=True, machine=True)
+    assert failure.lines[0].startswith(row["first"])
+    assert row.get("cause", "") in (failure.cause or "")
+    assert row.get("advice", "") in (failure.advice or "")
+    if "cause" not in row:
+        assert failure.cause is None
+
+
+@pytest.mark.parametrize("row", BUILD_LOGS, ids=lambda row: row["name"])
+def test_every_error_line_of_a_build_is_listed_and_none_of_the_farm(row):
+    lines = failures.errors(log_of_a_build(row))
+    assert [line for line in lines if line.startswith(row["first"])]
+    assert not [line for line in lines if " farm: " in line or "warning C4996" in line]
+
+
+def test_the_build_reads_its_own_log_as_the_farm_does(tmp_path):
+    """causes.py alone, as a rendered build has it, in Microsoft's own encoding."""
+    (tmp_path / "causes.py").write_bytes(Path(causes.__file__).read_bytes())
+    (tmp_path / causes.PATTERNS).write_text(failures.document(), encoding="utf-8")
+    [row] = (row for row in BUILD_LOGS if row["name"] == "a header of cuDNN, in German")
+    (tmp_path / "build.log").write_bytes("\r\n".join(log_of_a_build(row)).encode("cp1252"))
+    command = [sys.executable, "-I", tmp_path / "causes.py", "build.log", "next.txt"]
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, encoding="utf-8", timeout=60
+    )
+    expected = failures.read(log_of_a_build(row), build=True, machine=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{expected.text}\n", "")
+    assert (tmp_path / "next.txt").read_text() == f"{expected.advice}\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "cure"),
+    [
+        (
+            "nvcc error   : 'cl.exe' died with status 0xC0000005 (ACCESS_VIOLATION)",
+            "crashed",
+            "take another CUDA or toolset",
+        ),
+        (
+            "a.h(3): fatal error C1083: Cannot open include file: 'cudnn.h': No such file or directory",
+            "a header of CUDA or cuDNN is missing",
+            "the folder of CUDA",
+        ),
+        (
+            "x.obj : error LNK2001: unresolved external symbol f",
+            "no file of the link has",
+            "--without",
+        ),
+        ("FAILED: a.obj\na.cpp(3): error C2065: 'x'", "not known", "farm-report.zip"),
+    ],
+)
+def test_inspect_explains_the_log_of_a_build_as_one(log, cause, cure, tmp_path, capsys):
+    assert main(["inspect", str(tmp_path), "--explain", log]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert cause in out
+    assert cure in out
+    assert "Redistributable" not in out
+    assert "INCLUDE is not set" not in out
+
+
+def test_inspect_explains_what_torch_compile_starts_as_before(tmp_path, capsys):
+    log = (
+        "torch._inductor.exc.InductorError: CppCompileError: C++ compile error\n"
+        "cpp_prefix.h(3): fatal error C1083: Cannot open include file: 'omp.h': No such file or directory"
+    )
+    assert main(["inspect", str(tmp_path), "--explain", log]) == 0
+    assert "INCLUDE is not set" in capsys.readouterr().out

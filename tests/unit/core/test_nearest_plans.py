@@ -116,8 +116,9 @@ def test_old_cards_on_a_current_torch(gpu, cpu):
         ("sm61-avx2-py311", "2.14.1", "legacy-2.14.1"),
         ("sm61-avx2-py314t", "2.14", "legacy-2.14.1"),
         ("sm61-avx2-py311", "2.0.1", "kepler-2.0.1"),
-        ("sm61-avx2-py311", "2.15.0", "main"),
-        ("sm61-avx2-py311", None, "debian-2.6.0"),
+        ("sm61-avx2-py311", "2.15.0", "legacy-2.14.1"),
+        ("sm61-avx2-py311", None, "legacy-2.14.1"),
+        ("sm61-avx2-py311", "2.6", "debian-2.6.0"),
     ],
 )
 def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torch, channel):
@@ -129,7 +130,7 @@ def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torc
     [
         ("sm61-avx2-py311", "12.6", "legacy-2.14.1"),
         ("sm90-avx2-py313", "13.0", "pytorch-2.10-python313"),
-        ("sm90-avx2-py313", "12.9", "pytorch-2.9-python313"),
+        ("sm90-avx2-py313", "12.9", "main"),  # 2.8.0, which upstream built with it,
     ],
 )
 def test_a_channel_with_the_cuda_that_was_asked_for_comes_before_others(variant, cuda, channel):

@@ -57,8 +57,11 @@ def test_a_report_becomes_one_page(report):
         "10.0.20348.2582]\n  cores: 4\n"
     )
     assert "14:03:02.11  step build FAILED (exit code 1)" in out
-    assert "failures in the log: 4\n" in out
+    assert "failures in the log: 3\n" in out
+    assert "  farm: next:" not in out
     assert out.count("error C2065") == 1
+    assert "cause: not known" not in out
+    assert "cause: a library to link with is missing" in out
     assert "LNK1104" in out
     assert "\x1b" not in out
     rows = [line.split() for line in out.splitlines()]
@@ -69,6 +72,27 @@ def test_a_report_becomes_one_page(report):
         "C:/VS/lib/libomp.lib",
     ] in rows
     assert not [row for row in rows if row[:1] in (["USE_XNNPACK"], ["USE_CUDA"], ["BLAS"])]
+
+
+def test_the_page_says_what_nvcc_says_and_what_to_do(report):
+    log = """11/26/2026 14:02:02.11 farm: step build
+FAILED: caffe2/x.cu.obj
+nvcc error   : 'cudafe++' died with status 0xC0000409
+11/26/2026 14:03:02.11 farm: step build FAILED (exit code 1); log: C:\\farm\\out\\0\\build.log
+11/26/2026 14:03:02.12 farm: next: the first line with FAILED: or error in the log is the cause
+"""
+    _, out, _ = report(build_log=log)
+    assert "failures in the log: 2\n" in out
+    assert "  nvcc error   : 'cudafe++' died with status 0xC0000409\n" in out
+    assert "cause: a compiler, or another program that the build runs, crashed\n" in out
+    assert "what to do: run this again; where it stops at the same file" in out
+
+
+def test_a_cause_that_is_not_known_is_called_so(report):
+    _, out, _ = report(
+        build_log="FAILED: a.obj\na.cpp(3): error C2065: 'x': undeclared identifier\n"
+    )
+    assert "cause: not known" in out
 
 
 def test_a_configured_tree_that_is_as_planned(report):

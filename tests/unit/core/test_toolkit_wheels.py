@@ -18,7 +18,8 @@ from farm.engines.images import _take
 from farm.plan.recipe import recipe
 from farm.plan.render import render
 from farm.run.inputs import BuildInputs
-from farm.run.release import Report, predicate
+from farm.run.provenance import predicate
+from farm.wheel.policy import Report
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]

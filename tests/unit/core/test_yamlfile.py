@@ -136,7 +136,9 @@ def test_an_absent_file_and_a_folder_are_refused(file, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such files")
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(UsageError, match=r"pipe\.yaml: a pipe or a device, not a file"):
+    with pytest.raises(
+        UsageError, match=r"pipe\.yaml: cannot be read: a pipe, a socket or a device, not a file"
+    ):
         load(tmp_path / "pipe.yaml", Document)
 
 

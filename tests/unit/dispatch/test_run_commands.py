@@ -251,16 +251,10 @@ def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
 def test_a_run_that_succeeds_before_it_is_cancelled_says_so(
     project, journal, run, capsys, monkeypatch
 ):
-    """As in its smoke test, when the wheel is published."""
-
-    def late(_workspace, names):
-        for name in names:
-            journal.finish_run(name, "success", 0)
-        return [journal.run(name) for name in names]
-
-    monkeypatch.setattr("farm.run.run.cancel", late)
-    assert farm(project, "cancel", run.id) == 0
-    assert capsys.readouterr().out == f"run {run.id} has ended before it was cancelled: success\n"
+    """Its controller did not see the request before the last step was done."""
+    monkeypatch.setattr("farm.run.run._stop", lambda *_: journal.finish_run(run.id, "success", 0))
+    assert farm(project, "cancel", run.id) == 2
+    assert f"too late to cancel: run {run.id}: it has ended: success" in capsys.readouterr().err
 
 
 def test_an_unknown_engine_ends_the_run_with_a_clear_error(project, journal, run, capsys):

@@ -8,9 +8,10 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index.backends import open_store
+from farm.index.changes import record_event
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
-from farm.index.reconcile import check
+from farm.index.reconcile import check, reconcile
 from tests.indexes.recorder import (
     FIRST,
     GROUP,
@@ -60,7 +61,8 @@ def test_other_bytes_under_a_claimed_name_are_an_error(fresh, make_wheel, put):
     store = fresh()
     wheel = make_wheel(FIRST)
     with pytest.raises(Killed):
-        put(Recorder(store, after=kill_at(1)), wheel)
+        put(Recorder(store, after=kill_at(4)), wheel)
+    assert list(store.list("records/"))
     store.create(f"whl/files/{FIRST}", b"not the wheel", content_type="text/plain")
     with pytest.raises(InfrastructureError, match="other bytes than its record"):
         put(store, wheel)
@@ -74,12 +76,12 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
         recorder = Recorder(store)
         put(recorder, make_wheel(f"canary-{number}-py3-none-any.whl"))
         costs.append(recorder.calls)
-    assert costs == [12] + [8] * 5
+    assert costs == [13] + [9] * 5
 
 
 def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, make_wheel, put):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
-    for number in range(7, 13):  # the JSON page is written, the derived ones are not
+    for number in range(8, 14):  # the JSON page is written, the derived ones are not
         store = fresh()
         with pytest.raises(Killed):
             put(Recorder(store, before=kill_at(number)), first)
@@ -91,7 +93,7 @@ def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, mak
 
 def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
     wheel = make_wheel(FIRST)
-    for wanted in range(1, 14):
+    for wanted in range(1, 15):
         store = fresh()
 
         def interfere(number, name, wanted=wanted, store=store):
@@ -145,7 +147,7 @@ def test_a_wheel_that_only_looks_similar_is_taken(fresh, make_wheel, put, other)
     assert check(store) == []
 
 
-@pytest.mark.parametrize(("there", "operations"), [(None, 12), (FIRST, 8), (OTHER, 12)])
+@pytest.mark.parametrize(("there", "operations"), [(None, 13), (FIRST, 9), (OTHER, 13)])
 def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, operations):
     """A reader finds nothing broken, and what was there."""
     second = make_wheel(SECOND)
@@ -285,3 +287,36 @@ def test_progress_is_that_of_the_wheel(fresh, make_wheel, put):
     wheel, sizes = make_wheel(FIRST), []
     put(fresh(), wheel, progress=sizes.append)
     assert sizes[-1] == wheel.path.stat().st_size
+
+
+def test_bytes_that_no_record_claims_refuse_other_bytes_before_the_claim(fresh, make_wheel, put):
+    """The claim was made, `reconcile` listed its hash over the other bytes, and pip refused it."""
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    store.create(f"whl/files/{FIRST}", b"a lost wheel", content_type="text/plain")
+    with pytest.raises(PublishRefusedError, match="other bytes, which no record claims"):
+        put(store, wheel)
+    assert list(store.list("records/")) == []
+
+
+def test_bytes_that_no_record_claims_are_adopted_by_the_same_wheel(fresh, make_wheel, put):
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    store.create(f"whl/files/{FIRST}", wheel.path, content_type="text/plain")
+    put(store, wheel)
+    assert check(store) == []
+    assert listed(store) == [FIRST]
+
+
+def test_a_lost_wheel_that_was_promoted_comes_back_in_all_its_groups(fresh, make_wheel, put):
+    store = fresh()
+    wheel = make_wheel(FIRST)
+    put(store, wheel, group="staging")
+    record_event(store, [FIRST], "promote", "", group=GROUP)
+    for key in (f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata"):
+        store.discard(key)
+    reconcile(store)
+    assert listed(store) == []
+    put(store, wheel, group=GROUP)
+    assert check(store) == []
+    assert listed(store) == [FIRST]

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from farm.cli.main import main
-from farm.index.publish import record_event
+from farm.index.changes import record_event
 from farm.plan.environment import absent_features
 from farm.site import pages
 from farm.site.pages import embedded

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from farm.base.text import MAX_SHORT, short
-from farm.index.publish import record_event
+from farm.index.changes import record_event
 from farm.site.wheels import kept_tests, wheels, with_tests
 
 VERSION = "2.0.1+cu117.sm35.avx"

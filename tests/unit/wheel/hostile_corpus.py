@@ -344,7 +344,7 @@ with_info(
     "ok",
     WHEEL=b"Wheel-Version: 1.0\n",
 )
-with_info("wheel-bad-tag", "which is none", "ok", "ok", WHEEL=b"Tag: nonsense\n")
+with_info("wheel-bad-tag", "which is not python-abi-platform", "ok", "ok", WHEEL=b"Tag: nonsense\n")
 with_info(
     "wheel-tag-product",
     "more than 1000 tags",

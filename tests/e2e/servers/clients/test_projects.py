@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.index.publish import record_event
+from farm.index.changes import record_event
 from tests.indexes.clients import REBUILD, fill, filled, served  # noqa: F401
 from tests.indexes.projects import LOCKS, REQUIREMENTS, Project
 from tests.servers.process import MissingError

@@ -11,6 +11,7 @@ set "FARM_EXIT=0"
 set "FARM_CODE=9"
 set "FARM_LOG=nul"
 set "FARM_STEP=folders"
+set "FARM_SAID="
 set "FARM_CODEPAGE="
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
 set "FARM_NEXT=cmd finds no programs: PATH is longer than 8191 characters, or lacks %SystemRoot%\System32. Shorten it, or in this window: set PATH=%SystemRoot%\System32, and FARM_PYTHON to python.exe"
@@ -123,6 +124,7 @@ rem --- Visual Studio: the pinned toolset, in whichever product has it ---------
 set "FARM_STEP=visual studio"
 call :step
 set "FARM_VS="
+set "FARM_OWN="
 set "FARM_VSWHERE=%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe"
 rem Quotes around each path alone: it may hold any letter.
 set FARM_SETUP="%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\setup.exe" modify --passive --norestart
@@ -156,6 +158,9 @@ set "FARM_CL="
 for %%c in (cl.exe) do set "FARM_CL=%%~$PATH:c"
 set "FARM_NEXT=vcvarsall.bat put no cl.exe on PATH: repair the installation of Visual Studio"
 if not defined FARM_CL goto :failed
+rem CUDA code does not compile with an older build of this toolset: 14.29.30037 of Visual Studio 16.10 breaks each .cu file of C++14 (microsoft/STL issue 2020); 30133 is 16.11's.
+set FARM_NEXT=C++ toolset %VCToolsVersion% cannot compile CUDA code, 14.29.30133 or newer can; this updates it: "%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\setup.exe" update --passive --norestart --installPath "%FARM_VS%"
+for /f "tokens=3 delims=." %%b in ("%VCToolsVersion%") do if %%b LSS 30133 goto :failed
 
 rem --- the rest of the machine, before the first download -----------------------------------------------------------
 set "FARM_STEP=checks"
@@ -182,6 +187,13 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 
 rem --- what the compilers see -------------------------------------------------------------------------------------
 set "PATH=C:\farm\venv\Scripts;C:\farm\cuda-11.4-8.7.0\bin;%PATH%"
+rem nvcc takes the first cl.exe of PATH where it is not told one; CMake tells it this one.
+set "FARM_CODE=3"
+set "FARM_NEXT=another cl.exe than %FARM_CL% is first on PATH, below C:\farm\venv or C:\farm\cuda-11.4-8.7.0: remove it"
+set "FARM_FIRST="
+for %%c in (cl.exe) do set "FARM_FIRST=%%~$PATH:c"
+if /i not "%FARM_FIRST%"=="%FARM_CL%" goto :failed
+set "CUDAHOSTCXX=%FARM_CL:\=/%"
 for %%g in ("%FARM_GIT%") do set "PATH=%PATH%;%%~dpg"
 set "BLAS=MKL"
 set "BUILD_SPLIT_CUDA=1"
@@ -200,6 +212,7 @@ set "CUDNN_ROOT=C:/farm/cuda-11.4-8.7.0"
 set "CXX=cl"
 set "CXXFLAGS=/arch:AVX"
 set "DISTUTILS_USE_SDK=1"
+set "NVCC_APPEND_FLAGS=--use-local-env"
 set "NVTOOLSEXT_PATH=C:/farm/cuda-11.4-8.7.0/NvToolsExt"
 set "PYTORCH_BUILD_NUMBER=1"
 set "PYTORCH_BUILD_VERSION=2.0.1+cu114.sm35.avx"
@@ -385,7 +398,16 @@ call :stop
 if not defined FARM_PYTHON goto :next
 rem 75: so little room that no step could tell its own reason.
 "%FARM_PYTHON%" -c "import shutil, sys; sys.exit(75 * (shutil.disk_usage('C:/farm').free < 2**28))" 2>nul
-if not "%ERRORLEVEL%"=="75" goto :next
+if "%ERRORLEVEL%"=="75" goto :full
+rem The tool's own first error, and its cause and cure where they are known. The lines of these steps are shown already.
+if "%FARM_STEP%"=="tools" goto :next
+if "%FARM_STEP%"=="checks" goto :next
+if exist %FARM_ANSWERS%\next.txt del /f /q %FARM_ANSWERS%\next.txt
+"%FARM_PYTHON%" C:\farm\job\causes.py "%FARM_LOG%" %FARM_ANSWERS%\next.txt 2>nul
+if defined FARM_SAID goto :next
+if exist %FARM_ANSWERS%\next.txt for /f "usebackq delims=" %%n in ("%FARM_ANSWERS%\next.txt") do set "FARM_NEXT=%%n"
+goto :next
+:full
 set "FARM_CODE=9"
 set "FARM_NEXT=make room: less than 256 MB are free on the disk of C:\farm; then run this again"
 :next
@@ -415,16 +437,25 @@ exit /b 0
 
 :memory
 find "%1:" "%FARM_LOG%" >nul
+if "%ERRORLEVEL%"=="0" set "FARM_SAID=1"
 if "%ERRORLEVEL%"=="0" set "FARM_NEXT=a compiler had too little memory (%1): set FARM_JOBS to less than %MAX_JOBS%, or enlarge the page file, and run this again"
 exit /b 0
 
 :toolset
-rem FARM_VS: an installation that can set up the toolset, and has its compiler.
+rem FARM_VS: an installation that can set up the toolset, and has its compiler. One whose own toolset it is comes first
+rem (Visual Studio 2019 for 14.29): in a newer one the headers of the newer toolset are a wrong variable away.
+if defined FARM_OWN exit /b 0
 if not exist "%~1\VC\Auxiliary\Build\vcvarsall.bat" exit /b 0
 if not exist "%~1\VC\Tools\MSVC\" exit /b 0
+set "FARM_HAS="
 pushd "%~1\VC\Tools\MSVC"
-for /d %%t in (14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" set "FARM_VS=%~1"
+for /d %%t in (14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" set "FARM_HAS=1"
 popd
+if not defined FARM_HAS exit /b 0
+set "FARM_VS=%~1"
+set "FARM_DEFAULT="
+if exist "%~1\VC\Auxiliary\Build\Microsoft.VCToolsVersion.default.txt" for /f "usebackq" %%v in ("%~1\VC\Auxiliary\Build\Microsoft.VCToolsVersion.default.txt") do set "FARM_DEFAULT=%%v"
+if "%FARM_DEFAULT:~0,5%"=="14.29" set "FARM_OWN=1"
 exit /b 0
 
 :stop

@@ -1,0 +1,152 @@
+"""The channel of a build for which none was asked: the right stack by default.
+
+Of the channels that can build it, in this order: those that the project wrote itself; those whose
+stack the rules warn of less; those that offer the variant; the newest PyTorch; the one that pins
+the PyTorch and the CUDA that were asked for; those with a proved build of the variant; and last the
+order of `ci/matrix.yaml`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from farm.base.errors import UsageError
+from farm.catalog import number
+from farm.plan.evidence import load_evidence
+from farm.plan.matrix import Channel, load_matrix
+from farm.plan.selectors import Candidate, Judgement, Selectors, candidate, judgement
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A request with the options that one channel gives it, and what stands against it."""
+
+    candidate: Candidate
+    judgement: Judgement
+
+    @property
+    def channel(self) -> Channel:
+        return self.candidate.channel
+
+    @property
+    def warnings(self) -> frozenset[str]:
+        """The rules that warn of it."""
+        rules = self.judgement.rules
+        return frozenset(reason.rule for reason in rules if reason.severity == "warning")
+
+    @property
+    def offered(self) -> bool:
+        """True if the channel lists the variant; else it can build it all the same."""
+        selectors = self.candidate.selectors
+        package = self.candidate.package
+        return bool(self.channel.cudas(package, selectors.variant, selectors.platform))
+
+
+def best_channel(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None
+) -> Verdict:
+    """Resolve a request in the channel that was asked for, else in the best one.
+
+    Where no channel can build it, the one with the least against it stands for the answer: what a
+    channel does not have must not be the reason against a build that asked for none.
+
+    Args:
+        project: The folder that holds `ci/`.
+        selectors: The request.
+        fields: Further fields of the stack, such as a driver.
+
+    Raises:
+        UsageError: A name or value is unknown, or a configuration file is wrong.
+    """
+    first = _verdict(project, selectors, fields)
+    if selectors.channel:
+        return _with_alternative(project, selectors, fields, first)
+    others = _others(project, selectors, fields, first)
+    able = [verdict for verdict in (first, *others) if verdict.judgement.complete]
+    if not able:
+        # A stable order: of equals the first stays.
+        return min((first, *others), key=lambda verdict: verdict.judgement.obstacles)
+    preferred = _preferred(project, selectors, able)
+    origin = "default" if preferred.offered else "it fits"
+    return replace(preferred, candidate=replace(preferred.candidate, channel_origin=origin))
+
+
+def _verdict(
+    project: Path,
+    selectors: Selectors,
+    fields: Mapping[str, Any] | None,
+    channel: str | None = None,
+) -> Verdict:
+    resolved = candidate(project, selectors, fields, channel)
+    return Verdict(resolved, judgement(resolved))
+
+
+def _others(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, first: Verdict
+) -> list[Verdict]:
+    """The request in every other channel that builds the package, in the order of the file."""
+    cuda = selectors.options.get("cuda", (None,))[0]
+    channels = [
+        channel
+        for channel in load_matrix(project).channels.values()
+        if channel.name != first.channel.name
+        and first.candidate.package in channel.packages
+        and selectors.platform in channel.platforms
+    ]
+    channels.sort(key=lambda channel: cuda not in channel.cuda)
+    verdicts = []
+    for channel in channels:
+        try:
+            verdicts.append(_verdict(project, selectors, fields, channel.name))
+        except UsageError:  # an option that was asked for means nothing to its recipe
+            continue
+    return verdicts
+
+
+def _with_alternative(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, first: Verdict
+) -> Verdict:
+    """Keep the channel that was asked for; name one that builds what it lacks."""
+    if first.judgement.complete or not first.judgement.offer:
+        return first
+    free = replace(selectors, channel=None)
+    able = [
+        verdict for verdict in _others(project, free, fields, first) if verdict.judgement.complete
+    ]
+    if not able:
+        return first
+    other = _preferred(project, free, able).channel.name
+    return replace(first, judgement=replace(first.judgement, other=other))
+
+
+def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verdict:
+    """The first of the channels that can build a request, in the order of this module's text."""
+    matrix = load_matrix(project)
+    places = {name: place for place, name in enumerate(matrix.channels)}
+    own = set(matrix.own())
+    proved = {
+        (wheel.channel, wheel.package)
+        for wheel in load_evidence(project).wheels
+        if wheel.variant == str(selectors.variant) and wheel.platform == selectors.platform
+    }
+    # What the rules say of every one of them says nothing for or against one.
+    common = frozenset.intersection(*(verdict.warnings for verdict in able))
+    asked_cuda = selectors.options.get("cuda", (None,))[0]
+
+    def rank(verdict: Verdict) -> tuple[Any, ...]:
+        channel = verdict.channel
+        stack = verdict.candidate.stack
+        release = number(stack.torch) if stack.torch else (0,)
+        return (
+            channel.name not in own,
+            bool(verdict.warnings - common),
+            not verdict.offered,
+            tuple(-part for part in release),
+            stack.torch != channel.text.options.get("torch"),
+            asked_cuda is not None and asked_cuda not in channel.cuda,
+            (channel.name, verdict.candidate.package) not in proved,
+            places[channel.name],
+        )
+
+    return min(able, key=rank)

@@ -1,0 +1,108 @@
+"""Publishing of a verified wheel, with what its record says of report, waivers and origin."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from farm.base.errors import (
+    PublishRefusedError,
+)
+from farm.base.hashes import sha256_of
+from farm.index.admission import PYPI_RULES, Admission
+from farm.index.backends import open_store
+from farm.index.publish import NameTakenError, PublishResult, publish
+from farm.index.records import PREDICATE
+from farm.index.stores import Progress
+from farm.plan.environment import absent_features
+from farm.plan.file import Plan
+from farm.run.inputs import BuildInputs
+from farm.run.provenance import predicate
+from farm.run.verify_step import digest_of
+from farm.run.workspace import Workspace
+from farm.wheel.policy import Report
+
+NO_INPUTS = BuildInputs()
+
+
+def publish_wheel(
+    workspace: Workspace,
+    plan: Plan,
+    wheel: Path,
+    report: Report,
+    *,
+    given: BuildInputs = NO_INPUTS,
+    run: str | None = None,
+    policy: Admission = PYPI_RULES,
+    progress: Progress | None = None,
+) -> PublishResult:
+    """Publish a verified wheel into the group of its variant and the root of its channel.
+
+    `report` is verify's about this very file; `given` and `run`, for the provenance, what the build
+    had beside its plan; `policy`: what the index takes beyond PyPI's rules; `progress` gets the
+    bytes that are stored. PublishRefusedError: the report is of another file or of a failure, or
+    the index refuses.
+    """
+    # Hashed here once more: the report may be of a file that was changed since.
+    if not report.passed or report.sha256 != sha256_of(wheel):
+        if report.passed:
+            reason = "its report is of another file"
+        else:
+            reason = "it failed verification"
+        raise PublishRefusedError(
+            f"{wheel.name} is not published: {reason}", hint=f"farm verify {wheel.name}"
+        )
+    try:
+        return publish(
+            open_store(workspace.index_url),
+            wheel,
+            group=plan.parsed_variant.group,
+            upload_time=datetime.now(UTC),
+            provenance={
+                "plan": plan.digest,
+                "verified": report.sha256,
+                "report": findings_of(report),
+                "channel": plan.channel,
+                **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
+                **({"without": lacking} if (lacking := absent_features(plan.without)) else {}),
+                PREDICATE: predicate(plan, report, given, run=run),
+                **_waived(report),
+            },
+            channel=plan.channel,
+            policy=policy,
+            progress=progress,
+        )
+    except NameTakenError as error:  # by other bytes: a rebuild number gives a new name
+        error.hint = (
+            f"{error.hint}: run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}"
+        )
+        raise
+
+
+def findings_of(report: Report) -> dict[str, Any]:
+    """The digest of verify's report for the index, and the promises about code that it found
+    kept.
+    """
+    kept = {check.id for check in report.checks if check.status in ("passed", "waived")}
+    policy = report.policy
+    found: dict[str, Any] = {"sha256": digest_of(report)}
+    if "sass" in kept and policy.sass is not None:
+        found["sass"] = [str(sm) for sm in policy.sass]
+    if "ptx" in kept and policy.ptx:
+        found["ptx"] = [str(sm) for sm in policy.ptx]
+    if "cpu" in kept and policy.cpu:
+        found["cpu"] = policy.cpu
+    return found
+
+
+def _waived(report: Report) -> dict[str, list[dict[str, object]]]:
+    """Accepted findings for the index: the reasons that were used, and how many findings each
+    covers.
+    """
+    used: Counter[tuple[str, str]] = Counter(
+        (f.check, f.waived) for f in report.findings if f.waived is not None
+    )
+    listed = [
+        {"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())
+    ]
+    return {"waivers": listed} if listed else {}

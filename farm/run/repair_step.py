@@ -1,0 +1,78 @@
+"""Repair of what a build left: the options that its plan gives, and whether it built what it promised."""
+
+import shutil
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.version import Version
+
+from farm.base.errors import (
+    BuildFailedError,
+)
+from farm.plan.environment import feature_text
+from farm.plan.file import Plan
+from farm.plan.recipe import folder
+from farm.run.build_job import the_wheel
+from farm.wheel.metadata import parse_wheel_name
+from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
+
+
+def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
+    """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is
+    made anew.
+    """
+    wheel = the_wheel(built / "wheel")
+    libraries = built / "lib"  # engines that hand over files alone leave an empty folder out
+    options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
+    shutil.rmtree(dest, ignore_errors=True)
+    dest.mkdir()
+    return repair(wheel, dest, options)
+
+
+def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptions:
+    """Options of the repair of a wheel, as the plan has them; BuildFailedError: it is of another
+    package or release.
+    """
+    _check_promise(plan, wheel)
+    return RepairOptions(
+        lib_dirs=lib_dirs,
+        into=None if plan.repair == "tools" else plan.vendor_into,
+        exclude=plan.exclude,
+        version=plan.version,
+        requires=plan.requires,
+        opens=plan.opens,
+        description=feature_text(plan.features, plan.without),
+        library_wheels=[
+            LibraryWheel(
+                wheel.requirement, wheel.folder, tuple(wheel.libraries), tuple(wheel.requires)
+            )
+            for wheel in plan.library_wheels
+        ],
+    )
+
+
+def _check_promise(plan: Plan, wheel: Path) -> None:
+    """Refuse another package, and another release, as after one whose recipe still has the old
+    number.
+
+    A build that does not know its release says 0 or one of development, without git for instance;
+    the files of PyTorch and of its companions say a0 in every release.
+    """
+    name = parse_wheel_name(wheel.name)
+    if name.name != canonicalize_name(plan.package):
+        raise BuildFailedError(
+            f"the build made {name.parts[0]}, and the recipe's package is {plan.package}",
+            hint=f"correct package or source of {folder(plan.recipe) / 'recipe.yaml'}",
+        )
+    built = Version(name.version)
+    wanted = Version(plan.version)
+    parts = [
+        each.base_version if built.pre == ("a", 0) else each.public for each in (built, wanted)
+    ]
+    version, expected = map(canonicalize_version, parts)
+    known = any(built.release) and not built.is_devrelease
+    if known and version != expected:
+        raise BuildFailedError(
+            f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
+            hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",
+        )

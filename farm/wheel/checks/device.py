@@ -1,0 +1,187 @@
+"""The checks `sass` and `ptx`: the code for GPUs is what was promised.
+
+cuDNN comes from NVIDIA as it is, and its releases drop GPUs without changing the CUDA version they
+are for. A wheel whose own kernels are right may still fail in its first convolution.
+"""
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
+from farm.wheel.fatbin import is_code_for, number, order, runs_on
+from farm.wheel.library import Contents, FatbinSet, Library
+from farm.wheel.policy import Check, Finding, Policy, defaults
+
+_Kind = Literal["sass", "ptx"]
+_Architectures = tuple[int | str, ...]
+
+_CLEAN_BUILD = (
+    "compile with the variant's architecture list (TORCH_CUDA_ARCH_LIST) and from a clean build "
+    "folder"
+)
+
+
+def check_sass(subject: Subject) -> Check:
+    """Check that every fat binary of the wheel's own libraries holds the promised machine code, and
+    no other.
+    """
+    contents = subject.contents
+    policy = subject.policy
+    summary = _summary(contents, "sass")
+    if policy.sass is None:
+        return not_run("sass", f"no machine code is promised; {summary}")
+    vendored = [file for file in contents.libraries if fits_any(file.path, policy.foreign)]
+    findings = [
+        *_lacking(contents, policy, "sass", policy.sass),
+        *_not_running(policy.sass, [*vendored, *contents.dependencies]),
+        *_unfit_cudnn(policy.sass, [*contents.libraries, *contents.dependencies]),
+    ]
+    if not policy.allow_other_sass:
+        findings += _unpromised(contents, policy, policy.sass)
+    return outcome("sass", findings, summary)
+
+
+def check_ptx(subject: Subject) -> Check:
+    """Check that every fat binary of the wheel's own libraries holds the promised PTX; more does no
+    harm.
+    """
+    contents = subject.contents
+    promised = subject.policy.ptx
+    summary = _summary(contents, "ptx")
+    if not promised:
+        return not_run("ptx", f"no PTX is promised; {summary}")
+    return outcome("ptx", _lacking(contents, subject.policy, "ptx", promised), summary)
+
+
+def _lacks(check: _Kind, where: str, what: str) -> Finding:
+    if check == "sass":
+        why = (
+            "on such a GPU every kernel here fails with 'no kernel image is available for "
+            "execution on the device'"
+        )
+    else:
+        why = (
+            "GPUs newer than the machine code in the wheel have nothing that the driver could "
+            "compile for them"
+        )
+    return Finding(check=check, where=where, what=what, why=why, fix=_CLEAN_BUILD)
+
+
+def _others(where: str, containers: int, more: Sequence[int | str]) -> Finding:
+    return Finding(
+        check="sass",
+        where=where,
+        what=f"{containers} fat binaries hold {_listed(more)}, which is not promised",
+        why="the wheel was built for other GPUs than its name says; the extra code costs size",
+        fix="set the architecture list to the variant's, or name the variant after what is built",
+    )
+
+
+def _cudnn(where: str, gpu: int, architectures: Sequence[int | str]) -> Finding:
+    return Finding(
+        check="sass",
+        where=where,
+        what=f"cuDNN without code for sm_{gpu}; it holds {_listed(architectures)}",
+        why=f"on sm_{gpu} convolutions fail with CUDNN_STATUS_ARCH_MISMATCH or 'no kernel image'",
+        fix="vendor an older cuDNN: choose it by the lowest GPU, not by the CUDA version",
+    )
+
+
+def _compiled_here(contents: Contents, policy: Policy) -> list[Library]:
+    """The libraries with device code that was compiled for this wheel."""
+    return [
+        library
+        for library in contents.libraries
+        if library.fatbins and not _is_cudnn(library) and not fits_any(library.path, policy.foreign)
+    ]
+
+
+def _lacking(
+    contents: Contents, policy: Policy, kind: _Kind, promised: _Architectures
+) -> Iterator[Finding]:
+    """The groups of fat binaries without some promised code."""
+    libraries = _compiled_here(contents, policy)
+    # Without device code there is no group that could lack something: the loop below would find
+    # nothing.
+    if promised and not libraries:
+        empty = sum(library.empty_fatbins for library in contents.libraries)
+        note = f" ({empty} fat binaries hold no kernel)" if empty else ""
+        promise = _listed(promised)
+        what = f"no library of the wheel's own holds device code{note}; promised: {promise}"
+        yield _lacks(kind, "", what)
+    for library in libraries:
+        for group in _checked_groups(library, policy):
+            architectures: _Architectures = getattr(group, kind)
+            gaps = [
+                gpu for gpu in promised if not any(is_code_for(gpu, arch) for arch in architectures)
+            ]
+            if gaps:
+                what = (
+                    f"{group.containers} fat binaries lack {_listed(gaps)}; they hold "
+                    f"{_listed(architectures)}"
+                )
+                yield _lacks(kind, library.path, what)
+
+
+def _not_running(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
+    """Libraries that come from elsewhere as they are: each needs some code that runs on every
+    promised GPU.
+    """
+    for library in libraries:
+        architectures = _architectures([library])
+        gaps = [gpu for gpu in promised if not any(runs_on(gpu, arch) for arch in architectures)]
+        if gaps and architectures and not _is_cudnn(library):
+            what = (
+                f"no fat binary in it holds code that runs on {_listed(gaps)}; they hold "
+                f"{_listed(architectures)}"
+            )
+            yield _lacks("sass", library.path, what)
+
+
+def _unfit_cudnn(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
+    """Libraries of cuDNN without code for the oldest promised GPU."""
+    if not promised:
+        return
+    lowest = min(map(number, promised))
+    for library in filter(_is_cudnn, libraries):
+        architectures = _architectures([library])
+        if architectures and not any(runs_on(lowest, arch) for arch in architectures):
+            yield _cudnn(library.path, lowest, architectures)
+
+
+def _unpromised(contents: Contents, policy: Policy, promised: _Architectures) -> Iterator[Finding]:
+    for library in _compiled_here(contents, policy):
+        for group in _checked_groups(library, policy):
+            more = [
+                arch for arch in group.sass if not any(is_code_for(gpu, arch) for gpu in promised)
+            ]
+            if more:
+                yield _others(library.path, group.containers, more)
+
+
+def _architectures(libraries: Iterable[Library], kind: _Kind = "sass") -> list[int | str]:
+    architectures: set[int | str] = set()
+    for library in libraries:
+        for group in library.fatbins:
+            architectures.update(getattr(group, kind))
+    return sorted(architectures, key=order)
+
+
+def _checked_groups(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
+    """All groups; of a library with others' code in it, the most frequent one."""
+    if fits_any(library.path, policy.mixed):
+        return library.fatbins[:1]
+    return library.fatbins
+
+
+def _is_cudnn(library: Library) -> bool:
+    return fits_any(posixpath.basename(library.path), defaults("cudnn"))
+
+
+def _listed(architectures: Sequence[int | str]) -> str:
+    return ", ".join(f"sm_{arch}" for arch in architectures) or "none"
+
+
+def _summary(contents: Contents, kind: _Kind) -> str:
+    return f"found: {_listed(_architectures(contents.libraries, kind))}"
