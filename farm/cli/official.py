@@ -19,13 +19,14 @@ from farm.cli import show
 from farm.cli.cards import sm_of
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Maker, Question
+from farm.plan.compat.stack import parse_glibc
 from farm.plan.options import OPTIONS, from_environment
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.plan.variant import Variant, python_word
+from farm.platforms.facts import DEFAULT
 
-NO = 3
-"""The exit code for "no": it cannot be built, or nothing that upstream publishes runs on the cards.
-"""
+EXIT_CODES = {"yes": 0, "no": 3, "not known": 2}
+"""By the verdict: nothing that upstream publishes runs on the cards is 3."""
 MAX_PASTE = 100_000
 MAX_BUILDS = 3
 """Builds of one's own that fit on one screen; one fewer where other makers are listed, too."""
@@ -72,7 +73,7 @@ class OfficialAnswer:
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.answer.runs else NO
+        return EXIT_CODES[self.answer.verdict]
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -106,7 +107,7 @@ def run_official(args: argparse.Namespace) -> int:
     """Answer with a pip line, or with who else has a wheel.
 
     Returns:
-        0 if a wheel of PyTorch runs on the cards, else 3.
+        0 if a wheel of PyTorch runs on the cards, 3 if none does, 2 if that is not known.
     """
     _refuse_options(args)
     answer = answer_of(_request(args), find_project(args.project or Path.cwd()))
@@ -198,6 +199,8 @@ def _request(args: argparse.Namespace) -> Request:
         platform,
         driver=args.driver or (pasted.driver if pasted else None),
         python=python or (_python_of_paste(pasted) if pasted else None),
+        glibc=parse_glibc(args.glibc) if args.glibc else (pasted.glibc if pasted else None),
+        cpu=_cpu(args.cpu) or (pasted.cpu if pasted else None),
         machine=pasted.machine if pasted else None,
         variant=variant,
         skip_unknown=pasted is not None,
@@ -220,6 +223,8 @@ def request_of(
     *,
     driver: str | None = None,
     python: str | None = None,
+    glibc: str | None = None,
+    cpu: str | None = None,
     machine: str | None = None,
     variant: Variant | None = None,
     skip_unknown: bool = False,
@@ -231,6 +236,8 @@ def request_of(
         platform: `linux` or `windows`.
         driver: The installed driver.
         python: The Python, such as `py311`.
+        glibc: The version of the C library; it counts on Linux alone.
+        cpu: The CPU level.
         machine: `x86_64` or `aarch64`; None: the one that such cards are in.
         variant: The variant that decides between the chips of a name, and the machine.
         skip_unknown: Leave unknown cards out, with a note, where another one is known.
@@ -265,7 +272,24 @@ def request_of(
         )
     sms = tuple(dict.fromkeys(sm for _, sm in named_cards))
     notes = tuple(f"Left out: {error}." for error in errors)
-    return Request(tuple(named_cards), Question(sms, where, driver, python), variant, notes=notes)
+    question = Question(
+        sms=sms,
+        platform=where,
+        driver=driver,
+        python=python,
+        glibc=glibc if platform == DEFAULT else None,
+        cpu=cpu or (variant.cpu if variant else None),
+    )
+    return Request(tuple(named_cards), question, variant, notes=notes)
+
+
+def _cpu(name: str | None) -> str | None:
+    """The CPU level that was asked about."""
+    if name is not None and name not in catalog.cpu_levels():
+        raise UsageError(
+            f"{name!r} is no CPU level", hint=f"known: {', '.join(catalog.cpu_levels())}"
+        )
+    return name
 
 
 def _python_of_paste(pasted: Pasted) -> str | None:
@@ -355,6 +379,8 @@ def headline(request: Request, answer: Answer) -> str:
     wheel = answer.wheel
     which = f" of torch {question.torch}" if question.torch else ""
     which += f" with CUDA {question.cuda}" if question.cuda else ""
+    if answer.unknown:
+        return f"not known: {answer.unknown}"
     if wheel is None:
         return (
             f"no: none of PyTorch's own wheels{which} in the catalogue has code for {request.named}"
@@ -384,22 +410,30 @@ def _print(result: OfficialAnswer, *, verbose: bool) -> None:
     if answer.update and not answer.lost:
         show.prose(f"  another driver is enough: {answer.update}")
     _print_wheel(answer, verbose=verbose)
+    reason = (
+        official.why_not_newer(result.request.question, answer.wheel)
+        if answer.runs and answer.wheel
+        else None
+    )
+    if reason:
+        show.prose(f"  newer ones: {reason}")
     for text in _announcements(result.request.question, answer):
         show.prose(f"  {text}")
     newest = result.newest
     if not answer.runs and newest.runs and newest.wheel:
         show.say(f"the newest that runs: torch {newest.wheel.torch} with CUDA {newest.wheel.cuda}")
         show.say(f"  {newest.wheel.pip}")
-    if answer.runs and not answer.without and not verbose:
-        return  # after a plain yes the rest would only hide it
+    plain_yes = answer.runs and not answer.without
+    if (plain_yes or (answer.unknown and newest.runs)) and not verbose:
+        return  # the rest would only hide it
     for row, line in result.others:
         about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
         show.prose(f"{about} (not confirmed: {row.unconfirmed})")
         show.say(f"  {line}")
     if result.builds_driver:
         show.say(f"with driver {result.builds_driver}:")
-    room = len(result.builds) if verbose else MAX_BUILDS - bool(result.others)
-    print_builds(result.builds[:room], result.no_build)
+    room = 1 if answer.runs else MAX_BUILDS - bool(result.others)
+    print_builds(result.builds if verbose else result.builds[:room], result.no_build)
 
 
 def _print_wheel(answer: Answer, *, verbose: bool) -> None:
@@ -412,6 +446,8 @@ def _print_wheel(answer: Answer, *, verbose: bool) -> None:
     show.prose(f"  {wheel.platform}{glibc}; Python {pythons}; driver {answer.drivers}")
     for text in answer.without:
         show.prose(f"  without {text}")
+    for text in answer.but:
+        show.prose(f"  but: {text}")
     if verbose:
         sms = ", ".join(map(str, wheel.sm))
         show.prose(f"  code for sm {sms}; source: {official.source(wheel)}")
@@ -419,11 +455,14 @@ def _print_wheel(answer: Answer, *, verbose: bool) -> None:
 
 def _announcements(question: Question, answer: Answer) -> Iterator[str]:
     """Upstream's own words about dropping the cards."""
+    ends = [end for sm in question.sms if (end := official.end_of_support(sm))]
+    for text in dict.fromkeys(f"{end.text} ({end.source})" for end in ends):
+        yield f"the end: {text}; newer releases: builds of your own"
     if answer.runs or not question.cuda:
         return
     for sm in question.sms:
         dropped = official.left_behind(question.torch or "99", question.cuda, sm)
-        if dropped:
+        if dropped and dropped not in ends:
             yield f"{dropped.text} ({dropped.source})"
 
 

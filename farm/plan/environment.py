@@ -39,12 +39,12 @@ def feature_settings(wanted: Candidate) -> dict[str, Setting]:
     cannot leave out.
     """
     left_out = _left_out(wanted)
-    origin = wanted.chosen["without"].origin
     found: dict[str, Setting] = {}
     for name, feature in catalog.features().items():
         if name in wanted.recipe.features or name in wanted.recipe.without:
             found[name] = _setting(wanted, name, feature, found)
             if name in left_out and found[name].on:
+                origin = left_out[name]
                 for option, word in feature.words.items():
                     others = (
                         f"--{option} {other}" for other in OPTIONS[option].choices if other != word
@@ -52,22 +52,49 @@ def feature_settings(wanted: Candidate) -> dict[str, Setting]:
                     raise UsageError(
                         f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(others)
                     )
-                found[name] = Setting(on=False, origin=origin, reason=LEFT_OUT)
+                reason = LEFT_OUT
+                if origin.startswith("channel "):
+                    reason = f"{LEFT_OUT} of the {origin}; --with {name} builds it"
+                found[name] = Setting(on=False, origin=origin, reason=reason)
     return found
 
 
-def _left_out(wanted: Candidate) -> list[str]:
-    """The ids of the features that `--without` names, by id or title."""
+def _left_out(wanted: Candidate) -> dict[str, str]:
+    """Return the origins of the features that are left out, by id.
+
+    They are those of `--without` and of the channel, but for those of `--with`.
+
+    Raises:
+        UsageError: A name is no feature of the recipe.
+    """
     value, origin = wanted.chosen["without"]
-    if value is None:
-        return []
+    pinned = wanted.pins.options.get("without")
+    left_out: dict[str, str] = {}
+    if pinned is not None:
+        channel = f"channel {wanted.channel.name}"
+        left_out |= dict.fromkeys(_feature_names(wanted, str(pinned), channel), channel)
+    if value is not None:
+        left_out |= dict.fromkeys(_feature_names(wanted, str(value), origin), origin)
+    value, origin = wanted.chosen["with"]
+    if value is not None:
+        for name in _feature_names(wanted, str(value), origin):
+            left_out.pop(name, None)
+    return left_out
+
+
+def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
+    """Return the ids of the features in a list of ids or titles.
+
+    Raises:
+        UsageError: A name is no feature of the recipe.
+    """
     known = [*wanted.recipe.features, *wanted.recipe.without]
-    if not known and origin.startswith(FILE):  # there it is for all builds that know it
+    if not known and origin.startswith((FILE, "channel ")):  # there for all builds that know it
         return []
     titles = {catalog.features()[name].title.lower(): name for name in known} | {
         name: name for name in known
     }
-    words = [word.strip().lower() for word in str(value).split(",")]
+    words = [word.strip().lower() for word in value.split(",")]
     if "" in words:
         raise UsageError(
             f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto"

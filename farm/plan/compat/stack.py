@@ -87,18 +87,38 @@ def _require_version(name: str, value: str) -> None:
         raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {example}")
 
 
-def parse_driver(text: str) -> str:
-    """A driver's version: `470.82.01`, or a branch: `470`, `R470`; else a UsageError.
+FIRST_DRIVER = 100
+"""No driver that runs CUDA has a lower number; CUDA versions are all below it."""
 
-    Windows' own number of a driver, such as 32.0.15.7688, is converted.
+
+def parse_driver(text: str) -> str:
+    """Read a driver's version.
+
+    Args:
+        text: NVIDIA's version (`470.82.01`), a branch (`470`, `R470`), or the number that Windows
+            shows (`32.0.15.7688` for 576.88).
+
+    Raises:
+        UsageError: It is no version, or that of a CUDA.
     """
-    version = driver_number(text.strip().lower().removeprefix("r"))
-    if re.fullmatch(r"\d{1,2}(\.\d)?", version, re.ASCII):
-        raise UsageError(
-            f"driver {text!r} looks like a version of CUDA",
-            hint="nvidia-smi prints the driver's own version, such as 470.82.01, before CUDA's",
-        )
+    version = text.strip().lower().removeprefix("r")
     _require_version("driver", version if NUMBERS.fullmatch(version) else text)
+    version = driver_number(version)
+    if number(version)[0] < FIRST_DRIVER:
+        raise UsageError(
+            f"driver {text.strip()!r} looks like a CUDA version",
+            hint="nvidia-smi prints both: give what follows `Driver Version`, such as 550.54.14",
+        )
+    return version
+
+
+def parse_glibc(text: str) -> str:
+    """A version of glibc: `2.28`, `glibc 2.28`; else a UsageError."""
+    version = text.strip().lower().removeprefix("glibc").strip(" -")
+    if not re.fullmatch(r"2\.\d{1,2}(\.\d{1,2})?", version, re.ASCII):
+        raise UsageError(
+            f"{text!r} is no version of glibc", hint="`ldd --version` prints it: --glibc 2.28"
+        )
     return version
 
 

@@ -85,31 +85,74 @@ const Answers = (facts) => {
     const floor = highest(needed);
     const drivers = `${floor} or newer` + (last ? `, up to branch ${last}` : "");
     let [problem, another] = driverProblem(wheel, q, floor, last, of);
+    if (q.glibc && wheel.glibc && compare(number(q.glibc), number(wheel.glibc)) < 0) {
+      problem = `torch ${wheel.torch} with CUDA ${wheel.cuda} needs glibc ${wheel.glibc} or newer, not ${q.glibc}`;
+      another = false;
+    }
     if (q.python && !wheel.pythons.includes(q.python)) {
       problem = `there is no wheel of torch ${wheel.torch} for ${q.python}: ${wheel.pythons.join(", ")}`;
       another = false;
     }
     const without = served.filter((sm) => wheel.cudnn !== null && sm < wheel.cudnn)
       .map((sm) => `cuDNN on sm_${sm}: its cuDNN begins at sm_${wheel.cudnn}, so convolutions fail until torch.backends.cudnn.enabled = False`);
+    const runs = problem === null && !lost.length;
     return {
-      runs: problem === null && !lost.length, torch: wheel.torch, cuda: wheel.cuda, pip: pip(wheel), pythons: wheel.pythons,
-      glibc: wheel.glibc, drivers, lost, problem, update: another ? drivers : null, without,
+      runs, verdict: runs ? "yes" : "no", torch: wheel.torch, cuda: wheel.cuda, pip: pip(wheel), pythons: wheel.pythons, glibc: wheel.glibc,
+      drivers, lost, problem, update: another ? drivers : null, without, but: caveats(wheel, served, q), unknown: null,
     };
   }
 
-  const NONE = { runs: false, torch: null, cuda: null, pip: null, pythons: [], glibc: null, drivers: null, lost: [], problem: null, update: null, without: [] };
+  // What to know of a wheel that has code for the cards.
+  function caveats(wheel, served, q) {
+    const compiled = facts.compilers[wheel.cuda] || served;
+    const but = served.filter((sm) => !compiled.includes(sm))
+      .map((sm) => `NVRTC and ptxas of CUDA ${wheel.cuda} do not know sm_${sm}: what is compiled at run time (torch.compile, some operations) can fail`);
+    if (q.cpu && facts.old_cpus[q.cpu]) but.push(facts.old_cpus[q.cpu]);
+    if (wheel.unconfirmed) but.push(`not confirmed: ${wheel.unconfirmed}`);
+    if (facts.faults[wheel.torch]) but.push(facts.faults[wheel.torch]);
+    return but;
+  }
+
+  const NONE = {
+    runs: false, verdict: "no", torch: null, cuda: null, pip: null, pythons: [], glibc: null, drivers: null, lost: [], problem: null,
+    update: null, without: [], but: [], unknown: null,
+  };
+
+  // Why nothing is said of a release and CUDA that the catalogue has no wheel of.
+  function noSuchWheel(q) {
+    const unknown = (text) => ({ ...NONE, verdict: "not known", unknown: text });
+    if (!q.torch) return unknown(`the catalogue has no wheel with CUDA ${q.cuda} on ${q.platform}`);
+    const wheels = facts.wheels.filter((wheel) => wheel.torch === q.torch && wheel.platform === q.platform);
+    const cudas = [...new Set(wheels.map((wheel) => wheel.cuda))].sort((one, other) => compare(number(one), number(other)));
+    const named = cudas.map((cuda) => `CUDA ${cuda}`).join(", ") || "no CUDA";
+    return unknown(`the catalogue has no such wheel: on ${q.platform} torch ${q.torch} came with ${named}`);
+  }
 
   function best(q) {
     let found = null;
+    let asked = false;
     for (const wheel of facts.wheels) {
       if (wheel.platform !== q.platform || (q.torch && wheel.torch !== q.torch) || (q.cuda && wheel.cuda !== q.cuda)) continue;
+      asked = true;
       const answer = judge(wheel, q);
       if (answer.lost.length === q.sms.length) continue;
       const rank = answer.lost.length * 2 + (answer.problem ? 1 : 0);
       if (rank === 0) return answer;
       if (found === null || rank < found[0]) found = [rank, answer];
     }
+    if (!asked && q.cuda) return noSuchWheel(q);
     return found ? found[1] : NONE;
+  }
+
+  // Why no newer release runs on the cards.
+  function whyNotNewer(q, torch) {
+    for (const wheel of facts.wheels) {
+      if (compare(number(wheel.torch), number(torch)) <= 0) return null;
+      if (wheel.platform !== q.platform) continue;
+      const answer = judge(wheel, q);
+      if (!answer.lost.length) return answer.problem;
+    }
+    return null;
   }
 
   // --- others, and builds of one's own
@@ -163,6 +206,7 @@ const Answers = (facts) => {
     const q = {
       sms: [...new Set(known.map((card) => card.sm))], platform, driver: pasted.driver,
       python: choices.python || (facts.pythons.includes(pasted.python) ? pasted.python : null), torch: null, cuda: null,
+      glibc: platform.startsWith("linux") ? pasted.glibc : null, cpu: pasted.cpu,
     };
     const named = known.map((card) => cards.named(card.name, card.sm)).join(" and ");
     return { pasted, q, named, notes: [...pasted.notes, ...errors.map((error) => `Left out: ${error}.`)] };
@@ -170,6 +214,7 @@ const Answers = (facts) => {
 
   // Yes or no in one sentence.
   function headline(named, answer) {
+    if (answer.unknown) return `not known: ${answer.unknown}`;
     if (answer.torch === null) return `no: none of PyTorch's own wheels in the catalogue has code for ${named}`;
     if (answer.runs) return `yes: PyTorch's own wheel of torch ${answer.torch} with CUDA ${answer.cuda} runs on ${named}`;
     if (answer.lost.length) {
@@ -199,15 +244,21 @@ const Answers = (facts) => {
     return [{ kind: "wheels", rows: rows.slice(0, MAX_LISTED) }, ...(rows.length > MAX_LISTED ? [note(`and ${rows.length - MAX_LISTED} more`)] : [])];
   }
 
-  function wheelOfPyTorch(answer, place) {
-    if (answer.torch === null) return [];
+  function wheelOfPyTorch(answer, q) {
+    const ends = q.sms.map((sm) => facts.ends[sm]).filter(Boolean);
+    const announced = [...new Set(ends.map((end) => `The end: ${end.text} (${end.source}).`))].map(note);
+    if (answer.torch === null) return announced;
+    const newer = answer.runs ? whyNotNewer(q, answer.torch) : null;
     const pythons = answer.pythons.map((word) => `${word[2]}.${word.slice(3)}`).join(" ");
     const glibc = answer.glibc ? `, glibc ${answer.glibc} or newer` : "";
     return [
       ...(answer.update && !answer.lost.length ? [line(sentence(`another driver is enough: ${answer.update}`))] : []),
       command(answer.pip),
-      note(`${place}${glibc}; Python ${pythons}; driver ${answer.drivers}`),
+      note(`${q.platform}${glibc}; Python ${pythons}; driver ${answer.drivers}`),
       ...answer.without.map((text) => bad(sentence(`without ${text}`))),
+      ...answer.but.map((text) => note(sentence(`but: ${text}`))),
+      ...(newer ? [note(sentence(`newer ones: ${newer}`))] : []),
+      ...announced,
     ];
   }
 
@@ -258,7 +309,7 @@ const Answers = (facts) => {
     if (inIndex && !(answer.runs && !answer.without.length)) {
       blocks.push(line(`This index has torch ${inIndex.version} for ${named}.`), command(inIndex.pip));
     }
-    blocks.push(line(sentence(headline(named, answer))), ...wheelOfPyTorch(answer, q.platform));
+    blocks.push(line(sentence(headline(named, answer))), ...wheelOfPyTorch(answer, q));
     blocks.push(note(sentence(`read: ${paste.summary(pasted)}`)), ...notes.map(note));
     if (!answer.runs || answer.without.length) blocks.push(...otherMakers(q), ...ownBuilds(q));
     return [...blocks, heading("In this index"), ...listed(here)];

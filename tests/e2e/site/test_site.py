@@ -199,7 +199,10 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
         ),
         (
             "rtx3090",
-            ["torch 2.9.1+cu128.sm86.avx2 in sm86-avx2", "torch 2.15.0 with CUDA 13.2 runs on rtx3090"],
+            [
+                "torch 2.9.1+cu128.sm86.avx2 in sm86-avx2",
+                "torch 2.15.0 with CUDA 13.2 runs on rtx3090",
+            ],
         ),
         ("GH200", ["linux-aarch64", "torch 2.15.0"]),
         ("Radeon RX 7900 XTX", ["is a card of AMD"]),

@@ -79,6 +79,8 @@ def expected(text, platform):
             pasted.platform or platform,
             driver=pasted.driver,
             python=python,
+            glibc=pasted.glibc,
+            cpu=pasted.cpu,
             machine=pasted.machine,
             skip_unknown=True,
         )

@@ -230,7 +230,7 @@ set "USE_FBGEMM=0"
 set "USE_FLASH_ATTENTION=0"
 set "USE_GLOO=0"
 set "USE_ITT=1"
-set "USE_KINETO=1"
+set "USE_KINETO=0"
 set "USE_MAGMA=0"
 set "USE_MEM_EFF_ATTENTION=0"
 set "USE_MKLDNN=1"
@@ -375,7 +375,7 @@ call :step
 for %%f in (C:\farm\cuda-11.4-8.7.0\bin C:\farm\cuda-11.4-8.7.0\bin\x64 C:\farm\cuda-11.4-8.7.0\extras\CUPTI\lib64 C:\farm\cuda-11.4-8.7.0\NvToolsExt\bin\x64 C:\farm\tools\zlib C:\farm\tools\openblas\bin C:\farm\venv\Library\bin) do call :take %%f
 if defined FARM_SHORT goto :failed
 call :stop
-set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, FBGEMM, memory-efficient attention, MAGMA"
+set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, kineto, FBGEMM, memory-efficient attention, MAGMA"
 call :say
 set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --plan C:\farm\job\plan.json"
 call :say
