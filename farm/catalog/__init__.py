@@ -114,6 +114,12 @@ def dropped() -> list[models.Dropped]:
     return _read("dropped", models.DroppedCards).dropped
 
 
+def security_faults(torch: str) -> list[models.SecurityFault]:
+    """Known faults of a release of PyTorch by which somebody else can run code."""
+    faults = _read("security", models.SecurityFaults).faults
+    return [fault for fault in faults if number(torch) < number(fault.fixed)]
+
+
 def wheel_toolkits() -> dict[str, models.WheelToolkit]:
     """CUDA compilers in NVIDIA's wheels, by CUDA version."""
     return _read("toolkit_wheels", models.WheelToolkits).toolkits

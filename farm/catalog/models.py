@@ -334,11 +334,12 @@ class Pythons(Model):
 
 
 class Official(Model):
-    """A CUDA and cuDNN that upstream built a release with."""
+    """A CUDA and cuDNN that upstream built a release with; `platforms` None: on all."""
 
     cuda: str
     cudnn: str | None
     experimental: bool = False
+    platforms: list[str] | None = None
 
 
 class AlsoBuilt(Model):
@@ -377,6 +378,14 @@ class TorchRelease(Facts):
     vision_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     audio_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
 
+    def official_cudas(self, platform: str) -> list[str]:
+        """The CUDA versions that upstream published the release with on a platform."""
+        return [
+            combination.cuda
+            for combination in self.official
+            if combination.platforms is None or platform in combination.platforms
+        ]
+
 
 class OfficialWheel(Model):
     """A wheel of PyTorch's own, by CUDA flavour: its SMs with machine code and with PTX.
@@ -396,6 +405,22 @@ class OfficialWheel(Model):
     file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.+-]{1,120}\.whl$")
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     source: str
+    unconfirmed: str | None = None
+
+
+class SecurityFault(Model):
+    """A fault of every release before `fixed` that lets somebody else run code."""
+
+    id: str = Field(pattern=r"^CVE-\d{4}-\d{4,7}$")
+    fixed: str = Field(pattern=VERSION)
+    text: str
+    source: str
+
+
+class SecurityFaults(Model):
+    """`security.yaml`."""
+
+    faults: list[SecurityFault]
 
 
 class Dropped(Model):
@@ -428,6 +453,7 @@ class OfficialWheels(Model):
     sources: dict[str, str]
     glibc_source: str
     glibc: list[WheelGlibc]
+    old_cpus: dict[str, str]
     wheels: list[OfficialWheel]
 
 

@@ -144,8 +144,8 @@ def _is_compiler_cache(entry: Path) -> bool:
     """True for a compiler cache of the host engine, in its place or put away, and for the file that
     names it.
     """
-    from farm.run.build import CACHE
-    from farm.run.build import CACHES as COMPILER_CACHES
+    from farm.run.build_job import CACHE
+    from farm.run.build_job import CACHES as COMPILER_CACHES
 
     return (
         entry.name.startswith(COMPILER_CACHES)
@@ -314,8 +314,8 @@ def _slurm(workspace: Workspace) -> "SlurmEngine":
 
 def volumes_of(workspace: Workspace, journal: Journal | None, *, caches: bool) -> str:
     """A pattern for the names of build trees, with `caches` for compiler caches as well."""
-    from farm.run.build import CACHES as COMPILER_CACHES
-    from farm.run.build import tree_volume
+    from farm.run.build_job import CACHES as COMPILER_CACHES
+    from farm.run.build_job import tree_volume
 
     if journal:
         names = [tree_volume(digest) for digest in journal.plan_digests()]

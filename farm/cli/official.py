@@ -16,13 +16,13 @@ from farm.cli import show
 from farm.cli.cards import sm_of
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Question
+from farm.plan.compat.stack import parse_glibc
 from farm.plan.options import OPTIONS, from_environment
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.plan.variant import Variant, python_word
 
-NO = 3
-"""The exit code for "no": it cannot be built, or nothing that upstream publishes runs on the cards.
-"""
+EXIT_CODES = {"yes": 0, "no": 3, "not known": 2}
+"""By the verdict: nothing that upstream publishes runs on the cards is 3."""
 MAX_PASTE = 100_000
 MAX_OWN = 3
 """Builds of one's own that an answer of one screen has room for; one fewer beside those of others.
@@ -43,7 +43,7 @@ def run_official(args: argparse.Namespace) -> int:
     variant = Variant.parse(args.variant) if args.variant else None
     question = _question(args, variant)
     answer = official.best(question)
-    anything = Question(question.sms, question.platform, question.driver, question.python)
+    anything = replace(question, torch=None, cuda=None)
     newest = official.best(anything)
     rows = official.others(question) or official.others(anything)
     others = [(row, official.install(row, question)) for row in rows]
@@ -77,8 +77,9 @@ def run_official(args: argparse.Namespace) -> int:
     else:
         _print_official(args, question, answer, newest)
         # Beside a plain yes they would only hide it.
-        if answer.runs and not answer.without and not args.verbose:
-            return 0
+        settled = answer.runs and not answer.without
+        if (settled or (answer.unknown and newest.runs)) and not args.verbose:
+            return EXIT_CODES[answer.verdict]
         for row, line in others:
             about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
             show.prose(f"{about} (not confirmed: {row.unconfirmed})")
@@ -94,8 +95,9 @@ def run_official(args: argparse.Namespace) -> int:
                 )
                 end = f", up to branch {last}" if last else ""
                 show.say(f"with driver {min(floors, key=catalog.number)} or newer{end}:")
-        print_builds(own if args.verbose else own[: MAX_OWN - bool(others)], missing)
-    return 0 if answer.runs else NO
+        limit = 1 if answer.runs else MAX_OWN - bool(others)
+        print_builds(own if args.verbose else own[:limit], missing)
+    return EXIT_CODES[answer.verdict]
 
 
 def _read_paste(args: argparse.Namespace) -> None:
@@ -161,7 +163,18 @@ def _question(args: argparse.Namespace, variant: Variant | None) -> Question:
         _python(args.python) or (variant.python if variant else None),
         torch,
         cuda,
+        parse_glibc(args.glibc) if args.glibc else None,
+        _cpu(args.cpu) or (variant.cpu if variant else None),
     )
+
+
+def _cpu(name: str | None) -> str | None:
+    """The CPU level that was asked about."""
+    if name is not None and name not in catalog.cpu_levels():
+        raise UsageError(
+            f"{name!r} is no CPU level", hint=f"known: {', '.join(catalog.cpu_levels())}"
+        )
+    return name
 
 
 def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
@@ -226,7 +239,9 @@ def _print_official(
     wheel = answer.wheel
     which = f" of torch {question.torch}" if question.torch else ""
     which += f" with CUDA {question.cuda}" if question.cuda else ""
-    if wheel is None:
+    if answer.unknown:
+        show.prose(f"not known: {answer.unknown}")
+    elif wheel is None:
         show.prose(f"no: none of PyTorch's own wheels{which} in the catalogue has code for {cards}")
     elif answer.runs:
         show.prose(
@@ -250,16 +265,23 @@ def _print_official(
         show.prose(f"  {wheel.platform}{glibc}; Python {pythons}; driver {answer.drivers}")
         for text in answer.without:
             show.prose(f"  without {text}")
+        for text in answer.but:
+            show.prose(f"  but: {text}")
         if args.verbose:
             show.prose(
                 f"  code for sm {', '.join(map(str, wheel.sm))}; source: {official.source(wheel)}"
             )
+    if answer.runs and wheel and (reason := official.why_not_newer(question, wheel)):
+        show.prose(f"  newer ones: {reason}")
+    ends = {end.text: end for sm in question.sms if (end := official.end_of_support(sm))}
+    for end in ends.values():
+        show.prose(f"  the end: {end.text} ({end.source}); newer releases: builds of your own")
     for sm in question.sms:
         if question.cuda:
             left = official.left_behind(question.torch or "99", question.cuda, sm)
         else:
             left = None
-        if left and not answer.runs:
+        if left and not answer.runs and left != official.end_of_support(sm):
             show.prose(f"  {left.text} ({left.source})")
     if not answer.runs and newest.runs and newest.wheel:
         show.say(f"the newest that runs: torch {newest.wheel.torch} with CUDA {newest.wheel.cuda}")

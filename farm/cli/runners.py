@@ -3,12 +3,14 @@
 import argparse
 import contextlib
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.base.errors import ExitCode, FarmError
 from farm.base.project import find_project
 from farm.cli import show
+from farm.cli.selection import journal_of
 from farm.plan.settings import Github, github_if_any, load_github, load_runners
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 def run_runners(args: argparse.Namespace) -> int:
     """0: every runner is online and as written; else 4."""
     from farm.run.backends import ask, differences
+    from farm.run.set_aside import set_aside
 
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)
@@ -29,9 +32,15 @@ def run_runners(args: argparse.Namespace) -> int:
         unsafe = _unsafe(github)
     else:
         unsafe = []
+    with journal_of(args) as journal:
+        resting = set_aside(journal, datetime.now(UTC)) if journal else {}
     if args.json:
         documents = {
-            name: {**vars(found), "differences": differing[name]}
+            name: {
+                **vars(found),
+                "differences": differing[name],
+                "set_aside": resting[name].text if name in resting else None,
+            }
             for name, found in reported.items()
         }
         show.json_document({"runners": documents, "settings_missing": unsafe})
@@ -46,11 +55,13 @@ def run_runners(args: argparse.Namespace) -> int:
             else:
                 state = "offline"
             words = [*([found.why] if found.why else []), *differing[name]]
+            if name in resting:
+                words.append(resting[name].text)
             rows.append((name, state, "; ".join(words) or "as written"))
         show.table("", ("runner", "state", "engine says"), rows)
         for line in unsafe:
             show.say(f"unsafe: {line}")
-    fine = not (unsafe or any(differing.values())) and all(
+    fine = not (unsafe or resting or any(differing.values())) and all(
         found.online for found in reported.values()
     )
     return 0 if fine else ExitCode.NO_RUNNER

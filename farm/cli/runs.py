@@ -17,6 +17,7 @@ from farm.base.text import duration, log_line, plain
 from farm.cli import show
 from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
 from farm.run.journal import EventKind, Journal, Run, progress, state_of
+from farm.run.set_aside import set_aside
 
 COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
 WHY_WIDTH = 200
@@ -39,6 +40,8 @@ def run_status(args: argparse.Namespace) -> int:
                 show.json_document(rows)
             else:
                 show.table("", COLUMNS, map(_cells, rows))
+                for name, machine in set_aside(journal, datetime.now(UTC)).items():
+                    show.note(f"farm: runner {name} is {machine.text}")
     return 0
 
 

@@ -44,6 +44,8 @@ class Traits:
     in_container: bool = True
     # It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
     keeps_volumes: bool = False
+    # Its machines make the images of their jobs themselves: one may be unable to, and look free.
+    makes_images: bool = False
     # a job runs in the file system of an image that was unpacked where its runners find it
     unpacks: bool = False
     queues: bool = (

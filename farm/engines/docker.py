@@ -39,7 +39,7 @@ CAP_DROP = ["ALL"]
 SECURITY = ["no-new-privileges"]
 LOG_DRIVER = "json-file"
 LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
-"""Limits of the output that dockerd keeps; the farm's own copy ends at `farm.run.build.MAX_LOG`."""
+"""Limits of the output that dockerd keeps; the farm's own copy ends at `farm.run.build_job.MAX_LOG`."""
 
 
 API_TIMEOUT_S = 600
@@ -273,7 +273,7 @@ class DockerEngine:
 
     name = "docker"
     poll_s = 0.2
-    traits = Traits(keeps_volumes=True)
+    traits = Traits(makes_images=True, keeps_volumes=True)
 
     def __init__(
         self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None

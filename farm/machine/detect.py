@@ -5,6 +5,7 @@ published wheel installs here: the pip line is resolved against the index before
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from farm.catalog import gpus
 from farm.catalog.gpus import sass_runs
 from farm.index.layout import json_key, without_rebuild
 from farm.index.pages import File, parse_page
+from farm.index.pins import install_words
 from farm.index.reader import WITHDRAWN, Reader, open_reader, standing, withdrawn
 from farm.machine.readings import Cpu, Gpu, Os, Readings
 from farm.plan.compat.stack import NUMBERS
@@ -445,8 +447,8 @@ def with_published(
     if name != found.variant:
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
-    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]}"
-    pip += f" --extra-index-url {root.rstrip('/')}/whl/{group}/simple/"
+    words = install_words(reader.get, f"{root.rstrip('/')}/", group, wheel.filename)
+    pip = shlex.join(["pip", "install", *words])
     record = standing(reader, wheel.filename)
     state = record.state if record else UNTOLD
     if record:

@@ -101,9 +101,10 @@ def _plan(wanted: Candidate) -> Plan:
         options={name: choice.value for name, choice in wanted.chosen.items()}
         | {
             "without": ",".join(
-                sorted(name for name, one in features.items() if one.reason == LEFT_OUT)
+                sorted(name for name, one in features.items() if one.reason.startswith(LEFT_OUT))
             )
-            or None
+            or None,
+            "with": None,
         },
         base=pins.base,
         python=inputs.python_plan(stack),

@@ -1,9 +1,9 @@
 """The channel of a build for which none was asked: the right stack by default.
 
 Of the channels that can build it, in this order: those that the project wrote itself; those whose
-stack the rules warn of less; those that offer the variant; the newest PyTorch; the one that pins
-the PyTorch and the CUDA that were asked for; those with a proved build of the variant; and last the
-order of `ci/matrix.yaml`.
+stack the rules do not warn of; those that offer the variant; those with the CUDA that was asked
+for; the newest PyTorch; those that pin the PyTorch that was asked for; those with a proved build of
+the variant; and last the order of `ci/matrix.yaml`.
 """
 
 from collections.abc import Mapping
@@ -142,9 +142,9 @@ def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verd
             channel.name not in own,
             bool(verdict.warnings - common),
             not verdict.offered,
+            asked_cuda is not None and asked_cuda not in channel.cuda,
             tuple(-part for part in release),
             stack.torch != channel.text.options.get("torch"),
-            asked_cuda is not None and asked_cuda not in channel.cuda,
             (channel.name, verdict.candidate.package) not in proved,
             places[channel.name],
         )

@@ -39,12 +39,12 @@ def feature_settings(wanted: Candidate) -> dict[str, Setting]:
     cannot leave out.
     """
     left_out = _left_out(wanted)
-    origin = wanted.chosen["without"].origin
     found: dict[str, Setting] = {}
     for name, feature in catalog.features().items():
         if name in wanted.recipe.features or name in wanted.recipe.without:
             found[name] = _setting(wanted, name, feature, found)
             if name in left_out and found[name].on:
+                origin = left_out[name]
                 for option, word in feature.words.items():
                     others = (
                         f"--{option} {other}" for other in OPTIONS[option].choices if other != word
@@ -52,22 +52,49 @@ def feature_settings(wanted: Candidate) -> dict[str, Setting]:
                     raise UsageError(
                         f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(others)
                     )
-                found[name] = Setting(on=False, origin=origin, reason=LEFT_OUT)
+                reason = LEFT_OUT
+                if origin.startswith("channel "):
+                    reason = f"{LEFT_OUT} of the {origin}; --with {name} builds it"
+                found[name] = Setting(on=False, origin=origin, reason=reason)
     return found
 
 
-def _left_out(wanted: Candidate) -> list[str]:
-    """The ids of the features that `--without` names, by id or title."""
+def _left_out(wanted: Candidate) -> dict[str, str]:
+    """Return the origins of the features that are left out, by id.
+
+    They are those of `--without` and of the channel, but for those of `--with`.
+
+    Raises:
+        UsageError: A name is no feature of the recipe.
+    """
     value, origin = wanted.chosen["without"]
-    if value is None:
-        return []
+    pinned = wanted.pins.options.get("without")
+    left_out: dict[str, str] = {}
+    if pinned is not None:
+        channel = f"channel {wanted.channel.name}"
+        left_out |= dict.fromkeys(_feature_names(wanted, str(pinned), channel), channel)
+    if value is not None:
+        left_out |= dict.fromkeys(_feature_names(wanted, str(value), origin), origin)
+    value, origin = wanted.chosen["with"]
+    if value is not None:
+        for name in _feature_names(wanted, str(value), origin):
+            left_out.pop(name, None)
+    return left_out
+
+
+def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
+    """Return the ids of the features in a list of ids or titles.
+
+    Raises:
+        UsageError: A name is no feature of the recipe.
+    """
     known = [*wanted.recipe.features, *wanted.recipe.without]
-    if not known and origin.startswith(FILE):  # there it is for all builds that know it
+    if not known and origin.startswith((FILE, "channel ")):  # there for all builds that know it
         return []
     titles = {catalog.features()[name].title.lower(): name for name in known} | {
         name: name for name in known
     }
-    words = [word.strip().lower() for word in str(value).split(",")]
+    words = [word.strip().lower() for word in value.split(",")]
     if "" in words:
         raise UsageError(
             f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto"
@@ -364,29 +391,48 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
     return text
 
 
-def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
-    """The variables of the build, with `values` for their placeholders; an option's origin says
-    what it replaces.
+COMPILER_FLAGS = ("CFLAGS", "CXXFLAGS")
+"""The variables with the variant's own flags, such as -mavx2: they are added to, never replaced."""
 
-    A later one wins: the platform's compilers, the recipe, the GPU's architectures, the switches,
-    the options.
+
+def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
+    """The variables of the build, each with its origin.
+
+    A later one replaces an earlier one, or is appended where it holds compiler flags: the
+    platform's compilers, the recipe, the GPU's architectures, the switches, the options.
+
+    Args:
+        candidate: The build.
+        values: What stands for the placeholders of the recipe.
+
+    Raises:
+        UsageError: A placeholder of the recipe is unknown.
     """
-    found: dict[str, Choice] = {}
+    variables: dict[str, Choice] = {}
     file = folder(candidate.pins.recipe) / "recipe.yaml"
-    for origin, variables in _sources(candidate).items():
-        for name, text in variables.items():
+    for origin, texts in _sources(candidate).items():
+        for name, text in texts.items():
             keys = [key for key in ("env_cuda", "env") if name in getattr(candidate.recipe, key)]
-            found[name] = Choice(filled(text, values, file, *keys[:1], name), origin)
+            filled_in = filled(text, values, file, *keys[:1], name)
+            variables[name] = _combined(name, variables.get(name), filled_in, origin)
     for option in OPTIONS.values():
         choice = candidate.chosen[option.name]
         for name, text in option.environment(choice.value).items():
-            before = found.get(name)
-            if before and before.value != text:
-                instead = f", in place of {before.value!r} of {before.origin}"
-            else:
-                instead = ""
-            found[name] = Choice(text, choice.origin + instead)
-    return found
+            before = variables.get(name)
+            origin = choice.origin
+            if before and before.value != text and name not in COMPILER_FLAGS:
+                origin += f", in place of {before.value!r} of {before.origin}"
+            variables[name] = _combined(name, before, text, origin)
+    return variables
+
+
+def _combined(name: str, before: Choice | None, text: str, origin: str) -> Choice:
+    """A variable that is set again: replaced, or appended to where it holds compiler flags."""
+    if before is None or name not in COMPILER_FLAGS:
+        return Choice(text, origin)
+    if text == before.value:
+        return before
+    return Choice(f"{before.value} {text}", f"{before.origin}, with {text!r} of {origin}")
 
 
 def _sources(candidate: Candidate) -> Variables:

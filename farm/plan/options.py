@@ -163,6 +163,15 @@ _TABLE = (
         "the recipe's features to leave out, such as nccl,kineto",
         metavar="NAMES",
         pattern=r"^[a-z0-9-]{1,30}(,[a-z0-9-]{1,30}){0,30}$",
+        excepted=True,
+        applies=lambda package: package.package == "torch",
+    ),
+    Option(
+        "with",
+        "features to build that the channel leaves out, such as kineto on Windows",
+        metavar="NAMES",
+        pattern=r"^[a-z0-9-]{1,30}(,[a-z0-9-]{1,30}){0,30}$",
+        pinned=False,
         applies=lambda package: package.package == "torch",
     ),
     Option(

@@ -72,6 +72,8 @@ class BuildTools(Model):
     """
 
     toolset: str = Field(pattern=r"^14\.\d\d$")
+    cuda_build: int | None = None
+    cuda_build_reason: str = ""
     component: str = Field(pattern=r"^Microsoft\.[A-Za-z0-9.]+$")
     url: Url
     sha256: Sha256
@@ -348,7 +350,15 @@ class Windows(Platform):
         if mutex and not flags:
             parts["runtimes before 14.40"] = {"CXXFLAGS": MUTEX}
         if stack.cuda:
-            parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
+            # nvcc starts vcvars64.bat by itself, without the toolset that build.cmd asked for,
+            # unless it is told not to (conda-forge/nvcc-feedstock#88); host code of .cu files sees
+            # no CXXFLAGS.
+            appended = ["--use-local-env", *(flag.replace("/D", "-D", 1) for flag in mutex)]
+            parts["toolkit"] = {
+                "CUDA_HOME": toolkit,
+                "CUDA_PATH": toolkit,
+                "NVCC_APPEND_FLAGS": " ".join(appended),
+            }
             if catalog.number(stack.cuda) < NVTX_BELOW:
                 parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
         return parts | {

@@ -27,16 +27,9 @@ from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
-from farm.run.build import (
-    TREE,
-    pack_toolchain,
-    run_to_end,
-    the_wheel,
-    toolchain,
-    tree_volume,
-    write_context,
-)
+from farm.run.build_job import TREE, the_wheel, tree_volume
 from farm.run.inputs import fetch_needs, gather
+from farm.run.toolchain import pack_toolchain, run_to_end, toolchain, write_context
 from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20

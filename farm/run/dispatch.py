@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -30,14 +30,17 @@ from farm.base.errors import (
     NoRunnerError,
 )
 from farm.base.locks import lock
-from farm.engines.base import FINAL
-from farm.run import mainjob
+from farm.run import resume
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
+from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
-from farm.run.mainjob import CancelledError, EngineUnreachableError, MainJob, StillRunningError
+from farm.run.mainjob import MainJob
 from farm.run.queue import Needs, Queue, Task, Worker, fits
+from farm.run.resume import BuildState
 from farm.run.run import finish, note_error, note_steps, plan_of
+from farm.run.run_context import CancelledError
+from farm.run.set_aside import set_aside
 from farm.run.workspace import Outcomes, Workspace
 
 T = TypeVar("T")
@@ -263,7 +266,7 @@ class Dispatcher:
             note_error(self.journal, run.id, error)
             finish(self.journal, run.id, error)
             return
-        lost = self._lost(run.id) if has_attempts else []
+        lost = self._state(run.id).lost if has_attempts else []
         needs = Needs(
             platform=about["platform"],
             machine=about["machine"],
@@ -281,23 +284,12 @@ class Dispatcher:
         self._entries[run.id] = Entry(run.id, on, task, losses=len(lost))
         self._changed.add(on)
         if not has_attempts:
-            mainjob.take_over(self.workspace, self.journal, run.id, run.plan_digest)
-        if (
-            has_attempts or (self.workspace.run_folder(run.id) / "built").is_dir()
-        ):  # also of an earlier run
+            resume.adopt_previous_build(self.workspace, self.journal, run.id, run.plan_digest)
+        if has_attempts or self._state(run.id).resumable:
             self._look_at.add(run.id)
 
-    def _attempts(self, run_id: str) -> list[Attempt]:
-        return [a for job in self.journal.jobs(run_id) if job.kind == "build" for a in job.attempts]
-
-    def _live(self, run_id: str) -> Attempt | None:
-        """The build that an engine has."""
-        return next(
-            (attempt for attempt in self._attempts(run_id) if attempt.state not in FINAL), None
-        )
-
-    def _lost(self, run_id: str) -> list[Attempt]:
-        return [attempt for attempt in self._attempts(run_id) if attempt.result == "infra"]
+    def _state(self, run_id: str) -> BuildState:
+        return resume.build_state(self.workspace, self.journal, run_id)
 
     # --- before the build
 
@@ -309,14 +301,15 @@ class Dispatcher:
         if entry is None or entry.active:  # its own thread sees to it
             self._look_at.discard(run_id)
             return
-        live = self._live(run_id)
-        if live is None and self.journal.happened(run_id, EventKind.CANCEL):
+        state = self._state(run_id)
+        attempt = state.open_attempt
+        if attempt is None and self.journal.happened(run_id, EventKind.CANCEL):
             self._end(entry, CancelledError("cancelled before it started"))
         elif now < entry.not_before:
             return
-        elif live is not None:
-            self._start(entry, live.runner)
-        elif (self.workspace.run_folder(run_id) / "built").is_dir():
+        elif attempt is not None:
+            self._start(entry, attempt.runner)
+        elif state.resumable:  # its wheel is here: the steps that follow need no runner
             self._start(entry, None)
         self._look_at.discard(run_id)
 
@@ -332,6 +325,12 @@ class Dispatcher:
             for entry in waiting:
                 self._end(entry, error)
             return
+        moment = datetime.fromtimestamp(now, UTC)
+        resting = set_aside(self.journal, moment)
+        workers = [
+            replace(worker, busy=resting[worker.name].text) if worker.name in resting else worker
+            for worker in workers
+        ]
         for entry in list(waiting):
             needs = entry.task.needs
             if workers and needs.excluded and all(fits(needs, worker) for worker in workers):
@@ -436,9 +435,8 @@ class Dispatcher:
         outcomes = Outcomes(run=entry.id)
         try:
             run = self.journal.run(entry.id)
-            if (
-                self._live(entry.id) is None
-            ):  # else it is asked about again, for as long as its machine is away
+            # Else it is asked about again, for as long as its machine is away.
+            if self._state(entry.id).open_attempt is None:
                 self.journal.event(entry.id, EventKind.BEGUN)
             job = MainJob(
                 self.workspace,
@@ -448,7 +446,7 @@ class Dispatcher:
                 outcomes,
                 lambda runner: self._backend(entry.on, runner),
                 runner=entry.worker,
-                built=lambda: self._free(entry),
+                on_built=lambda: self._free(entry),
             )
             job.steps(run.request.until)
         except BaseException as error:
@@ -481,7 +479,7 @@ class Dispatcher:
                 error = InfrastructureError(text)
             else:
                 error = FarmError(f"the farm itself failed: {text}")
-        lost = self._lost(run_id)
+        lost = self._state(run_id).lost
         away = (
             isinstance(error, NoRunnerError) and len(lost) > entry.losses
         )  # the runner went between look and start
@@ -495,9 +493,13 @@ class Dispatcher:
             )
         elif isinstance(error, EngineUnreachableError) and (gone := self._gone(entry, now)):
             self.journal.set_state(gone.id, "lost", "infra", why=str(error))
-            self._lose(entry, gone.runner, self._lost(run_id), error, now)
+            self._lose(entry, gone.runner, self._state(run_id).lost, error, now)
         elif isinstance(error, StillRunningError):
-            live = self._live(run_id) if isinstance(error, EngineUnreachableError) else None
+            live = (
+                self._state(run_id).open_attempt
+                if isinstance(error, EngineUnreachableError)
+                else None
+            )
             if (
                 live is not None
             ):  # the attempt's reason until its engine answers: one event, however often it is asked
@@ -523,7 +525,7 @@ class Dispatcher:
             return None
         if now - datetime.fromisoformat(state.time).timestamp() < self.workspace.settings.grace_s:
             return None
-        return self._live(entry.id)
+        return self._state(entry.id).open_attempt
 
     def _lose(
         self, entry: Entry, worker: str, lost: list[Attempt], error: FarmError, now: float
@@ -534,13 +536,11 @@ class Dispatcher:
             return
         entry.losses = len(lost)
         entry.lost_at = now
+        several = len(engine_kind(entry.on).machines(self.workspace)) > 1
+        where = ", rather on another machine" if several else ""
         needs = entry.task.needs
         entry.task = replace(entry.task, needs=needs._replace(excluded=needs.excluded | {worker}))
-        self._wait(
-            entry,
-            f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is "
-            "one",
-        )
+        self._wait(entry, f"lost on {worker} ({lost[-1].why}); to be tried again{where}")
         self._again(entry, 0.0)
 
     def _again(self, entry: Entry, not_before: float) -> None:

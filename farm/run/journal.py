@@ -131,6 +131,8 @@ class EventKind(StrEnum):
     """
     RESUMED = "resumed"
     """The wheel was taken over from an earlier `run` of the same plan."""
+    UNPREPARED = "preparation-failed"
+    """The machine of an attempt could not prepare its build."""
     STEP = "step"
     PROGRESS = "progress"
 
@@ -235,6 +237,15 @@ class Event:
     data: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class FailedPreparation:
+    """A build that a runner could not start: when, and why."""
+
+    time: str
+    why: str
+
+
+RECENT = 200  # attempts that are looked at for what runners could not prepare
 SCHEMA_VERSION = 3
 # of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the
 # journal
@@ -849,6 +860,25 @@ class Journal:
         query = """SELECT DISTINCT r.id FROM runs r JOIN jobs j ON j.run_id = r.id JOIN attempts a ON a.job_id = j.id
             WHERE r.finished IS NULL"""
         return {row[0] for row in self._rows(query)}
+
+    def failed_preparations(self) -> dict[str, list[FailedPreparation]]:
+        """Return the builds that each runner could not prepare, newest first.
+
+        Only those since it last started a build, among the newest `RECENT` attempts.
+        """
+        query = """SELECT a.runner, a.handle, a.why, e.time FROM attempts a JOIN jobs j ON j.id = a.job_id
+            LEFT JOIN events e ON e.run_id = j.run_id AND e.kind = ? AND e.attempt_id = a.id
+            WHERE j.kind = 'build' ORDER BY a.id DESC LIMIT ?"""
+        failures: dict[str, list[FailedPreparation]] = {}
+        started: set[str] = set()
+        for row in self._rows(query, EventKind.UNPREPARED, RECENT):
+            runner = row["runner"]
+            if row["handle"]:
+                started.add(runner)
+            elif row["time"] and runner not in started:
+                failure = FailedPreparation(row["time"], row["why"] or "")
+                failures.setdefault(runner, []).append(failure)
+        return failures
 
     def since(self, event_id: int, kind: str) -> tuple[tuple[int, str], ...]:
         """(event id, run id) of every event of a kind above `event_id`, of all runs, in order."""

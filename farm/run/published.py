@@ -16,31 +16,21 @@ from farm.index.pages import parse_page
 from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
-from farm.run.journal import Run
 from farm.run.pip_commands import pip_line, pip_request, public_url
 from farm.run.smoke import SmokeOptions, passed_mark, smoke
-from farm.run.workspace import Outcomes, Step, Workspace, journal_path, open_journal
+from farm.run.workspace import Outcomes, Step, Workspace
 from farm.wheel.metadata import parse_wheel_name
 
 
-def find_published(workspace: Workspace, plan: Plan) -> Record | None:
-    """The record of the wheel that was built by this very plan and verified, and that users can
-    install now.
+def published_wheel(workspace: Workspace, plan: Plan) -> Record | None:
+    """Return the record of the wheel that was built by this very plan and verified.
 
-    None where there is none, where a run of the plan has not ended, where its bytes are not those
-    that were verified, or where it is yanked. PublishRefusedError: it is there in the other form,
-    with CUDA's libraries where this plan needs NVIDIA's wheels or the other way round.
-    """
-    if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
-        with open_journal(workspace.project, workspace.settings) as journal:
-            if journal.unfinished(plan.digest, of_same_form(plan)):
-                return None  # a run whose controller was killed is resumed and ended first
-    return record_of(workspace, plan)
+    None where there is none, where its bytes are not those that were verified, or where it is
+    yanked.
 
-
-def record_of(workspace: Workspace, plan: Plan) -> Record | None:
-    """A published wheel of the plan, whatever runs there are; PublishRefusedError as for
-    `find_published`.
+    Raises:
+        PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan
+            needs NVIDIA's wheels or the other way round.
     """
     store = open_store(workspace.index_url)
     record = next(
@@ -64,30 +54,25 @@ def record_of(workspace: Workspace, plan: Plan) -> Record | None:
     return record
 
 
-def of_same_form(plan: Plan) -> Callable[[Run], bool]:
-    """Picks the runs that make the wheel with CUDA's libraries from where this plan has them
-    from.
+def listed(read: Callable[[str], bytes | None], plan: Plan, group: str) -> list[str]:
+    """The file names of the plan's version on the page of its package in a group; makers of wheels
+    spell names differently.
     """
-    return lambda run: bool(run.plan.get("library_wheels")) == bool(plan.library_wheels)
-
-
-def listed(store: Store, plan: Plan) -> list[str]:
-    """The file names of the plan's version on the page of its package; makers of wheels spell names
-    differently.
-    """
-    key = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
-    page = store.get(key)
-    if page:
-        names = [file.filename for file in parse_page(page.data, key).files]
-    else:
-        names = []
+    key = json_key(group, canonicalize_name(plan.package))
+    page = read(key)
+    names = [file.filename for file in parse_page(page, key).files] if page else []
     version = str(Version(plan.version))  # `2024.01` of a recipe is `2024.1` in the name of a file
     return [name for name in names if str(parse_wheel_name(name).version) == version]
 
 
 def records_of(store: Store, plan: Plan) -> Iterator[Record]:
     """The records of the files of the plan's version."""
-    for key in map(record_key, listed(store, plan)):
+
+    def read(key: str) -> bytes | None:
+        content = store.get(key)
+        return content.data if content else None
+
+    for key in map(record_key, listed(read, plan, plan.parsed_variant.group)):
         if found := store.get(key):
             yield parse_record(found.data, key)
 

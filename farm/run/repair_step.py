@@ -12,7 +12,7 @@ from farm.base.errors import (
 from farm.plan.environment import feature_text
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
-from farm.run.build import the_wheel
+from farm.run.build_job import the_wheel
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
 

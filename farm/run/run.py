@@ -26,13 +26,11 @@ from farm.base.errors import (
 )
 from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
-from farm.engines.base import FINAL
 from farm.plan.file import Plan
-from farm.run import inputs, mainjob, preflight
+from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
-from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
-from farm.run.mainjob import MainJob, StillRunningError
-from farm.run.published import of_same_form
+from farm.run.journal import EventKind, Journal, Request, Result, Run, Until, state_of
+from farm.run.mainjob import MainJob
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -63,39 +61,32 @@ def submit(
     with open_journal(workspace.project, workspace.settings) as journal:
         preflight.check_index(workspace, request)
         preflight.check_plan(workspace, plan, request)
-        run = take_up(journal, plan) or create(workspace, journal, plan, request)
+        run = resume.adopt_orphaned_run(journal, plan) or create(workspace, journal, plan, request)
         outcomes = Outcomes(run=run.id)
         opened = cache(lambda runner: open_backend(workspace, on, runner))
         job = MainJob(workspace, plan, journal, run, outcomes, opened, pieces=pieces)
         try:
             job.steps(until)
-        except FarmError as error:
-            note_error(journal, run.id, error)
-            # The run stays open where its build may still be there: the same command takes it up.
-            if not isinstance(error, StillRunningError):
-                finish(journal, run.id, error)
+        except KeyboardInterrupt as error:
+            # A closed pipe asks for no end of a build that this command does not follow yet: it
+            # goes on, and the same command follows it.
+            if job.build_state().at_engines and isinstance(error, OutputClosed):
+                raise
+            with deferred_interrupts():
+                _stop(workspace, journal, run)
+            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
         except Exception as error:
-            found = system_error(error)  # this machine is out of something
-            if found is None:
+            farm_error = error if isinstance(error, FarmError) else system_error(error)
+            if farm_error is None:
                 raise
-            note_error(journal, run.id, found)
-            if not under_way(
-                journal, run.id
-            ):  # else the next submit follows the build, which goes on
-                finish(journal, run.id, found)
-            raise found from error
-        except KeyboardInterrupt as error:
-            left = under_way(
-                journal, run.id
-            )  # a build of an earlier controller, which is not followed yet
-            if not (
-                left and isinstance(error, OutputClosed)
-            ):  # it goes on, and the same command follows it
-                with deferred_interrupts():
-                    _stop(workspace, journal, run)
-                journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
-            raise
+            note_error(journal, run.id, farm_error)
+            # Else the run stays open, and the same command goes on with it.
+            if not job.build_state().at_engines:
+                finish(journal, run.id, farm_error)
+            if farm_error is error:
+                raise
+            raise farm_error from error
         finally:
             # Of a run that failed as well: the steps say how far it came.
             note_steps(journal, run.id, job.outcomes)
@@ -109,7 +100,7 @@ def create(workspace: Workspace, journal: Journal, plan: Plan, request: Request)
     """
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
     if not request.detached:  # else the dispatcher does it, who may have the run already
-        mainjob.take_over(workspace, journal, run.id, plan.digest)
+        resume.adopt_previous_build(workspace, journal, run.id, plan.digest)
     return run
 
 
@@ -138,21 +129,6 @@ def finish(journal: Journal, run_id: str, error: FarmError) -> None:
     )
     result: Result = "infra" if infra else "failure"
     journal.finish_run(run_id, result, error.exit_code)
-
-
-def under_way(journal: Journal, run_id: str) -> list[Attempt]:
-    """The attempts of a run that an engine has and that have not ended."""
-    return [
-        a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL
-    ]
-
-
-def take_up(journal: Journal, plan: Plan) -> Run | None:
-    """The run of a dead controller with the same plan, now ours."""
-    run = journal.unfinished(plan.digest, of_same_form(plan))
-    if run is not None and run.request.detached:
-        return None  # the dispatcher's
-    return run if run is not None and journal.claim(run.id) else None
 
 
 def plan_of(run: Run) -> Plan:
@@ -257,7 +233,7 @@ def _why_too_late(journal: Journal, run: Run) -> str:
 
 def _stop(workspace: Workspace, journal: Journal, run: Run) -> None:
     """Here, not only by the run's own controller: that may hang, or be gone."""
-    for attempt in under_way(journal, run.id):
+    for attempt in resume.build_state(workspace, journal, run.id).at_engines:
         try:
             backend = open_backend(workspace, attempt.engine, attempt.runner)
         except NoRunnerError as error:  # its machine is gone: the run ends without it

@@ -15,7 +15,7 @@ from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
 from farm.plan.render import render
 from farm.plan.settings import load_settings
-from farm.run import dispatch, mainjob, run, smoke
+from farm.run import build_step, dispatch, run, run_context, smoke
 from farm.run.queue import Worker
 from farm.run.workspace import Watcher, Workspace
 from farm.smoke import environment, runner
@@ -127,9 +127,9 @@ def install(patch, plan, engine):
         lock=threading.Lock(),
         max_output=1 << 30,
     )
-    patch("farm.run.build.render", lambda *_: rendered)
-    patch(mainjob, "toolchain", lambda *_: "toolchain:1")
-    patch(mainjob, "COLLECT_PAUSE_S", 0.001)
+    patch("farm.run.toolchain.render", lambda *_: rendered)
+    patch(run_context, "toolchain", lambda *_: "toolchain:1")
+    patch(build_step, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):
         patch(dispatch, name, 0.001)
     patch("farm.run.dispatch.LOST_S", 0.001)

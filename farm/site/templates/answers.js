@@ -47,26 +47,46 @@ const Answers = (() => {
         problem = `driver ${q.driver} does not know sm_${of}: branch ${last} is the last that does`;
         update = drivers;
       }
+      if (q.glibc && wheel.glibc && compare(number(q.glibc), number(wheel.glibc)) < 0) {
+        problem = `torch ${wheel.torch} with CUDA ${wheel.cuda} needs glibc ${wheel.glibc} or newer, not ${q.glibc}`;
+        update = null;
+      }
       if (q.python && !wheel.pythons.includes(q.python)) {
         problem = `there is no wheel of torch ${wheel.torch} for ${q.python}: ${wheel.pythons.join(", ")}`;
         update = null;
       }
       const without = served.filter((sm) => wheel.cudnn !== null && sm < wheel.cudnn)
         .map((sm) => `cuDNN on sm_${sm}: its cuDNN begins at sm_${wheel.cudnn}, so convolutions fail until torch.backends.cudnn.enabled = False`);
-      return { runs: problem === null && !lost.length, torch: wheel.torch, cuda: wheel.cuda, pip: pip(wheel), pythons: wheel.pythons, glibc: wheel.glibc, drivers, lost, problem, update, without };
+      const compiled = facts.compilers[wheel.cuda] || served;
+      const but = served.filter((sm) => !compiled.includes(sm))
+        .map((sm) => `NVRTC and ptxas of CUDA ${wheel.cuda} do not know sm_${sm}: what is compiled at run time (torch.compile, some operations) can fail`);
+      if (q.cpu && facts.old_cpus[q.cpu]) but.push(facts.old_cpus[q.cpu]);
+      if (wheel.unconfirmed) but.push(`not confirmed: ${wheel.unconfirmed}`);
+      if (facts.faults[wheel.torch]) but.push(facts.faults[wheel.torch]);
+      const runs = problem === null && !lost.length;
+      return { runs, verdict: runs ? "yes" : "no", torch: wheel.torch, cuda: wheel.cuda, pip: pip(wheel), pythons: wheel.pythons, glibc: wheel.glibc, drivers, lost, problem, update, without, but, unknown: null };
     }
 
-    const NONE = { runs: false, torch: null, cuda: null, pip: null, pythons: [], glibc: null, drivers: null, lost: [], problem: null, update: null, without: [] };
+    const NONE = { runs: false, verdict: "no", torch: null, cuda: null, pip: null, pythons: [], glibc: null, drivers: null, lost: [], problem: null, update: null, without: [], but: [], unknown: null };
+    function noSuchWheel(q) {
+      const unknown = (text) => ({ ...NONE, verdict: "not known", unknown: text });
+      if (!q.torch) return unknown(`the catalogue has no wheel with CUDA ${q.cuda} on ${q.platform}`);
+      const cudas = [...new Set(facts.wheels.filter((wheel) => wheel.torch === q.torch && wheel.platform === q.platform).map((wheel) => wheel.cuda))];
+      const named = cudas.sort((one, other) => compare(number(one), number(other))).map((cuda) => `CUDA ${cuda}`).join(", ") || "no CUDA";
+      return unknown(`the catalogue has no such wheel: on ${q.platform} torch ${q.torch} came with ${named}`);
+    }
     function best(q) {
-      let found = null;
+      let found = null, asked = false;
       for (const wheel of facts.wheels) {
         if (wheel.platform !== q.platform || (q.torch && wheel.torch !== q.torch) || (q.cuda && wheel.cuda !== q.cuda)) continue;
+        asked = true;
         const answer = judge(wheel, q);
         if (answer.lost.length === q.sms.length) continue;
         const rank = answer.lost.length * 2 + (answer.problem ? 1 : 0);
         if (rank === 0) return answer;
         if (found === null || rank < found[0]) found = [rank, answer];
       }
+      if (!asked && q.cuda) return noSuchWheel(q);
       return found ? found[1] : NONE;
     }
 

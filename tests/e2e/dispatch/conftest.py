@@ -23,7 +23,7 @@ from farm import catalog
 from farm.engines.images import Image, Toolchain, base_image, ensure_image
 from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.render import render
-from farm.run.build import push
+from farm.run.toolchain import push
 from tests.e2e.conftest import wait
 from tests.e2e.dispatch import leftovers
 from tests.e2e.dispatch.leftovers import STORE_PORT

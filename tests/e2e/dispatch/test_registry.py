@@ -7,7 +7,7 @@ import pytest
 
 from farm.base.errors import InfrastructureError
 from farm.engines.docker import connect
-from farm.run.build import push
+from farm.run.toolchain import push
 from tests.e2e.dispatch.conftest import PUSH_PORT
 
 AT_ONCE = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.run.build import tree_volume
+from farm.run.build_job import tree_volume
 from tests.e2e.conftest import OBJECT
 from tests.larger_canary import larger_canary
 

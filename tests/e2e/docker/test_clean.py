@@ -12,7 +12,7 @@ from farm.cli.clean import Leftover, remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings
-from farm.run.build import tree_volume
+from farm.run.build_job import tree_volume
 from farm.run.journal import Journal, Request
 from farm.run.workspace import Watcher, Workspace
 

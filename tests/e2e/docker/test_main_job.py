@@ -13,7 +13,7 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.plan.settings import load_settings
-from farm.run.build import tree_volume
+from farm.run.build_job import tree_volume
 from farm.run.run import submit
 from farm.run.workspace import Watcher, Workspace, open_journal
 from farm.smoke.environment import find_python, make_environment

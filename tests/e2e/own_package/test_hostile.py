@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from farm.plan.settings import load_settings
-from farm.run.build import CACHES, tree_volume
+from farm.run.build_job import CACHES, tree_volume
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.e2e.conftest import Farm, containers_of
 

@@ -27,7 +27,7 @@ from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Slurm, load_settings
 from farm.plan.variant import Variant
-from farm.run.build import unpacked_toolchain
+from farm.run.toolchain import unpacked_toolchain
 from farm.run.workspace import Outcomes, Watcher, Workspace
 from tests.e2e.conftest import ROOT, make_project, need, pack_fast, wait
 from tests.servers.ssh import serve_ssh

@@ -471,6 +471,47 @@ def test_a_left_over_toolset_does_not_hide_a_whole_one(machine):
     assert code == 0, out
 
 
+def test_nvcc_keeps_the_environment_of_the_toolset(machine):
+    code, out = machine.run()
+    assert code == 0, out
+    [call] = [call for call in machine.calls("nvcc.exe") if "a.cu" in call["command"]]
+    assert call["env"]["NVCC_APPEND_FLAGS"] == "--use-local-env"
+    assert call["env"]["CUDAHOSTCXX"] == "C:/vc/bin/cl.exe"
+
+
+@pytest.mark.parametrize("first", ["2019/BuildTools", "2022/Community"])
+def test_the_visual_studio_whose_own_toolset_it_is_comes_first(machine, first):
+    """14.29 beside a newer toolset in 2022, and alone in 2019, in both orders of vswhere."""
+    newer = machine.c / VS / "2022/Community"
+    shutil.copytree(machine.c / INSTALLED, newer)
+    for folder, default in ((machine.c / INSTALLED, "14.29.30133"), (newer, "14.44.35207")):
+        file = folder / "VC/Auxiliary/Build/Microsoft.VCToolsVersion.default.txt"
+        file.write_text(f"{default}\r\n")
+    script = newer / "VC/Auxiliary/Build/vcvarsall.bat"
+    script.write_text("@exit /b 7\r\n")
+    places = sorted(("2019/BuildTools", "2022/Community"), key=lambda place: place != first)
+    lines = [f"print=C:\\{VS}\\{place}".replace("/", "\\") for place in places]
+    machine.change("vswhere.exe", "installationPath", *lines)
+    code, out = machine.run()
+    assert code == 0, out
+
+
+def test_a_toolset_with_which_cuda_code_does_not_compile_is_refused(machine):
+    script = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
+    script.write_text(script.read_text().replace(".30133", ".30037"))
+    code, out = machine.run()
+    assert code == 3, out
+    assert "14.29.30037 cannot compile CUDA code, 14.29.30133 or newer can" in out
+    assert 'setup.exe" update --passive' in out
+
+
+def test_a_compiler_that_would_hide_the_toolsets_is_named(machine):
+    venv = r"self=C:\farm\venv\Scripts\python.exe"
+    machine.change("python.exe", "-m venv", venv, r"self=C:\farm\venv\Scripts\cl.exe")
+    code, out = machine.run()
+    assert (code, r"another cl.exe than C:\vc\bin\cl.exe is first on PATH" in out) == (3, True), out
+
+
 def test_a_python_that_makes_no_environments_is_named(machine):
     machine.change("python.exe", "sys.exit(sys.version_info", "exit=2")
     code, out = machine.run()

@@ -53,12 +53,19 @@ def test_nvidias_compiler_makes_code_for_the_card(built):
     c, log = built
     assert "step toolkit" in log
     assert 'found version "13.0.88"' in log, log
-    [made] = (c / "farm/src").rglob("cuda_kernels.fatbin")
-    code = made.read_bytes()
+    made = list((c / "farm/src").rglob("cuda_kernels.fatbin"))
+    assert len(made) == 1, log
+    code = made[0].read_bytes()
     start = code.index(b"\x7fELF")
     assert int.from_bytes(code[start + 18 : start + 20], "little") == 190, log  # EM_CUDA
     assert b".text.canary_multiply_float" in code
     assert "step build FAILED" not in log or "__security_cookie" in log, log
+
+
+def test_nvcc_does_not_set_up_another_toolset_by_itself(built):
+    """The machine has two; without --use-local-env nvcc.exe starts vcvars64.bat for each file."""
+    c, log = built
+    assert not (c / "vc/vcvars64.log").exists(), log
 
 
 def test_a_library_that_the_wheels_lack_links_and_loads(built, wine, plan, tmp_path):

@@ -43,14 +43,23 @@ SYSTEM = (
 )
 RUNTIME = ("mingw32", "mingwex", "moldname", "msvcrt")
 BUILD = "30133"
-# nvcc.exe: in Visual Studio's folders it would quote what it calls in a way that Wine's cmd does
-# not read.
+NEWER = "14.44.35207"
+# The compiler is in the folder of its toolset, as Visual Studio has it: from there nvcc.exe finds
+# vcvars64.bat. Not below "Program Files": nvcc.exe would quote the path in a way that Wine's cmd
+# does not read.
+TOOLSETS = "vc/VC/Tools/MSVC"
 VCVARS = r"""@echo off
 set "VCToolsVersion={toolset}"
-set "VCINSTALLDIR=%~dp0..\.."
+set "VCINSTALLDIR=%~dp0..\..\"
+set "VSINSTALLDIR=%~dp0..\..\..\"
 set "INCLUDE=C:\vc\sdk"
-set "NVCC_APPEND_FLAGS=--use-local-env"
-set "PATH=C:\vc\bin;%PATH%"
+set "PATH=C:\vc\VC\Tools\MSVC\{toolset}\bin\Hostx64\x64;C:\vc\bin;%PATH%"
+"""
+# As Microsoft's: without -vcvars_ver it sets up the newest toolset.
+VCVARS64 = r"""@echo off
+>> C:\vc\vcvars64.log echo set up {newer}
+set "VCToolsVersion={newer}"
+set "INCLUDE=C:\vc\newer;%INCLUDE%"
 """
 AS_MSVC = (
     "-U__clang__ -U__GNUC__ -U__GNUG__ -U__MINGW32__ -U__declspec -D_MSVC_LANG=201402L "
@@ -191,6 +200,11 @@ class Toolchain:
         script = self.c / self.vs / "VC/Auxiliary/Build/vcvarsall.bat"
         script.parent.mkdir(parents=True)
         script.write_text(VCVARS.format(toolset=toolset).replace("\n", "\r\n"))
+        newest = self.c / "vc/VC/Auxiliary/Build/vcvars64.bat"
+        newest.parent.mkdir(parents=True)
+        newest.write_text(VCVARS64.format(newer=NEWER).replace("\n", "\r\n"))
+        for each in (toolset, NEWER):
+            self.launcher(f"{TOOLSETS}/{each}/bin/Hostx64/x64/cl", r"C:\vc\bin\cl.exe")
 
     def _python(self, need: Callable[[str, str], None]) -> None:
         """What a Python of python.org has beside the interpreter: headers, import libraries,

@@ -14,7 +14,7 @@ from farm.engines.transfer import RefusedOutputError
 from farm.plan.file import Plan
 from farm.plan.render import render
 from farm.plan.settings import load_github
-from farm.run.build import make_job
+from farm.run.build_job import make_job
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 

@@ -4,7 +4,7 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Capacity, Cause, Observation
-from farm.run.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
+from farm.run.build_job import NINJA, follow, judge, kept, log_end, make_job, the_wheel
 from farm.run.workspace import Outcomes, Watcher
 from tests.plans import plan_of
 

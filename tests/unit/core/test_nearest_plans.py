@@ -130,7 +130,7 @@ def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torc
     [
         ("sm61-avx2-py311", "12.6", "legacy-2.14.1"),
         ("sm90-avx2-py313", "13.0", "pytorch-2.10-python313"),
-        ("sm90-avx2-py313", "12.9", "main"),  # 2.8.0, which upstream built with it,
+        ("sm90-avx2-py313", "12.9", "pytorch-2.9-python313"),
     ],
 )
 def test_a_channel_with_the_cuda_that_was_asked_for_comes_before_others(variant, cuda, channel):

@@ -10,9 +10,10 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.plan.settings import load_settings
 from farm.run import dispatch
-from farm.run.mainjob import CancelledError, EngineUnreachableError, StillRunningError
+from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import request_for
+from farm.run.run_context import CancelledError
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 
@@ -37,10 +38,10 @@ class Build:
     fleet: Fleet
 
     def __init__(
-        self, _setting, _plan, journal, run, outcomes, _backend, *, runner, built=lambda: None
+        self, _setting, _plan, journal, run, outcomes, _backend, *, runner, on_built=lambda: None
     ):
         self.journal, self.run, self.runner, self.outcomes = journal, run, runner, outcomes
-        self.built = built
+        self.on_built = on_built
 
     def steps(self, _until):
         fate = self.fleet.fate.pop(0) if self.fleet.fate else None

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.run import mainjob, run, smoke
+from farm.run import run, run_context, smoke, smoke_step
 from farm.run.backends import card_machine
 from farm.run.mainjob import MainJob
+from farm.run.smoke_step import SmokeStep
 from farm.run.workspace import Outcomes, open_journal
 from tests.faults.engine import REPORT, Engine, install_smoke, workspace_in
 from tests.plans import plan_of
@@ -75,8 +76,8 @@ def test_the_test_is_a_job_there(workspace, monkeypatch):
         return SimpleNamespace(engine=engine, close=lambda: closed.append(name))
 
     monkeypatch.setattr(smoke, "make_environment", make_environment)
-    monkeypatch.setattr(mainjob, "open_card_machine", open_card_machine)
-    monkeypatch.setattr(mainjob, "toolchain", lambda *_: "toolchain:1")
+    monkeypatch.setattr(smoke_step, "open_card_machine", open_card_machine)
+    monkeypatch.setattr(run_context, "toolchain", lambda *_: "toolchain:1")
     with open_journal(workspace.project, workspace.settings) as journal:
         request = run.request_for(plan, until="smoke", on="docker")
         found = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
@@ -89,7 +90,7 @@ def test_the_test_is_a_job_there(workspace, monkeypatch):
             Outcomes(run=found.id),
             lambda _: pytest.fail("the builder"),
         )
-        job.smoke("canary", ())
+        SmokeStep(job).carry_out("canary", ())
         (attempt,) = journal.jobs(found.id)[0].attempts
     assert (attempt.engine, attempt.runner, attempt.result) == ("docker", "k40", "success")
     assert (engine.job.gpus, engine.job.image, engine.containers) == (1, "toolchain:1", {})

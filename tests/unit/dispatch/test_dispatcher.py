@@ -11,11 +11,12 @@ import pytest
 from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.runs import summary
 from farm.run import dispatch
+from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
-from farm.run.mainjob import CancelledError, EngineUnreachableError, StillRunningError
 from farm.run.queue import Worker
 from farm.run.run import cancel
+from farm.run.run_context import CancelledError
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 from tests.unit.dispatch.conftest import Backend, attempts, begun, lost
@@ -231,7 +232,7 @@ def test_a_slot_is_free_as_soon_as_the_wheel_is_there(
     class Slow(dispatch.MainJob):
         def steps(self, until):
             super().steps(until)
-            self.built()
+            self.on_built()
             if self.run.id == first:
                 assert over.wait(600)
 

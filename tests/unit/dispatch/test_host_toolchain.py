@@ -6,7 +6,7 @@ import pytest
 
 from farm.base.errors import NoRunnerError
 from farm.plan.settings import load_settings
-from farm.run.build import prove_host
+from farm.run.toolchain import prove_host
 from farm.run.workspace import Outcomes, Watcher, Workspace
 from tests.plans import plan_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from farm.engines.base import Capacity, Observation, Traits
 from farm.plan.settings import load_settings
-from farm.run import build, mainjob
+from farm.run import build_job, build_step, mainjob, run_context, toolchain
 from farm.run.backends import Backend
 from farm.run.mainjob import MainJob
 from farm.run.run import request_for
@@ -18,7 +18,14 @@ from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
-TRACED = (mainjob.__file__, build.__file__, __file__)
+TRACED = (
+    mainjob.__file__,
+    build_step.__file__,
+    build_job.__file__,
+    run_context.__file__,
+    toolchain.__file__,
+    __file__,
+)
 
 
 class Engine:

@@ -11,7 +11,7 @@ from farm.base.errors import InfrastructureError, PublishRefusedError, SmokeFail
 from farm.base.interrupts import OutputClosed
 from farm.index.backends import open_store
 from farm.index.publish import check_store
-from farm.run import mainjob, run
+from farm.run import mainjob, run, smoke_step
 from farm.run.dispatch import Dispatcher
 from farm.run.journal import EventKind
 from farm.run.preflight import check_plan
@@ -59,7 +59,7 @@ def retry(workspace, **changes):
 
 def test_after_a_failed_smoke_test_a_retry_only_tests(engine, workspace, plan, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(mainjob, "smoke", lambda *_, **__: ["smoke failed: no"])
+        patch.setattr(smoke_step, "smoke", lambda *_, **__: ["smoke failed: no"])
         with pytest.raises(SmokeFailedError):
             run.submit(workspace, plan)
     assert engine.numbers == 1

@@ -11,7 +11,8 @@ from farm.engines.base import Observation
 from farm.engines.swarm import SwarmEngine
 from farm.engines.transfer import LocalDiskError, RefusedOutputError
 from farm.plan.settings import load_settings
-from farm.run.mainjob import EngineUnreachableError, MainJob, StillRunningError
+from farm.run.build_step import EngineUnreachableError, StillRunningError
+from farm.run.mainjob import MainJob
 from farm.run.run import request_for
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from tests.plans import plan_of

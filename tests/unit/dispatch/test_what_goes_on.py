@@ -8,8 +8,9 @@ import pytest
 from farm.cli import builds, runs
 from farm.cli.main import main
 from farm.run.journal import EventKind
-from farm.run.mainjob import CancelledError, MainJob
+from farm.run.mainjob import MainJob
 from farm.run.run import request_for
+from farm.run.run_context import CancelledError
 from farm.run.workspace import Outcomes
 from tests.plans import plan_of
 from tests.unit.dispatch.test_run_commands import journal, project, run, swarm, workspace
@@ -120,7 +121,7 @@ def test_a_cancel_that_is_accepted_lets_nothing_be_published(workspace, journal)
     job = MainJob(workspace, plan, journal, run, Outcomes(), lambda _runner: None)
     journal.event(run.id, EventKind.CANCEL)
     with pytest.raises(CancelledError):
-        job._pass_the_last_cancel()
+        job.pass_the_last_cancel()
     assert journal.happened(run.id, EventKind.PUBLISHING) is None
 
 
@@ -153,8 +154,8 @@ def test_a_cancel_ends_an_image_build_at_its_next_line(workspace, journal, monke
             workspace.watcher.line(f"Step {number}")
             journal.event(run.id, EventKind.CANCEL)
 
-    monkeypatch.setattr("farm.run.mainjob.toolchain", image_build)
-    monkeypatch.setattr("farm.run.mainjob.CANCEL_LOOK_S", 0.0)
+    monkeypatch.setattr("farm.run.run_context.toolchain", image_build)
+    monkeypatch.setattr("farm.run.run_context.CANCEL_LOOK_S", 0.0)
     job = MainJob(workspace, plan, journal, run, Outcomes(), lambda _runner: None)
     with pytest.raises(CancelledError):
         job.toolchain(job.folder, backend=object())

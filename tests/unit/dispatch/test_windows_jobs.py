@@ -10,7 +10,7 @@ import pytest
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.engines.base import Capacity, Cause, Observation
 from farm.plan.settings import load_settings
-from farm.run import build
+from farm.run import build_job
 from farm.run.backends import ENGINES, check_engine
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
@@ -31,7 +31,7 @@ def plan():
 def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
     monkeypatch.setenv("FARM_PYTHON", r"C:\Python311\python.exe")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
-    job = build.make_job(
+    job = build_job.make_job(
         plan, image="", inputs={}, capacity=Capacity(8, 16 << 30), labels={"farm.run": "1"}
     )
     out = f"/farm/out/{plan.digest[:12]}"
@@ -64,13 +64,13 @@ def test_what_the_end_means(plan, seen, error, tmp_path):
     log = tmp_path / "log"
     log.write_text("next: do this\n")
     with pytest.raises(error) as caught:
-        build.judge(seen, log, plan.platform)
+        build_job.judge(seen, log, plan.platform)
     assert type(caught.value) is error
     assert seen.state == "lost" or "next: do this" in str(caught.value)
 
 
 def test_a_success_is_one(plan, tmp_path):
-    build.judge(Observation("done", exit_code=0), tmp_path / "none", plan.platform)
+    build_job.judge(Observation("done", exit_code=0), tmp_path / "none", plan.platform)
 
 
 def on_a(platform, monkeypatch):

@@ -15,7 +15,7 @@ from farm.base.errors import BuildFailedError
 from farm.cli.main import main
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
-from farm.run.mainjob import without_a_build
+from farm.run.mainjob import republish_hint
 from farm.run.repair_step import repair_built
 from farm.wheel.policy import defaults
 from farm.wheel.repair import RepairOptions, repair
@@ -198,7 +198,7 @@ def test_what_is_printed_for_a_wrong_rule_takes_the_wheel_that_was_built(
     wheel = tmp_path / "a run" / "repaired" / "canary-0.1.0-cp311-cp311-any.whl"
     wheel.parent.mkdir(parents=True)
     wheel.write_bytes(b"not one")
-    line = without_a_build(plan, wheel).rpartition(": ")[2]
+    line = republish_hint(plan, wheel).rpartition(": ")[2]
     command, *arguments = shlex.split(line)
     assert command == "farm"
     monkeypatch.chdir(ROOT)

@@ -15,8 +15,8 @@ from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
 from farm.run.journal import Request
 from farm.run.publish_step import publish_wheel
-from farm.run.published import find_published, use_published
-from farm.run.run import take_up
+from farm.run.published import use_published
+from farm.run.resume import adopt_orphaned_run, find_published
 from farm.run.smoke import passed_mark
 from farm.run.verify_step import refusal
 from farm.run.workspace import Watcher, Workspace, open_journal
@@ -242,8 +242,8 @@ def test_an_unfinished_run_of_the_other_form_is_not_taken_up(tmp_path):
     )
     with open_journal(workspace.project, workspace.settings) as journal:
         run = journal.create_run(thin.digest, Request(), json.loads(thin.to_json()))
-        assert take_up(journal, vendored) is None
-        assert take_up(journal, thin).id == run.id
+        assert adopt_orphaned_run(journal, vendored) is None
+        assert adopt_orphaned_run(journal, thin).id == run.id
 
 
 def test_a_published_wheel_whose_file_is_gone_is_built_again(publish, tmp_path):

@@ -122,6 +122,8 @@ def questions():
             draw.choice((None, None, None, "py39", "py311", "py313t", "py315")),
             draw.choice((None, wheel.torch)),
             draw.choice((None, None, wheel.cuda, draw.choice(toolkits))),
+            draw.choice((None, None, None, "2.17", "2.28", "2.39")),
+            draw.choice((None, None, "avx2", "avx", "sse41")),
         )
 
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import jsonschema
 import pytest
+from packaging.utils import parse_wheel_filename
 
 from farm.cli.main import main
 from farm.index.changes import record_event
@@ -24,8 +25,11 @@ EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'
 
 
 def make(there, project=None):
-    source = lambda group: ("--index-url", f"{URL}whl/{group}/simple/")  # noqa: E731
-    return pages.files(there, project=project, source=source, root=URL)
+    def words(group, filename):
+        name, version, _, _ = parse_wheel_filename(filename)
+        return (f"{name}=={version}", "--index-url", f"{URL}whl/{group}/simple/")
+
+    return pages.files(there, project=project, words=words, root=URL)
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,7 @@ rem --- Visual Studio: the pinned toolset, in whichever product has it ---------
 set "FARM_STEP=visual studio"
 call :step
 set "FARM_VS="
+set "FARM_OWN="
 set "FARM_VSWHERE=%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe"
 rem Quotes around each path alone: it may hold any letter.
 set FARM_SETUP="%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\setup.exe" modify --passive --norestart
@@ -157,6 +158,9 @@ set "FARM_CL="
 for %%c in (cl.exe) do set "FARM_CL=%%~$PATH:c"
 set "FARM_NEXT=vcvarsall.bat put no cl.exe on PATH: repair the installation of Visual Studio"
 if not defined FARM_CL goto :failed
+rem CUDA code does not compile with an older build of this toolset: 14.29.30037 of Visual Studio 16.10 breaks each .cu file of C++14 (microsoft/STL issue 2020); 30133 is 16.11's.
+set FARM_NEXT=C++ toolset %VCToolsVersion% cannot compile CUDA code, 14.29.30133 or newer can; this updates it: "%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\setup.exe" update --passive --norestart --installPath "%FARM_VS%"
+for /f "tokens=3 delims=." %%b in ("%VCToolsVersion%") do if %%b LSS 30133 goto :failed
 
 rem --- the rest of the machine, before the first download -----------------------------------------------------------
 set "FARM_STEP=checks"
@@ -183,6 +187,13 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 
 rem --- what the compilers see -------------------------------------------------------------------------------------
 set "PATH=C:\farm\venv\Scripts;C:\farm\cuda-11.4-8.7.0\bin;%PATH%"
+rem nvcc takes the first cl.exe of PATH where it is not told one; CMake tells it this one.
+set "FARM_CODE=3"
+set "FARM_NEXT=another cl.exe than %FARM_CL% is first on PATH, below C:\farm\venv or C:\farm\cuda-11.4-8.7.0: remove it"
+set "FARM_FIRST="
+for %%c in (cl.exe) do set "FARM_FIRST=%%~$PATH:c"
+if /i not "%FARM_FIRST%"=="%FARM_CL%" goto :failed
+set "CUDAHOSTCXX=%FARM_CL:\=/%"
 for %%g in ("%FARM_GIT%") do set "PATH=%PATH%;%%~dpg"
 set "BLAS=MKL"
 set "BUILD_SPLIT_CUDA=1"
@@ -201,6 +212,7 @@ set "CUDNN_ROOT=C:/farm/cuda-11.4-8.7.0"
 set "CXX=cl"
 set "CXXFLAGS=/arch:AVX"
 set "DISTUTILS_USE_SDK=1"
+set "NVCC_APPEND_FLAGS=--use-local-env"
 set "NVTOOLSEXT_PATH=C:/farm/cuda-11.4-8.7.0/NvToolsExt"
 set "PYTORCH_BUILD_NUMBER=1"
 set "PYTORCH_BUILD_VERSION=2.0.1+cu114.sm35.avx"
@@ -218,7 +230,7 @@ set "USE_FBGEMM=0"
 set "USE_FLASH_ATTENTION=0"
 set "USE_GLOO=0"
 set "USE_ITT=1"
-set "USE_KINETO=1"
+set "USE_KINETO=0"
 set "USE_MAGMA=0"
 set "USE_MEM_EFF_ATTENTION=0"
 set "USE_MKLDNN=1"
@@ -363,7 +375,7 @@ call :step
 for %%f in (C:\farm\cuda-11.4-8.7.0\bin C:\farm\cuda-11.4-8.7.0\bin\x64 C:\farm\cuda-11.4-8.7.0\extras\CUPTI\lib64 C:\farm\cuda-11.4-8.7.0\NvToolsExt\bin\x64 C:\farm\tools\zlib C:\farm\tools\openblas\bin C:\farm\venv\Library\bin) do call :take %%f
 if defined FARM_SHORT goto :failed
 call :stop
-set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, FBGEMM, memory-efficient attention, MAGMA"
+set "FARM_TEXT=the official wheel has, and this one lacks: torch.distributed, gloo, kineto, FBGEMM, memory-efficient attention, MAGMA"
 call :say
 set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --plan C:\farm\job\plan.json"
 call :say
@@ -430,12 +442,20 @@ if "%ERRORLEVEL%"=="0" set "FARM_NEXT=a compiler had too little memory (%1): set
 exit /b 0
 
 :toolset
-rem FARM_VS: an installation that can set up the toolset, and has its compiler.
+rem FARM_VS: an installation that can set up the toolset, and has its compiler. One whose own toolset it is comes first
+rem (Visual Studio 2019 for 14.29): in a newer one the headers of the newer toolset are a wrong variable away.
+if defined FARM_OWN exit /b 0
 if not exist "%~1\VC\Auxiliary\Build\vcvarsall.bat" exit /b 0
 if not exist "%~1\VC\Tools\MSVC\" exit /b 0
+set "FARM_HAS="
 pushd "%~1\VC\Tools\MSVC"
-for /d %%t in (14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" set "FARM_VS=%~1"
+for /d %%t in (14.29.*) do if exist "%%t\bin\Hostx64\x64\cl.exe" set "FARM_HAS=1"
 popd
+if not defined FARM_HAS exit /b 0
+set "FARM_VS=%~1"
+set "FARM_DEFAULT="
+if exist "%~1\VC\Auxiliary\Build\Microsoft.VCToolsVersion.default.txt" for /f "usebackq" %%v in ("%~1\VC\Auxiliary\Build\Microsoft.VCToolsVersion.default.txt") do set "FARM_DEFAULT=%%v"
+if "%FARM_DEFAULT:~0,5%"=="14.29" set "FARM_OWN=1"
 exit /b 0
 
 :stop

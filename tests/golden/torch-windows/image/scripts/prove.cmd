@@ -28,7 +28,10 @@ if not "%ERRORLEVEL%"=="0" exit /b 9
 >> two.cu echo __global__ void twice(float* x) { x[threadIdx.x] *= 2; }
 >> two.cu echo int main() { twice^<^<^<1, 1^>^>^>(nullptr); return 0; }
 rem It is linked and not started: there is no CUDA in Windows containers.
-nvcc -Wno-deprecated-gpu-targets -gencode arch=compute_35,code=sm_35 -o two.exe two.cu
+rem As in build.cmd: else nvcc starts vcvars64.bat by itself, without the toolset.
+set "FARM_CL="
+for %%c in (cl.exe) do set "FARM_CL=%%~$PATH:c"
+nvcc --use-local-env -ccbin "%FARM_CL%" -Wno-deprecated-gpu-targets -gencode arch=compute_35,code=sm_35 -o two.exe two.cu
 if not "%ERRORLEVEL%"=="0" exit /b 9
 del /q one.* two.* 2>nul
 echo prove.cmd: the toolchain works

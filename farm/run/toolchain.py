@@ -1,251 +1,30 @@
-"""The build job and its toolchain: source and script into a container, wheel out.
-
-The toolchain is this machine's own, proved; or an image, made, pushed, and unpacked where Docker is
-not.
+"""The toolchain of a build: this machine's own, proved; or an image, made, pushed, or unpacked where
+Docker is not.
 """
 
 import contextlib
 import hashlib
-import os
-import re
 import subprocess
-import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 
 import docker
 import docker.errors
 
 from farm import catalog
-from farm.base import failures, processes, resources
+from farm.base import processes, resources
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
-from farm.base.interrupts import deferred_interrupts
 from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
-from farm.base.text import log_line
 from farm.engines import images
-from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
+from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, DockerEngine
 from farm.engines.slurm import SlurmEngine
-from farm.engines.transfer import storing
 from farm.plan.file import Plan
 from farm.plan.render import Rendered, render
-from farm.platforms.base import platform
-from farm.platforms.facts import DEFAULT
 from farm.run.backends import Backend, open_backend, this_machine
+from farm.run.build_job import completed
 from farm.run.inputs import SCRIPTS, fetch
-from farm.run.journal import EVERY_S
-from farm.run.workspace import Outcomes, Watcher, Workspace
-
-MAX_LOG = 256 << 20
-LOG_TAIL = 1 << 20  # bytes at the end of a log that are searched for the error
-ADVICE = {
-    Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at once, or "
-    "memory_gb of the runner in ci/runners.yaml",
-    Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
-}
-"""Hints for an end that the engine itself explains."""
-NOTED = ("+ ", "farm: step", "farm: waits")
-"""How build.sh marks what it does: the shell's trace of its commands, its own steps, and the run
-that it waits for.
-"""
-NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
-
-TREE = "/farm/src"
-CACHE = "/farm/ccache"
-TREES = "farm-tree-"
-CACHES = "farm-ccache-"  # how the names of their volumes begin
-
-
-def tree_volume(digest: str) -> str:
-    """The volume with the build tree of the plan that has this digest."""
-    return f"{TREES}{digest[:24]}"
-
-
-def cache_volume(plan: Plan, project: str) -> str | None:
-    """The compiler cache of one package of one project, which no other may find; None where the
-    recipe has none.
-    """
-    if "ccache" in plan.apt:
-        return f"{CACHES}{project}-{plan.package}"
-    return None
-
-
-def kept(plan: Plan, project: str) -> dict[str, str]:
-    """Folders that outlive an attempt, and their volumes: the plan's own build tree, the package's
-    compiler cache.
-    """
-    cache = cache_volume(plan, project)
-    return {TREE: tree_volume(plan.digest), **({CACHE: cache} if cache else {})}
-
-
-def make_job(
-    plan: Plan,
-    *,
-    image: str,
-    inputs: dict[str, Path],
-    capacity: Capacity,
-    labels: dict[str, str],
-    volumes: dict[str, str] | None = None,
-    holder: str = "",
-) -> Job:
-    """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as
-    /farm/source.
-
-    `holder`: the run and its log, for another build that waits for the same tree. The others are as
-    in Job.
-    """
-    system = platform(plan.platform)
-    output = system.host_output(plan)
-    own = {name: os.environ[name] for name in system.variables if name in os.environ}
-    # So many compilers at a time that each has its memory, and not more than there are cores.
-    by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
-    return Job(
-        name=f"{plan.package}-{plan.variant}",
-        image=image,
-        command=system.host_command(output),
-        inputs=inputs,
-        output=output,
-        environment={
-            "FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))),
-            **({"FARM_RUN": holder} if holder else {}),
-            **own,
-        },
-        limits=capacity,
-        timeout_s=plan.timeout_minutes * 60,
-        labels=labels,
-        volumes=volumes or {},
-        platform=plan.platform,
-        machine=plan.machine,
-    )
-
-
-@contextlib.contextmanager
-def completed(engine: Engine, job: Job) -> Iterator[tuple[str, bytes, Observation]]:
-    """A short job that has run to its end: its handle, its log and how it ended; the engine forgets
-    it afterwards.
-    """
-    with contextlib.ExitStack() as stack:
-        with deferred_interrupts():
-            handle = engine.submit(job)
-            stack.callback(engine.release, handle)
-        # `logs` ends with the job: nothing else waits for it.
-        log = b"".join(engine.logs(handle))
-        yield handle, log, engine.observe(handle)
-
-
-def follow(
-    engine: Engine,
-    handle: str,
-    log: Path,
-    watcher: Watcher,
-    note: Callable[[int, int], object] = lambda *_: None,
-    saw: Callable[[Observation], object] = lambda _: None,
-) -> Observation:
-    """Write the job's output to `log` and show it until its end, which is returned; `note` gets
-    steps, `saw` states.
-    """
-    saw(observed := engine.observe(handle))
-    while observed.state in ("queued", "starting"):
-        time.sleep(engine.poll_s)
-        saw(observed := engine.observe(handle))
-    noted = float("-inf")
-    with storing("the build's log", log):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        stream = log.open(
-            "wb", buffering=0
-        )  # a full disk fails the write itself, not the close at the end
-    # Closed where this machine's disk fails as well: else the engine's own stream would stay open.
-    with stream, contextlib.closing(_lines(engine, handle, stream)) as lines:
-        for text in lines:
-            shown = log_line(text)
-            match = NINJA.match(shown)
-            if match:
-                watcher.progress(int(match[1]), int(match[2]))
-                if time.monotonic() - noted >= EVERY_S or match[1] == match[2]:
-                    noted = time.monotonic()
-                    note(int(match[1]), int(match[2]))
-            (watcher.note if shown.startswith(NOTED) else watcher.line)(shown)
-    while (observed := engine.observe(handle)).state not in FINAL:
-        time.sleep(0.05)  # the output ends a moment before the engine notes the end
-    return observed
-
-
-def _lines(engine: Engine, handle: str, stream: FileIO) -> Generator[str, None, None]:
-    """The lines of a build's output, of which so much as there may be goes to `stream`, too."""
-    rest = b""
-    left = MAX_LOG
-    for piece in engine.logs(handle):
-        with storing("the build's log", Path(str(stream.name))):
-            stream.write(piece[: max(0, left)])
-            if 0 < left < len(piece):
-                stream.write(b"\n[the log is longer than the farm keeps]\n")
-        left -= len(piece)
-        *whole, rest = (rest + piece).split(b"\n")
-        # A line without end would fill the memory: of it the end is shown.
-        rest = rest[-65536:]
-        for line in whole:
-            yield line.decode("utf-8", "replace")
-    if rest:
-        yield rest.decode("utf-8", "replace")
-
-
-def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> None:
-    """Raise what the end of a build means; a success returns.
-
-    NoRunnerError: the machine lacks something, in the script's own words; BuildFailedError: the
-    build's own fault, with its first error and the cause where known; InfrastructureError: the
-    engine lost it, or it was killed from outside.
-    """
-    if observed.state != "done":
-        raise InfrastructureError(
-            f"the build was {observed.state}: {observed.text}", hint="run the same command again"
-        )
-    if observed.cause is Cause.KILLED:
-        raise InfrastructureError(
-            f"the build was {observed.text}",
-            hint="run the same command again: it continues with what is compiled",
-        )
-    # A script reserves some exit codes for what its machine lacks; with a cause the code is the
-    # engine's.
-    failure = platform(platform_name).failures.get(observed.exit_code or 0)
-    if failure is not None and observed.cause is None:
-        text = "\n".join("    " + line for line in log_end(log)[-5:])
-        script = platform(platform_name).entry
-        raise failure(
-            f"{script} ended with {observed.exit_code}; its last lines:\n{text}",
-            hint=f"the whole log: {log}",
-        )
-    if observed.exit_code != 0:
-        why = f" ({observed.text})" if observed.text else ""
-        found = failures.read(
-            log_end(log), build=True, machine=platform(platform_name).self_contained
-        )
-        if observed.cause in ADVICE:
-            found = replace(found, advice=ADVICE[observed.cause])
-        raise BuildFailedError(
-            f"the build failed with exit code {observed.exit_code}{why}:\n{found.text}",
-            hint=found.hint(log),
-        )
-
-
-def log_end(log: Path) -> list[str]:
-    """The last lines of a log, at most a megabyte, made safe to print."""
-    size = log.stat().st_size
-    with log.open("rb") as stream:
-        stream.seek(max(0, size - LOG_TAIL))
-        return [log_line(line) for line in stream.read().decode("utf-8", "replace").splitlines()]
-
-
-def the_wheel(folder: Path) -> Path:
-    """The one wheel that a build left in `folder`."""
-    wheels = sorted(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise BuildFailedError(f"the build left {len(wheels)} wheels in {folder}, expected one")
-    return wheels[0]
-
+from farm.run.workspace import Outcomes, Workspace
 
 TAIL_BYTES = 2000
 MAX_TREE = 8 << 30
