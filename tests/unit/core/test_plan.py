@@ -467,7 +467,7 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
 
 @pytest.mark.parametrize(
     ("variant", "channel"),
-    [("sm120-avx2-py311", "pytorch-2.8-python311"), ("sm35-avx-py311", "debian-2.6.0")],
+    [("sm120-avx2-py311", "pytorch-2.9-python311"), ("sm35-avx-py311", "debian-2.6.0")],
 )
 def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant, channel):
     """What the rules know would not do: it is for the channel's platform."""
