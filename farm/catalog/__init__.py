@@ -66,6 +66,11 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
+def cpu_features() -> models.CpuFeatures:
+    """What a CPU must have for each level, in the words of Linux."""
+    return _read("cpu_features", models.CpuFeatures)
+
+
 def cpu_levels() -> dict[str, models.CpuLevel]:
     return _read("cpus", models.CpuLevels).levels
 
@@ -214,6 +219,11 @@ def driver_branch(major: int) -> int:
 
 def debian_releases() -> dict[str, models.DebianRelease]:
     return _read("debian", models.DebianReleases).releases
+
+
+def glibc_of_distributions() -> dict[str, str]:
+    """The C library of each distribution that the farm's wheels are for."""
+    return _read("debian", models.DebianReleases).reach
 
 
 def reach(base: str) -> list[str]:

@@ -267,6 +267,15 @@ class CudnnReleases(Table):
     releases: dict[str, CudnnRelease]
 
 
+class CpuFeatures(Model):
+    """`cpu_features.yaml`: what each CPU level needs, by machine and best first."""
+
+    levels: dict[str, dict[str, list[str]]]
+    source: str
+    macos_min: str
+    macos_source: str
+
+
 class CpuLevel(Facts):
     """A CPU level of variant names: the machine, the host compilers' flags, the run-time tiers to
     leave out.
