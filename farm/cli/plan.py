@@ -11,7 +11,8 @@ from farm.base.errors import FarmError
 from farm.base.text import duration
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
-from farm.cli.selection import project_of, selectors_of
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build
+from farm.cli.selection import each_build, journal_of, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build import judge, resolve
@@ -24,13 +25,19 @@ from farm.plan.recommend import Machine, buildable_here
 from farm.plan.settings import Settings
 from farm.platforms.base import platform
 from farm.platforms.facts import facts
+from farm.run.workspace import Watcher, Workspace
 
 Row = tuple[str, str, str]
 
 
 def run_plan(args: argparse.Namespace) -> int:
     project, settings = project_of(args)
-    selectors = selectors_of(args, project, settings)
+    everything, args.all = args.all, False  # `--all` of this command prints more of one build
+    chosen = list(each_build(args, project))
+    args.all = everything
+    if len(chosen) > 1:
+        return _run_plans(args, project, settings, chosen)
+    selectors = selectors_of(chosen[0], project, settings)
     plan = resolve(project, selectors)
     if args.json:
         print(plan.to_json(), end="")
@@ -45,6 +52,7 @@ def run_plan(args: argparse.Namespace) -> int:
         *feature_rows(plan.features, plan.without),
         *without_device_code(plan),
         *cost(plan),
+        *done_here(args, plan),
         *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
         *(("warning", reason.text) for reason in judge(project, selectors).rules),
         *instead(project, plan, evidence),
@@ -68,6 +76,37 @@ def run_plan(args: argparse.Namespace) -> int:
             f"--all prints {len(plan.env)} variables of the build and each of its tests as well"
         )
     return 0
+
+
+def _run_plans(
+    args: argparse.Namespace,
+    project: Path,
+    settings: Settings,
+    chosen: list[argparse.Namespace],
+) -> int:
+    """Print a line for each of several builds, and what they cost together."""
+    from farm.run.resume import find_published
+
+    workspace = Workspace(project, settings, Watcher())
+    builds = {}
+    for words in chosen:
+        plan = resolve(project, selectors_of(words, project, settings))
+        published = find_published(workspace, plan) is not None
+        builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
+    batch = Batch(list(builds.values()))
+    if args.json:
+        show.json_document(batch.to_json())
+    else:
+        batch.show()
+    return 0
+
+
+def done_here(args: argparse.Namespace, plan: Plan) -> list[tuple[str, str]]:
+    """What this project's journal says of the build."""
+    from farm.run.built_here import rows
+
+    with journal_of(args) as journal:
+        return list(rows(journal, plan.digest, plan.package)) if journal else []
 
 
 def values(plan: Plan) -> list[Row]:
