@@ -267,6 +267,15 @@ class CudnnReleases(Table):
     releases: dict[str, CudnnRelease]
 
 
+class CpuFeatures(Model):
+    """`cpu_features.yaml`: what each CPU level needs, by machine and best first."""
+
+    levels: dict[str, dict[str, list[str]]]
+    source: str
+    macos_min: str
+    macos_source: str
+
+
 class CpuLevel(Facts):
     """A CPU level of variant names: the machine, the host compilers' flags, the run-time tiers to
     leave out.
@@ -334,11 +343,12 @@ class Pythons(Model):
 
 
 class Official(Model):
-    """A CUDA and cuDNN that upstream built a release with."""
+    """A CUDA and cuDNN that upstream built a release with; `platforms` None: on all."""
 
     cuda: str
     cudnn: str | None
     experimental: bool = False
+    platforms: list[str] | None = None
 
 
 class AlsoBuilt(Model):
@@ -377,6 +387,14 @@ class TorchRelease(Facts):
     vision_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     audio_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
 
+    def official_cudas(self, platform: str) -> list[str]:
+        """The CUDA versions that upstream published the release with on a platform."""
+        return [
+            combination.cuda
+            for combination in self.official
+            if combination.platforms is None or platform in combination.platforms
+        ]
+
 
 class OfficialWheel(Model):
     """A wheel of PyTorch's own, by CUDA flavour: its SMs with machine code and with PTX.
@@ -396,6 +414,22 @@ class OfficialWheel(Model):
     file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.+-]{1,120}\.whl$")
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     source: str
+    unconfirmed: str | None = None
+
+
+class SecurityFault(Model):
+    """A fault of every release before `fixed` that lets somebody else run code."""
+
+    id: str = Field(pattern=r"^CVE-\d{4}-\d{4,7}$")
+    fixed: str = Field(pattern=VERSION)
+    text: str
+    source: str
+
+
+class SecurityFaults(Model):
+    """`security.yaml`."""
+
+    faults: list[SecurityFault]
 
 
 class Dropped(Model):
@@ -428,6 +462,7 @@ class OfficialWheels(Model):
     sources: dict[str, str]
     glibc_source: str
     glibc: list[WheelGlibc]
+    old_cpus: dict[str, str]
     wheels: list[OfficialWheel]
 
 
@@ -602,7 +637,10 @@ class DebianRelease(Model):
     they can. `glibc` is what its wheels need at most, `gccs` are its compilers. `sections` are what
     its first installation takes packages from. `cuda` is the version of its own toolkit, None where
     the farm takes none from it; that toolkit is for `cuda_machine`. `cudnn` is what it takes out of
-    a release's wheel in `cudnn.yaml`.
+    a release's wheel in `cudnn.yaml`. `toolkit_of` is a newer release whose packages of CUDA run here
+    too: its `cuda`, `env`, `components` and `cudnn` are then this one's. `limits` are the newest
+    symbol versions that the image's linker finds (`limit_symbols.py`), below those of its own
+    libraries.
     """
 
     image: str
@@ -621,6 +659,8 @@ class DebianRelease(Model):
     env: dict[str, str]
     components: dict[str, list[PackagePart]]
     cudnn: WheelPart | None = None
+    toolkit_of: str | None = None
+    limits: dict[str, str] = {}
     source: str
     unconfirmed: str | None = None
 

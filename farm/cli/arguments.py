@@ -570,6 +570,10 @@ def add_why(parser: argparse.ArgumentParser) -> None:
         help="with --official, the Python to install it for: py312, py313t",
     )
     group.add_argument("--driver", metavar="VERSION", help="the installed driver: 470 or 470.82.01")
+    group.add_argument(
+        "--glibc", metavar="VERSION", help="with --official, the machine's glibc: 2.17, 2.28"
+    )
+    group.add_argument("--cpu", metavar="LEVEL", help="with --official, its CPU: avx, avx2, …")
     group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
     group.add_argument(
         "--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29"

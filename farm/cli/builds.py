@@ -36,7 +36,9 @@ from farm.cli.selection import (
     selectors_of,
     workspace_of,
 )
-from farm.index.backends import open_store
+from farm.index.layout import simple_root
+from farm.index.pins import install_words, root_and_group
+from farm.index.reader import open_reader
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.render import render
@@ -45,7 +47,7 @@ from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import Journal, Request, Run, Until, state_of
-from farm.run.pip_commands import needs_more, pip_source
+from farm.run.pip_commands import pip_request, public_url
 from farm.run.published import listed, use_published
 from farm.run.resume import find_published
 from farm.run.smoke import SmokeOptions, smoke
@@ -421,19 +423,35 @@ def _sources(
     """The installer's options that name the index, and the wheels of the plan that it lists, where
     that is known.
     """
-    group = plan.parsed_variant.group
     if args.index_url and not args.index_url.startswith(("http://", "https://")):
         # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm
         # publish` prints.
         workspace = replace(workspace, settings=workspace.settings.with_index(args.index_url))
     elif args.index_url:
-        return ("--extra-index-url", args.index_url), ()
+        return _words_of_address(args.index_url, plan), ()
     elif args.wheel is not None:
         return (), ()  # what it depends on comes from the installer's own default index
+    group = plan.parsed_variant.group
     names = _published(workspace, plan, package)
-    return pip_source(
-        workspace, group, more=not names or any(needs_more(workspace, name) for name in names)
-    ), names
+    if names:
+        _, source = pip_request(workspace, plan, names[0])
+        return source, names
+    return _words_of_address(public_url(workspace, simple_root(group)), plan), ()
+
+
+def _words_of_address(index_url: str, plan: Plan) -> tuple[str, ...]:
+    """The installer's options for an index at an address, which may be one of the farm."""
+    only_index = ("--index-url", index_url)
+    parts = root_and_group(index_url)
+    if parts is None:
+        return only_index
+    root, group = parts
+    reader = open_reader(root)
+    names = listed(reader.get, plan, group)
+    if not names:
+        return only_index
+    words = install_words(reader.get, root, group, names[0])
+    return words[1:] if "--index-url" in words else words
 
 
 def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
@@ -442,7 +460,7 @@ def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...
     """
     if workspace.index_url.startswith("s3://"):
         return ()
-    if names := listed(open_store(workspace.index_url), plan):
+    if names := listed(open_reader(workspace.index_url).get, plan, plan.parsed_variant.group):
         return tuple(names)
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",

@@ -319,7 +319,7 @@ SUBCOMMANDS |= {"sign": _sign, "keys": _keys}
 
 def run_site(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
-    from farm.run.pip_commands import pip_source, public_url
+    from farm.run.pip_commands import public_url, words_of
     from farm.run.workspace import Watcher, Workspace
     from farm.site import pages
     from farm.site.wheels import kept_tests, wheels, with_tests
@@ -339,7 +339,7 @@ def run_site(args: argparse.Namespace) -> int:
     made = pages.files(
         with_tests(found, tests),
         project=project,
-        source=lambda group: pip_source(workspace, group, more=True),
+        words=lambda group, filename: words_of(workspace, group, filename),
         root=public_url(workspace, ""),
     )
     # Pages are replaced under conditions, like those of the index.

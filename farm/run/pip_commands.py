@@ -2,42 +2,27 @@
 
 import shlex
 
-from packaging.metadata import parse_email
-
-from farm.base.requirement import read_requirement
 from farm.index.backends import open_store
-from farm.index.layout import metadata_key
+from farm.index.pins import install_words
+from farm.index.reader import open_reader
 from farm.plan.file import Plan
 from farm.run.workspace import Workspace
 
 
-def pip_source(workspace: Workspace, group: str, *, more: bool = False) -> tuple[str, ...]:
-    """The options by which pip finds the wheels of one variant group; `more`: they need others, of
-    pip's own index.
-
-    A folder, a bucket behind a web server that answers folders with their index.html, and one with
-    `pages=slash` are an index; other buckets do not answer folders.
-    """
-    return (
-        "--extra-index-url" if more else "--index-url",
-        public_url(workspace, f"whl/{group}/simple/"),
-    )
-
-
-def needs_more(workspace: Workspace, filename: str) -> bool:
-    """True if a published wheel requires other packages, without an extra."""
-    metadata = open_store(workspace.index_url).get(metadata_key(filename))
-    if metadata:
-        requires = parse_email(metadata.data)[0].get("requires_dist", [])
-    else:
-        requires = []
-    return any("extra" not in str(read_requirement(line).marker or "") for line in requires)
-
-
 def pip_request(workspace: Workspace, plan: Plan, filename: str) -> tuple[str, tuple[str, ...]]:
-    """The requirement of a plan's published wheel, and the options by which pip finds it."""
-    source = pip_source(workspace, plan.parsed_variant.group, more=needs_more(workspace, filename))
-    return f"{plan.package}=={plan.version}", source
+    """The requirement of a plan's published wheel, and the words by which pip finds it and what it
+    needs from its group, in no other index.
+    """
+    requirement, *source = words_of(workspace, plan.parsed_variant.group, filename)
+    if requirement.startswith(f"{plan.package}=="):
+        return requirement, tuple(source)
+    return f"{plan.package}=={plan.version}", (requirement, *source)
+
+
+def words_of(workspace: Workspace, group: str, filename: str) -> tuple[str, ...]:
+    """The arguments of `pip install` for a published wheel; see `install_words`."""
+    reader = open_reader(workspace.index_url)
+    return install_words(reader.get, public_url(workspace, ""), group, filename)
 
 
 def public_url(workspace: Workspace, key: str) -> str:
@@ -49,4 +34,6 @@ def public_url(workspace: Workspace, key: str) -> str:
 
 def pip_line(requirement: str, source: tuple[str, ...]) -> str:
     """The command of a user."""
+    if source and not source[0].startswith("-"):
+        return shlex.join(["pip", "install", *source])  # addresses, the first is the requirement's
     return shlex.join(["pip", "install", requirement, *source])

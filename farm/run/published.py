@@ -1,6 +1,6 @@
 """Wheels that the index has already: whether one is of this very plan, and what is left to do with it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -54,23 +54,25 @@ def published_wheel(workspace: Workspace, plan: Plan) -> Record | None:
     return record
 
 
-def listed(store: Store, plan: Plan) -> list[str]:
-    """The file names of the plan's version on the page of its package; makers of wheels spell names
-    differently.
+def listed(read: Callable[[str], bytes | None], plan: Plan, group: str) -> list[str]:
+    """The file names of the plan's version on the page of its package in a group; makers of wheels
+    spell names differently.
     """
-    key = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
-    page = store.get(key)
-    if page:
-        names = [file.filename for file in parse_page(page.data, key).files]
-    else:
-        names = []
+    key = json_key(group, canonicalize_name(plan.package))
+    page = read(key)
+    names = [file.filename for file in parse_page(page, key).files] if page else []
     version = str(Version(plan.version))  # `2024.01` of a recipe is `2024.1` in the name of a file
     return [name for name in names if str(parse_wheel_name(name).version) == version]
 
 
 def records_of(store: Store, plan: Plan) -> Iterator[Record]:
     """The records of the files of the plan's version."""
-    for key in map(record_key, listed(store, plan)):
+
+    def read(key: str) -> bytes | None:
+        content = store.get(key)
+        return content.data if content else None
+
+    for key in map(record_key, listed(read, plan, plan.parsed_variant.group)):
         if found := store.get(key):
             yield parse_record(found.data, key)
 

@@ -191,12 +191,10 @@ def _install(
         python = make_environment(place, python)
     log = folder / "install.log"
     line = workspace.watcher.line
-    if "--extra-index-url" in source:
-        source = (
-            "--index-url",
-            pip_index(),
-            *source,
-        )  # the user's configuration is left out, and this part of it not
+    if source[:1] != ("--index-url",):
+        # The user's configuration is left out, and this part of it not: what the group does not
+        # have comes from the user's own index.
+        source = ("--index-url", pip_index(), *source)
     install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
     step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
     return place if target else python

@@ -20,6 +20,7 @@ from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, ISOLATION, DockerEngine, host_version
 from farm.engines.slurm import SlurmEngine
 from farm.plan.file import Plan
+from farm.plan.recipe import recipe
 from farm.plan.render import Rendered, render
 from farm.platforms.base import platform
 from farm.run.backends import Backend, open_backend, this_machine
@@ -336,6 +337,7 @@ def unpacked_toolchain(
     """
     assert isinstance(engine, SlurmEngine)
     image = f"toolchain-{rendered.image_digest[:24]}"
+    engine.check_folder(recipe(plan.recipe).disk_gb * 1e9)  # before minutes of packing
     if there := engine.image(image):
         with outcomes.timed("image", workspace.watcher) as step:
             (folder / IMAGE).write_text(

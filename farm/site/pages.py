@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,18 +36,20 @@ from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.site.wheels import REQUESTS, STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("cards.js", "paste.js", "answers.js", "page.js")
+"""The program of the page's search, in the order in which its parts need each other."""
 TRIES = 5
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
 LIMIT = 6
 """Builds of a card in the data: for an old driver some of the first three may be none."""
 
 
-Source = Callable[[str], tuple[str, ...]]
-"""Group -> the options by which pip finds its wheels."""
+Words = Callable[[str, str], tuple[str, ...]]
+"""Group and file name of a wheel -> the arguments of `pip install` for it."""
 
 
 def files(
-    there: Sequence[Wheel], *, project: Path | None, source: Source, root: str
+    there: Sequence[Wheel], *, project: Path | None, words: Words, root: str
 ) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
@@ -55,13 +58,10 @@ def files(
     """
     made: dict[str, bytes] = {}
     channels, evidence = _offered(project)
-    made["index.html"] = index_page(data(project, there), there, channels, evidence, root).encode()
-    sources = {
-        group: source(group)
-        for group in sorted({group for wheel in there for group in wheel.groups})
-    }
+    facts = data(project, there, words)
+    made["index.html"] = index_page(facts, there, channels, evidence, root).encode()
     for name, found in of_project(there).items():
-        made[f"project/{name}.html"] = project_page(name, found, sources).encode()
+        made[f"project/{name}.html"] = project_page(name, found, words).encode()
     made[KEY] = render(
         {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
     )
@@ -189,7 +189,7 @@ def index_page(
     template = _environment().get_template("index.html")
     return template.render(
         data=embedded(data),
-        js=_inline("answers.js", "page.js"),
+        js=_inline(*SCRIPTS),
         projects=projects,
         groups=groups,
         wheels=len(there),
@@ -215,20 +215,14 @@ def _meaning(group: str) -> str:
     return "; ".join([*words, *([level.example] if level else [])])
 
 
-def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[str, ...]]) -> str:
+def project_page(name: str, found: Sequence[Wheel], words: Words) -> str:
     """All versions and files of a project, and the line that installs each version from each
     group.
     """
     versions = []
     for version, files in groupby(found, key=lambda wheel: wheel.version):
         listed = list(files)
-        groups = sorted(
-            {group for wheel in listed for group in wheel.groups if wheel.withdrawn is None}
-        )
-        lines = [
-            (group, shlex.join(["pip", "install", f"{name}=={version}", *sources[group]]))
-            for group in groups
-        ]
+        lines = _install_lines(listed, words)
         versions.append((version, listed, lines))
     template = _environment().get_template("project.html")
     return template.render(
@@ -236,25 +230,62 @@ def project_page(name: str, found: Sequence[Wheel], sources: Mapping[str, tuple[
     )
 
 
-def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
-    """Data that answers.js and page.js read."""
+def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str]]:
+    """The lines that install one version, each with what it is for: a group, or one of its wheels
+    where each has a line of its own.
+    """
+    lines: dict[tuple[str, str], list[Wheel]] = {}
+    for wheel in wheels:
+        if wheel.withdrawn is not None:
+            continue
+        for group in wheel.groups:
+            line = shlex.join(["pip", "install", *words(group, wheel.filename)])
+            lines.setdefault((group, line), []).append(wheel)
+    groups = Counter(group for group, _ in lines)
+    labelled = []
+    for (group, line), installed in sorted(lines.items(), key=lambda entry: entry[0]):
+        label = group
+        if groups[group] > 1:
+            label = f"{group}, {' '.join(installed[0].tags[:2])}"
+        labelled.append((label, line))
+    return labelled
+
+
+def data(
+    project: Path | None, there: Sequence[Wheel], words: Words | None = None
+) -> dict[str, Any]:
+    """Collect what the page's search reads, as JSON.
+
+    Args:
+        project: The project whose channels could be built.
+        there: The index's wheels, the newest of each project first.
+        words: What `pip install` is given for a wheel of a group.
+    """
     newest: dict[tuple[str, str], list[Wheel]] = {}
     for wheel in there:
         for group in wheel.groups if wheel.withdrawn is None else ():
             newest.setdefault((wheel.project, group), []).append(wheel)
-    rows = [
-        [
-            name,
-            group,
-            found[0].version,
-            list(found[0].sms),
-            sorted({wheel.tags[0] for wheel in found}),
-            found[0].report.code if found[0].report else "",
-            found[0].without,
-        ]
-        for (name, group), found in sorted(newest.items())
-    ]
-    return official.facts() | {"there": rows, "own": own(project) if project else {}}
+    rows = []
+    for (name, group), wheels in sorted(newest.items()):
+        wheel = wheels[0]
+        install = ["pip", "install", *words(group, wheel.filename)] if words else []
+        rows.append(
+            {
+                "project": name,
+                "group": group,
+                "version": wheel.version,
+                "sms": list(wheel.sms),
+                "tags": sorted({each.tags[0] for each in wheels}),
+                "verified": wheel.report.code if wheel.report else "",
+                "without": wheel.without,
+                "pip": shlex.join(install) or None,
+            }
+        )
+    return official.facts() | {
+        "there": rows,
+        "own": own(project) if project else {},
+        "aliases": {"pytorch": "torch"},
+    }
 
 
 def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:

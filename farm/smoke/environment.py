@@ -278,9 +278,7 @@ def _failure(
     name = requirement.partition("==")[0]
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if absent and canonicalize_name(absent[1]) != canonicalize_name(name):
-        todo = (
-            "publish it too, or have pip ask its own index as well (--extra-index-url for this one)"
-        )
+        todo = "publish it into the same group, or name an index that has it for pip"
         hint = f"no index has {absent[1]} as the wheel needs it: {todo}; {hint}"
         return SmokeFailedError(f"{what}:\n{output}", hint=hint)
     return _of_index(what, name, source, hint) or SmokeFailedError(f"{what}:\n{output}", hint=hint)
@@ -294,7 +292,8 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
     import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 
-    url = source[-1] if source else ""
+    # With more than one index in play it is not this one that answered.
+    url = source[1] if len(source) == 2 else ""
     if not url.startswith(("http://", "https://")) or "@" in url:
         return None
     page = f"{url.rstrip('/')}/{canonicalize_name(name)}/"

@@ -443,6 +443,8 @@ _DT_GNU_HASH = 0x6FFFFEF5
 _DT_VERSYM = 0x6FFFFFF0
 _DT_VERDEF = 0x6FFFFFFC
 _DT_VERDEFNUM = 0x6FFFFFFD
+_VERDEF = struct.Struct("<HHHHIII")
+_VER_FLG_BASE = 1
 _GLOBAL = 1  # index of symbols without a version
 _SYMBOL = struct.Struct("<IBBHQQ")
 _WEAK = 2
@@ -459,6 +461,8 @@ class Symbols:
 
     undefined: dict[str, tuple[str, str]] = field(default_factory=dict)
     exports: frozenset[str] = frozenset()  # the names that it gives to others
+    # The versions in which it gives a name, where its symbols have versions and this one has some.
+    versions_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     error: str | None = None  # why they could not be read; then there are none
 
     def source(self, name: str) -> str | None:
@@ -488,8 +492,11 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
     for number in {each & 0x7FFF for each in set(versions)}:
         if number > highest:
             raise damaged(f"a symbol is of version {number}, which is none")
+    defined_versions = _defined_versions(data, elf, tags, text) if versions else {}
     undefined: dict[str, tuple[str, str]] = {}
     defined: set[str] = set()
+    unversioned: set[str] = set()
+    versions_of: dict[str, set[str]] = {}
     for index, (name, info, _, section, _, _) in enumerate(
         _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
     ):
@@ -503,6 +510,11 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
         symbol = text[name:end].decode("utf-8", "backslashreplace")
         if section:
             defined.add(symbol)
+            version = defined_versions.get(versions[index] & 0x7FFF) if versions else None
+            if version is None:
+                unversioned.add(symbol)
+            else:
+                versions_of.setdefault(symbol, set()).add(version)
         elif binding != _WEAK:
             # The highest bit hides a symbol from plain references; the rest is the version's index.
             if versions:
@@ -512,7 +524,45 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
             if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
                 raise damaged(f"a symbol is of version {number}, which is none")
             undefined[symbol] = elf.version_names.get(number, ("", ""))
-    return Symbols(undefined, frozenset(defined))
+    return Symbols(
+        undefined,
+        frozenset(defined),
+        {
+            symbol: frozenset(names)
+            for symbol, names in versions_of.items()
+            if symbol not in unversioned
+        },
+    )
+
+
+def _defined_versions(
+    data: Buffer, elf: Elf, tags: Mapping[int, int], text: bytes
+) -> dict[int, str]:
+    """The versions that a library defines, by the index that its symbols use."""
+    count = min(tags.get(_DT_VERDEFNUM, 0), _MAX_VERSIONS)
+    if _DT_VERDEF not in tags or not count:
+        return {}
+    names: dict[int, str] = {}
+    position = elf.file_offset(tags[_DT_VERDEF])
+    for _ in range(count):
+        # Elf_Verdef: version, flags, index, count of names, hash, offset of the first Elf_Verdaux
+        # (name, offset of the next), offset of the next entry (0: last).
+        if position + _VERDEF.size > len(data):
+            raise damaged("the versions that it defines reach beyond the end")
+        _, flags, index, _, _, first, following = _VERDEF.unpack_from(data, position)
+        if position + first + 4 > len(data):
+            raise damaged("the versions that it defines reach beyond the end")
+        start = int.from_bytes(data[position + first : position + first + 4], "little")
+        end = text.find(b"\0", start)
+        if start >= len(text) or end < 0:
+            raise damaged("the name of a version is outside its table")
+        # The first one is the name of the file itself.
+        if not flags & _VER_FLG_BASE:
+            names[index & 0x7FFF] = _text(text[start:end])
+        if not following:
+            break
+        position += following
+    return names
 
 
 def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:

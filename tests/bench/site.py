@@ -25,7 +25,7 @@ WHEELS = 5000
 
 
 def main() -> None:
-    source = lambda group: ("--index-url", f"{URL}whl/{group}/simple/")  # noqa: E731
+    words = lambda group, _: ("--index-url", f"{URL}whl/{group}/simple/")  # noqa: E731
     there = list(many(WHEELS))
     with tempfile.TemporaryDirectory() as folder:
         store = DirectoryStore(Path(folder))
@@ -34,7 +34,7 @@ def main() -> None:
             table.add_column(column)
         for name in ("first build", "rebuild, one wheel less"):
             clock, processor = time.perf_counter(), time.process_time()
-            made = pages.files(there, project=ROOT, source=source, root=URL)
+            made = pages.files(there, project=ROOT, words=words, root=URL)
             written = pages.write(store, made)
             took = (
                 f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s "

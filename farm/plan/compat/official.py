@@ -8,14 +8,14 @@ asks both the same questions.
 
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from farm import catalog
 from farm.base.yamlfile import Model, load
-from farm.catalog import FOLDER, number
-from farm.catalog.gpus import page_facts, ptx_compiles, sass_runs
+from farm.catalog import FOLDER, number, paste
+from farm.catalog.gpus import gpus, ptx_compiles, sass_runs, without_variant
 from farm.catalog.models import VERSION, Dropped, OfficialWheel
 from farm.plan.compat.stack import reaches
 
@@ -63,7 +63,8 @@ class Wheel:
     """One release of PyTorch with one CUDA on one platform.
 
     `needed`: the lowest driver for its machine code, `full` for its PTX; `cudnn`: the lowest SM in
-    its cuDNN; `glibc`: the oldest that it runs with; None: not known, or none.
+    its cuDNN; `glibc`: the oldest that it runs with; None: not known, or none. `unconfirmed`: what
+    no one has seen of it.
     """
 
     torch: str
@@ -77,6 +78,7 @@ class Wheel:
     full: str
     cudnn: int | None
     glibc: str | None
+    unconfirmed: str | None
 
     @property
     def pip(self) -> str:
@@ -97,6 +99,8 @@ class Question:
     python: str | None = None
     torch: str | None = None
     cuda: str | None = None
+    glibc: str | None = None
+    cpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Answer:
 
     `drivers` run it on the cards, but for the `lost` ones, which it has no code for; `update`:
     those with which it runs where a driver is the `problem`; `without`: what it cannot do on the
-    cards.
+    cards; `but`: what to know before it is used; `unknown`: why the catalogue has no answer.
     """
 
     wheel: Wheel | None
@@ -114,15 +118,24 @@ class Answer:
     problem: str | None = None
     update: str | None = None
     without: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+    unknown: str | None = None
 
     @property
     def runs(self) -> bool:
         return self.wheel is not None and self.problem is None and not self.lost
 
+    @property
+    def verdict(self) -> Literal["yes", "no", "not known"]:
+        if self.unknown:
+            return "not known"
+        return "yes" if self.runs else "no"
+
     def to_json(self) -> dict[str, Any]:
         wheel = self.wheel
         return {
             "runs": self.runs,
+            "verdict": self.verdict,
             "torch": wheel.torch if wheel else None,
             "cuda": wheel.cuda if wheel else None,
             "pip": wheel.pip if wheel else None,
@@ -133,6 +146,8 @@ class Answer:
             "problem": self.problem,
             "update": self.update,
             "without": list(self.without),
+            "but": list(self.but),
+            "unknown": self.unknown,
         }
 
 
@@ -145,7 +160,13 @@ def wheels() -> tuple[Wheel, ...]:
         _wheel(torch, row) for torch in catalog.torch_releases() for row in rows(torch) if row.cuda
     ]
     found.sort(
-        key=lambda each: (number(each.torch), each.index == "pypi", number(each.cuda)), reverse=True
+        key=lambda wheel: (
+            number(wheel.torch),
+            wheel.index == "pypi",
+            wheel.unconfirmed is None,
+            number(wheel.cuda),
+        ),
+        reverse=True,
     )
     return tuple(found)
 
@@ -157,6 +178,12 @@ def rows(torch: str) -> list[OfficialWheel]:
     return [
         row for row in catalog.official().wheels if row.torch in (torch, torch.rpartition(".")[0])
     ]
+
+
+def pythons() -> list[str]:
+    """The Pythons that some wheel of the catalogue is for, oldest first."""
+    words = {python for wheel in wheels() for python in wheel.pythons}
+    return sorted(words, key=lambda word: (int(word[3:].removesuffix("t")), word))
 
 
 def source(wheel: Wheel) -> str:
@@ -195,6 +222,7 @@ def _wheel(torch: str, row: OfficialWheel) -> Wheel:
         full or "0",
         max(floors, default=None),
         glibc[-1] if glibc else None,
+        row.unconfirmed,
     )
 
 
@@ -202,6 +230,7 @@ def _wheel(torch: str, row: OfficialWheel) -> Wheel:
 def facts() -> dict[str, Any]:
     """Everything that `best` reads, as JSON."""
     cards = catalog.architectures()
+    known_sms = [int(name[2:]) for name in (*cards.architectures, *gpus().too_old)]
     return {
         "wheels": [asdict(each) for each in wheels()],
         "index": PYTORCH_INDEX,
@@ -210,16 +239,32 @@ def facts() -> dict[str, Any]:
             for name, card in cards.architectures.items()
         },
         "tegra": cards.tegra,
+        "arm_alone": cards.arm_alone,
+        "no_variant": {sm: why for sm in known_sms if (why := without_variant(sm))},
+        "jetson": f"on Jetson boards they run from CUDA {cards.jetson.cuda} on, with "
+        f"{cards.jetson.system}",
+        "platforms": PLATFORMS,
+        "pythons": pythons(),
         "branches": catalog.NEXT_BRANCH,
         "floors": {
             system: {name: major.driver(system) for name, major in catalog.cuda_majors().items()}
             for system in sorted({place.split("-")[0] for place in PLATFORMS})
         },
+        "compilers": {cuda: list(toolkit.sm) for cuda, toolkit in catalog.toolkits().items()},
+        "faults": {
+            torch: text for torch in catalog.torch_releases() if (text := faults_text(torch))
+        },
+        "old_cpus": catalog.official().old_cpus,
+        "ends": {
+            sm: {"text": end.text, "source": end.source}
+            for name in cards.architectures
+            if (end := end_of_support(sm := int(name[2:])))
+        },
         "makers": [
             each.model_dump() | {"source": makers().sources[each.source]}
             for each in makers().makers
         ],
-        **page_facts(),
+        **paste.facts(),
     }
 
 
@@ -237,12 +282,31 @@ def best(question: Question) -> Answer:
         and question.torch in (None, wheel.torch)
         and question.cuda in (None, wheel.cuda)
     ]
+    if not answers and question.cuda:
+        return Answer(None, unknown=_no_such_wheel(question))
     usable = (answer for answer in answers if len(answer.lost) < len(question.sms))
     # The order of the wheels decides between equals: the first one stays.
     return min(
         usable,
         key=lambda answer: (len(answer.lost), answer.problem is not None),
         default=Answer(None),
+    )
+
+
+def _no_such_wheel(question: Question) -> str:
+    """Why nothing is said of a release and CUDA that the catalogue has no wheel of."""
+    place = question.platform
+    if question.torch is None:
+        return f"the catalogue has no wheel with CUDA {question.cuda} on {place}"
+    cudas = {
+        wheel.cuda
+        for wheel in wheels()
+        if wheel.torch == question.torch and wheel.platform == place
+    }
+    named = ", ".join(f"CUDA {cuda}" for cuda in sorted(cudas, key=number))
+    return (
+        f"the catalogue has no such wheel: on {place} torch {question.torch} came with "
+        f"{named or 'no CUDA'}"
     )
 
 
@@ -283,6 +347,12 @@ def judge(wheel: Wheel, question: Question) -> Answer:
             f"driver {question.driver} does not know sm_{of}: branch {last} is the last that does"
         )
         update = text
+    if question.glibc and wheel.glibc and number(question.glibc) < number(wheel.glibc):
+        problem = (
+            f"torch {wheel.torch} with CUDA {wheel.cuda} needs glibc {wheel.glibc} or newer, not "
+            f"{question.glibc}"
+        )
+        update = None
     if question.python is not None and question.python not in wheel.pythons:
         problem = (
             f"there is no wheel of torch {wheel.torch} for {question.python}: "
@@ -295,7 +365,65 @@ def judge(wheel: Wheel, question: Question) -> Answer:
         for sm in served
         if wheel.cudnn is not None and sm < wheel.cudnn
     )
-    return Answer(wheel, text, lost, problem, update, without)
+    return Answer(wheel, text, lost, problem, update, without, _caveats(wheel, served, question))
+
+
+def _caveats(wheel: Wheel, served: list[int], question: Question) -> tuple[str, ...]:
+    """What to know of a wheel that has code for the cards."""
+    compiled = catalog.toolkits()[wheel.cuda].sm
+    texts = [
+        f"NVRTC and ptxas of CUDA {wheel.cuda} do not know sm_{sm}: what is compiled at run time "
+        "(torch.compile, some operations) can fail"
+        for sm in served
+        if sm not in compiled
+    ]
+    if (old := catalog.official().old_cpus.get(question.cpu or "")) is not None:
+        texts.append(old)
+    if wheel.unconfirmed:
+        texts.append(f"not confirmed: {wheel.unconfirmed}")
+    if faults := faults_text(wheel.torch):
+        texts.append(faults)
+    return tuple(texts)
+
+
+def faults_text(torch: str) -> str | None:
+    """The known security faults of a release, in a line; None: it has none."""
+    faults = catalog.security_faults(torch)
+    if not faults:
+        return None
+    fixed = max((fault.fixed for fault in faults), key=number)
+    ids = ", ".join(fault.id for fault in faults)
+    return f"files of others can run code: {ids}; fixed in torch {fixed}"
+
+
+def why_not_newer(question: Question, wheel: Wheel) -> str | None:
+    """Why no newer release runs on the cards of a question; None: there is none with code for them.
+
+    Args:
+        question: What was asked.
+        wheel: The wheel that answers it best.
+    """
+    for newer in wheels():
+        if number(newer.torch) <= number(wheel.torch):
+            return None
+        if newer.platform != question.platform or question.torch or question.cuda:
+            continue
+        answer = judge(newer, question)
+        if not answer.lost:
+            return answer.problem
+    return None
+
+
+def end_of_support(sm: int) -> Dropped | None:
+    """Upstream's announcement that ends its wheels for a card; None: the newest release has some."""
+    rows = [row for row in catalog.dropped() if row.sm_from <= sm < row.sm_below]
+    if not rows:
+        return None
+    last = rows[-1]
+    still = any(
+        has_code(wheel, sm) and number(wheel.torch) >= number(last.since) for wheel in wheels()
+    )
+    return None if still else last
 
 
 def driver_branch(driver: str) -> int:

@@ -622,7 +622,7 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
     reported = release.cuda_reported_min
     if reported is not None and number(stack.cuda) < number(reported):
         yield because("torch-cuda-reported", stack, release)
-    official = [combination.cuda for combination in release.official]
+    official = release.official_cudas(stack.platform)
     if stack.cuda in official:
         return
     also = [
@@ -648,7 +648,7 @@ def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
         return
     lowest = min(targets(stack), default=None)
     # Where upstream has no wheels with this CUDA, there are none that leave a card behind.
-    published = {combination.cuda for combination in release.official}
+    published = release.official_cudas(stack.platform)
     if lowest is not None and stack.cuda in published:
         left = official.left_behind(stack.torch, stack.cuda, lowest)
     else:

@@ -15,6 +15,7 @@ from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.catalog.gpus import MAJOR, ptx_compiles, sass_runs
 from farm.catalog.models import Facts, Word
+from farm.catalog.paste import driver_number
 from farm.plan.variant import Variant
 
 NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
@@ -86,10 +87,38 @@ def _require_version(name: str, value: str) -> None:
         raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {example}")
 
 
+FIRST_DRIVER = 100
+"""No driver that runs CUDA has a lower number; CUDA versions are all below it."""
+
+
 def parse_driver(text: str) -> str:
-    """A driver's version: `470.82.01`, or a branch: `470`, `R470`; else a UsageError."""
+    """Read a driver's version.
+
+    Args:
+        text: NVIDIA's version (`470.82.01`), a branch (`470`, `R470`), or the number that Windows
+            shows (`32.0.15.7688` for 576.88).
+
+    Raises:
+        UsageError: It is no version, or that of a CUDA.
+    """
     version = text.strip().lower().removeprefix("r")
     _require_version("driver", version if NUMBERS.fullmatch(version) else text)
+    version = driver_number(version)
+    if number(version)[0] < FIRST_DRIVER:
+        raise UsageError(
+            f"driver {text.strip()!r} looks like a CUDA version",
+            hint="nvidia-smi prints both: give what follows `Driver Version`, such as 550.54.14",
+        )
+    return version
+
+
+def parse_glibc(text: str) -> str:
+    """A version of glibc: `2.28`, `glibc 2.28`; else a UsageError."""
+    version = text.strip().lower().removeprefix("glibc").strip(" -")
+    if not re.fullmatch(r"2\.\d{1,2}(\.\d{1,2})?", version, re.ASCII):
+        raise UsageError(
+            f"{text!r} is no version of glibc", hint="`ldd --version` prints it: --glibc 2.28"
+        )
     return version
 
 

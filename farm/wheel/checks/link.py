@@ -12,7 +12,8 @@ from farm.wheel.library import Library
 from farm.wheel.needs import foreign
 from farm.wheel.pe import is_brought_along, owner
 from farm.wheel.policy import Check, Finding
-from farm.wheel.symbols import missing_names
+from farm.wheel.python_api import wrong_names
+from farm.wheel.symbols import given_names, missing_names
 from farm.wheel.tags import LOADER
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's
@@ -32,10 +33,15 @@ _LINUX_MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")
 def check(subject: Subject) -> Check:
     """Check what each library takes from others, and what it asks of the loader."""
     contents = subject.contents
-    missing = missing_names(contents.libraries, subject.needs, contents.symbols)
+    missing = missing_names(contents.libraries, subject.needs, contents.symbols, subject.tags)
     findings = [_symbols(path, problem) for path, problem in missing]
+    given = given_names(contents.symbols)
     for library in subject.loadable:
         findings += [*_refused(library), *_shadows(library)]
+        symbols = contents.symbols.get(library.path)
+        if symbols is not None:
+            problems = wrong_names(library, symbols, given, subject.tags)
+            findings += [_python_api(library.path, problem) for problem in problems]
     findings += [_no_library(path) for path in _not_libraries(subject)]
     if not findings and not contents.libraries and (reason := unread(subject.tags)):
         return not_run("link", reason)
@@ -96,6 +102,18 @@ def _symbols(where: str, what: str) -> Finding:
         why="loading it fails: error 127 on Windows, 'undefined symbol' on Linux",
         fix="build all libraries of the wheel from one tree; vendor the version that was linked "
         "against",
+    )
+
+
+def _python_api(where: str, what: str) -> Finding:
+    return Finding(
+        check="link",
+        where=where,
+        what=what,
+        why="importing it fails in a Python of the tag: 'undefined symbol', error 127 on Windows; "
+        "what the stable ABI does not have may go with any release",
+        fix="define Py_LIMITED_API as the oldest Python that the tag names, or give the wheel the "
+        "tag of what it takes",
     )
 
 

@@ -86,35 +86,47 @@ def missing_file(files: Files, match: re.Match[str]) -> Cause:
 
 def symbol_version(files: Files, match: re.Match[str]) -> Cause:
     """`version 'GLIBC_2.34' not found`, and those of libstdc++ and others."""
-    wanted = given(match) if "short" in match.re.groupindex else match["name"]
-    asking = [
-        (library.path, file)
-        for library in files.libraries
-        for file, versions in library.versions.items()
-        if wanted in versions
-    ]
-    family, _, version = wanted.partition("_")
-    named = match["file"] if "file" in match.re.groupindex else None
-    file = (named or "library").rpartition("/")[2]
-    cause = f"the system's {file} is older than these files were built for: it lacks {wanted}"
+    name = str(given(match) if "short" in match.re.groupindex else match["name"])
+    culprits = []
+    for library in files.libraries:
+        for file, versions in library.versions.items():
+            if name in versions:
+                culprits.append(f"{library.path} needs it of {file}")
+    path = match["file"] if "file" in match.re.groupindex else None
+    file_name = (path or "library").rpartition("/")[2]
+    for library in files.libraries:
+        if is_called(library.path, file_name):
+            cause = (
+                f"{file_name} is at {library.path} and was built without {name}: these files are "
+                "of different builds, or another copy was loaded first"
+            )
+            cure = "build all libraries of the wheel from one tree, or install the package anew"
+            return cause, culprits, cure
+    cause, cure = _older_system(name, file_name)
+    return cause, culprits, cure
+
+
+def _older_system(name: str, file: str) -> tuple[str, str]:
+    """The cause and the cure where a library of the system lacks a version."""
+    family, _, version = name.partition("_")
     cure = (
         "install a wheel that was built on an older system (a lower manylinux tag), or build "
         "it there"
     )
     if family == "GLIBC":
-        first = next(
-            (row for row in tables().glibc if _numbers(row["version"]) >= _numbers(version)), None
-        )
-        systems = f": {first['systems']} and newer" if first else ""
-        cause = f"the system's glibc is older than {version}, which these files need{systems}"
-        cure = f"use a newer system or container; {cure}; glibc cannot be installed beside"
-    elif family in ("GLIBCXX", "CXXABI"):
-        newer = (
+        cause = f"the system's glibc is older than {version}, which these files need"
+        for row in tables().glibc:
+            if _numbers(row["version"]) >= _numbers(version):
+                cause += f": {row['systems']} and newer"
+                break
+        return cause, f"use a newer system or container; {cure}; glibc cannot be installed beside"
+    cause = f"the system's {file} is older than these files were built for: it lacks {name}"
+    if family in ("GLIBCXX", "CXXABI"):
+        cure = (
             "use a newer libstdc++.so.6 (conda: libstdcxx-ng; a newer GCC's runtime, first in "
-            "LD_LIBRARY_PATH); or "
+            f"LD_LIBRARY_PATH); or {cure}"
         )
-        cure = newer + cure
-    return cause, [f"{path} needs it of {file}" for path, file in asking], cure
+    return cause, cure
 
 
 def _numbers(version: str) -> tuple[int, ...]:

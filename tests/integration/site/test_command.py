@@ -74,9 +74,7 @@ def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, c
     assert document["where"] == (other / "index.html").as_uri()
     assert not (tmp_path / "project/artifacts/index").exists()
     page = (other / "project/anything.html").read_text()
-    assert (
-        f"pip install anything==1.0 --extra-index-url {other.as_uri()}/whl/my-group/simple/" in page
-    )
+    assert f"pip install anything==1.0 --index-url {other.as_uri()}/whl/my-group/simple/" in page
     assert "wheels.example.org" not in page, "that is where the project's own index is seen"
     assert check(open_store(str(other))) == []
     assert main([*command, other.as_uri()]) == 0

@@ -2,18 +2,20 @@
 card.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from farm import catalog
+from farm.base.errors import UsageError
 from farm.catalog import gpus
 from farm.catalog.gpus import ptx_compiles, sass_runs
 from farm.plan.compat import official
 from farm.plan.compat.official import Question
 from farm.plan.compat.rules import check
-from farm.plan.compat.stack import Stack
+from farm.plan.compat.stack import Stack, parse_driver
 from farm.plan.variant import Variant
 
 CASES = yaml.safe_load(Path(__file__).with_name("official.yaml").read_text(encoding="utf-8"))
@@ -66,7 +68,8 @@ def test_every_official_row_is_possible(torch, cuda, cudnn, platform):
     for python in catalog.torch_releases()[torch].pythons.on(platform):
         found = check(_stack(torch, cuda, cudnn, platform, python))
         assert [reason for reason in found if reason.severity == "error"] == []
-        assert "torch-official" not in {reason.rule for reason in found}
+        built = cuda in catalog.torch_releases()[torch].official_cudas(platform)
+        assert ("torch-official" in {reason.rule for reason in found}) == (not built)
 
 
 def test_wheels_that_were_read_say_so():
@@ -261,3 +264,94 @@ def test_other_makers_are_named_with_what_they_lack():
 @pytest.mark.parametrize(("name", "sm", "machine"), CASES["the_machine_that_a_card_is_in"])
 def test_the_machine_that_a_card_is_in(name, sm, machine):
     assert gpus.machine(name, sm) == machine
+
+
+@pytest.mark.parametrize("torch", ["2.9.1", "2.10.0", "2.11.0"])
+def test_the_wheels_with_cuda_12_9_that_no_matrix_names_are_known(torch):
+    answer = ask(86, LINUX, torch, cuda="12.9")
+    assert answer.verdict == "yes"
+    assert pip(answer).endswith("whl/cu129")
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "named"),
+    [
+        ("2.9.1", "12.4", "CUDA 12.6, CUDA 12.8, CUDA 12.9, CUDA 13.0"),
+        ("2.0.1", "12.8", "CUDA 11.7"),
+    ],
+)
+def test_a_wheel_that_the_catalogue_lacks_is_not_known(torch, cuda, named):
+    answer = ask(86, LINUX, torch, cuda=cuda)
+    assert (answer.verdict, answer.runs) == ("not known", False)
+    assert f"torch {torch} came with {named}" in answer.unknown
+
+
+@pytest.mark.parametrize(
+    ("sm", "torch", "cuda", "knows"),
+    [
+        (103, "2.10.0", "12.8", False),  # NVRTC 12.8 refuses compute_103
+        (89, "1.12.1", "11.3", False),  # pytorch/pytorch#87595
+        (103, "2.10.0", "13.0", True),
+        (86, "1.12.1", "11.3", True),
+    ],
+)
+def test_a_card_that_the_compilers_of_the_wheel_do_not_know_runs_with_a_caveat(
+    sm, torch, cuda, knows
+):
+    answer = ask(sm, LINUX, torch, cuda=cuda)
+    assert answer.runs
+    assert any("NVRTC" in text for text in answer.but) != knows
+
+
+@pytest.mark.parametrize(
+    ("torch", "faults"),
+    [
+        ("1.13.0", ["CVE-2022-45907", "CVE-2025-32434", "CVE-2026-24747"]),
+        ("2.5.1", ["CVE-2025-32434", "CVE-2026-24747"]),
+        ("2.6.0", ["CVE-2026-24747"]),
+        ("2.10.0", []),
+    ],
+)
+def test_known_security_faults_of_a_release_are_said(torch, faults):
+    said = re.findall(r"CVE-[0-9-]+", " ".join(ask(80, LINUX, torch).but))
+    assert said == faults
+
+
+def test_an_old_glibc_gets_the_last_release_for_it_and_why_not_a_newer_one():
+    question = Question((70,), LINUX, glibc="2.17")
+    answer = official.best(question)
+    assert (answer.wheel.torch, answer.wheel.cuda, answer.runs) == ("2.6.0", "12.4", True)
+    assert "needs glibc 2.28 or newer" in official.why_not_newer(question, answer.wheel)
+    newest = official.best(Question((70,), LINUX)).wheel
+    assert official.why_not_newer(Question((70,), LINUX), newest) is None
+
+
+@pytest.mark.parametrize(("cpu", "said"), [("sse41", True), ("avx", True), ("avx2", False)])
+def test_a_cpu_that_upstream_does_not_test_is_a_caveat(cpu, said):
+    answer = official.best(Question((70,), LINUX, cpu=cpu))
+    assert (answer.runs, any("on a CPU without AVX" in text for text in answer.but)) == (True, said)
+
+
+@pytest.mark.parametrize(
+    ("sm", "word"), [(52, "Maxwell"), (61, "Pascal"), (70, "Volta"), (75, None), (35, None)]
+)
+def test_the_end_of_upstreams_wheels_for_a_card(sm, word):
+    end = official.end_of_support(sm)
+    assert (end is not None and word in end.text) if word else end is None
+
+
+def test_the_announcement_for_pascal_is_not_voltas():
+    assert "Pascal" in official.left_behind("2.11.0", "12.8", 61).text
+    assert "Volta" in official.left_behind("2.11.0", "12.8", 70).text
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("32.0.15.7688", "576.88"), ("31.0.15.3623", "536.23"), ("R470", "470")]
+)
+def test_a_driver_in_windows_own_numbers(text, version):
+    assert parse_driver(text) == version
+
+
+def test_a_cuda_version_is_no_driver():
+    with pytest.raises(UsageError, match="looks like a CUDA version"):
+        parse_driver("12.4")

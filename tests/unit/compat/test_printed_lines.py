@@ -46,7 +46,7 @@ def test_answers_about_upstreams_wheels(farm, platform):
         code, output = farm("why", "--official", "--gpu", card, "--platform", platform)
         assert (code in (0, 2, 3), fits(output.out)) == (True, True), output.out
         printed += accepted(farm, output.out)
-    assert printed > 10
+    assert printed > 5
 
 
 def test_answers_about_builds(farm):

@@ -45,7 +45,7 @@ def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     group = expected[0].rsplit("-", 1)[0]
     assert (
         found["pip"]
-        == f"pip install torch==2.0.1 --extra-index-url {tmp_path.as_uri()}/whl/{group}/simple/"
+        == f"pip install torch==2.0.1 --index-url {tmp_path.as_uri()}/whl/{group}/simple/"
     )
 
 
@@ -129,7 +129,7 @@ def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
     assert main(["detect", "--index", str(tmp_path / "an index")]) == 0
     uri = (tmp_path / "an index").as_uri()
     assert (
-        f"pip install torch==2.0.1 --extra-index-url {uri}/whl/sm61-avx2/simple/"
+        f"pip install torch==2.0.1 --index-url {uri}/whl/sm61-avx2/simple/"
         in capsys.readouterr().out
     )
 
@@ -200,8 +200,8 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     store = open_store(str(index))
     (wheel,) = wheels(store)
     there = with_tests([wheel], {wheel.filename: [smoke]})
-    source = lambda group: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    pages.write(store, pages.files(there, project=None, source=source, root="https://w.example/"))
+    words = lambda group, _: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
+    pages.write(store, pages.files(there, project=None, words=words, root="https://w.example/"))
     detect(index)
     out = words_of(capsys)
     assert f"wheel {STATES['tested']}" in out
@@ -284,7 +284,7 @@ def test_a_wheel_for_a_newer_driver_is_not_offered(readings, tmp_path, published
         publish_torch(tmp_path / "index", "sm75-avx2-py312", version=version)
     root = (tmp_path / "index").as_uri()
     found = with_published(choose(machine), machine, root, root)
-    line = f"pip install torch=={expected} --extra-index-url {root}/whl/sm75-avx2/simple/"
+    line = f"pip install torch=={expected} --index-url {root}/whl/sm75-avx2/simple/"
     assert found.pip == (line if expected else None)
     refused = any("driver" in reason and "2.10.0" in reason for reason in found.reasons)
     assert refused == (expected is None)

@@ -72,10 +72,10 @@ def test_pascal_and_its_neighbours_get_the_last_official_release_without_a_warni
         ("canary", "sm35-avx-py311", "linux", "kepler-debian"),
         ("torch", "sm35-avx-py311", "linux", "debian-2.6.0"),  # proved, and not warned of
         ("torch", "sm35-avx-py311", "windows", "kepler-2.0.1"),
-        ("torch", "sm80-avx2-py311", "linux", "pytorch-2.8-python311"),  # 2.9.1 is warned of
+        ("torch", "sm80-avx2-py311", "linux", "pytorch-2.9-python311"),
         ("torch", "sm90-avx512-py313", "linux", "pytorch-2.10-python313"),
         ("torch", "sm120-avx2-py312", "windows", "windows-2.10.0"),
-        ("torch", "sm90-avx512-py312", "linux", "pytorch-2.8-python312"),  # not the legacy channel
+        ("torch", "sm90-avx512-py312", "linux", "pytorch-2.9-vllm-0.14.0"),  # not the legacy one
     ],
 )
 def test_the_default_is_the_newest_release_that_is_not_warned_of(

@@ -282,6 +282,18 @@ def test_glibc(package, make_elf):
     assert "Ubuntu 22.04" in found.cause
 
 
+def test_a_version_that_a_library_of_the_wheel_lacks(tmp_path, make_wheel, make_elf):
+    files = {
+        "canary/take.so": make_elf(needed=["libz8.so"], versions={"libz8.so": ["V2"]}),
+        "canary/libz8.so": make_elf(),
+    }
+    wheel = make_wheel(tmp_path, files)
+    message = "ImportError: /site/canary/libz8.so: version `V2' not found (required by take.so)"
+    [explanation] = explain(wheel, message)
+    assert explanation.cause.startswith("libz8.so is at canary/libz8.so and was built without V2")
+    assert explanation.culprits == ("canary/take.so needs it of libz8.so",)
+
+
 @pytest.mark.parametrize("message", ["GLIBC_2.34 not found", "version `GLIBCXX_3.4.29' not found"])
 def test_versions_in_short(package, make_elf, message):
     assert both(package({"torch/lib/a.so": make_elf()}), message).message == "glibc"

@@ -199,6 +199,35 @@ def test_symbols_that_no_library_gives(found, built):
     assert wrong == [("canary/take.so", "undefined symbol: given")]
 
 
+def test_a_version_that_the_wheels_own_library_does_not_define(found, tmp_path):
+    """The linker made the wheel; the library was then replaced by one of another version."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: real versions are made with one")
+    source = tmp_path / "go.c"
+    source.write_text("int go(void) { return 1; }\n")
+    libraries = {}
+    for version in ("V1", "V2"):
+        script = tmp_path / version / "script"
+        script.parent.mkdir()
+        script.write_text(version + " { global: go; };\n")
+        library = script.with_name("libgo.so")
+        command = ["cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+        command += [f"-Wl,--version-script={script}", "-Wl,-soname,libgo.so"]
+        subprocess.run(command, check=True)
+        libraries[version] = library
+    source.write_text("int go(void); int run(void) { return go(); }\n")
+    module = tmp_path / "take.so"
+    links = [f"-L{libraries['V2'].parent}", "-lgo", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(module), str(source), *links], check=True)
+    tag = "cp311-cp311-manylinux_2_39_x86_64"
+    for version, wrong in [("V2", []), ("V1", ["undefined symbol: go@V2 of libgo.so"])]:
+        files = {
+            "canary/take.so": module.read_bytes(),
+            "canary/libgo.so": libraries[version].read_bytes(),
+        }
+        assert [what for _, what in found(files, tag)] == wrong
+
+
 def test_names_of_the_cxx_runtime_may_lack_a_version(found, tmp_path):
     """As in libtorch.so of torch 1.12.1, which finds them in what the libraries that it needs have
     brought in.

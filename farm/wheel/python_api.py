@@ -1,0 +1,149 @@
+"""Names of Python's C API: which Python has which, and which are in the stable ABI.
+
+The data are `python_symbols.txt`, written by `tools/python_symbols.py`. Some versions were looked
+at, not all: a name that 3.11 has and 3.9 has not may be in 3.10 or not, and is accepted there.
+"""
+
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+from farm.wheel.elf import Symbols
+from farm.wheel.library import Library
+from farm.wheel.pe import DllSymbols
+
+_MODULE_OF = re.compile(r"\.(?:cpython-|cp)3(\d{1,2})t?-[^/]*\.(?:so|pyd)$")
+_PYTHON_TAG = re.compile(r"cp3(\d{1,2})")
+_STABLE_DLL = "python3.dll"
+_MAX_LISTED = 5
+
+
+class ApiName(NamedTuple):
+    """A name of the API.
+
+    Attributes:
+        first: The first of the versions (3.N) that were looked at and have it.
+        last: The last of them.
+        stable_since: The version since when it is in the stable ABI, None if it is not.
+        windows_only: It is in the stable ABI of Windows alone.
+    """
+
+    first: int
+    last: int
+    stable_since: int | None
+    windows_only: bool
+
+
+class Target(NamedTuple):
+    """The Pythons that a library is for: 3.`minor`, and with `stable` all later ones too."""
+
+    minor: int
+    stable: bool
+
+
+@cache
+def api_names() -> tuple[Mapping[str, ApiName], tuple[int, ...]]:
+    """The names of the API, and the versions that were looked at."""
+    names = {}
+    versions: tuple[int, ...] = ()
+    text = (resources.files("farm.wheel") / "python_symbols.txt").read_text(encoding="ascii")
+    for line in text.splitlines():
+        if line.startswith("# versions: "):
+            versions = tuple(map(int, line.split()[2:]))
+        elif not line.startswith("#"):
+            name, first, last, stable = line.split()
+            since = None if stable == "-" else int(stable.removesuffix("w"))
+            names[name] = ApiName(int(first), int(last), since, stable.endswith("w"))
+    return names, versions
+
+
+def targets(path: str, tags: Collection[str]) -> list[Target]:
+    """The Pythons that a member of a wheel is for, by its suffix, else by the wheel's tags."""
+    if match := _MODULE_OF.search(posixpath.basename(path)):
+        return [Target(int(match[1]), stable=False)]
+    pythons = set()
+    for tag in tags:
+        python, abi, _ = tag.split("-")
+        match = _PYTHON_TAG.fullmatch(python)
+        if match and abi in ("abi3", "abi3t"):
+            pythons.add(Target(int(match[1]), stable=True))
+        elif match and abi.startswith("cp") and not abi.endswith("d"):
+            pythons.add(Target(int(match[1]), stable=False))
+    return sorted(pythons)
+
+
+def is_invented(name: str, path: str, tags: Collection[str]) -> bool:
+    """True if a name looks like one of the API and no Python that a library is for can have it.
+
+    Args:
+        name: A name that begins with Py or _Py.
+        path: The library that takes it.
+        tags: The tags of the wheel.
+    """
+    names, versions = api_names()
+    pythons = targets(path, tags)
+    if name in names or not pythons:
+        return False
+    # A name may be newer than the data. Private ones live for one release at times.
+    newest = max(python.minor for python in pythons)
+    if newest > versions[-1]:
+        return False
+    return not name.startswith("_") or all(python.minor in versions for python in pythons)
+
+
+def wrong_names(
+    library: Library, symbols: Symbols | DllSymbols, given: frozenset[str], tags: Collection[str]
+) -> Iterator[str]:
+    """What a library takes of Python that a Python of the wheel's tags does not have.
+
+    Args:
+        library: The library.
+        symbols: What it takes.
+        given: Names that libraries of the wheel give.
+        tags: The tags of the wheel.
+    """
+    if isinstance(symbols, Symbols):
+        taken = symbols.undefined.keys() - given
+    else:
+        taken = set(symbols.imports.get(_STABLE_DLL, ()))
+    for target in targets(library.path, tags):
+        outside = []
+        newer: dict[int, list[str]] = {}
+        for name in sorted(taken):
+            entry = api_names()[0].get(name)
+            if entry is None:
+                continue
+            if target.stable:
+                if entry.stable_since is None or (
+                    entry.windows_only and isinstance(symbols, Symbols)
+                ):
+                    outside.append(name)
+                elif entry.stable_since > target.minor:
+                    newer.setdefault(entry.stable_since, []).append(name)
+            elif _is_absent(entry, target.minor) and isinstance(symbols, Symbols):
+                outside.append(name)
+        if outside and target.stable:
+            yield f"takes {_listed(outside)}, not in the stable ABI that the tag abi3 promises"
+        elif outside:
+            yield f"takes {_listed(outside)}, which Python 3.{target.minor} does not have"
+        for since, names in sorted(newer.items()):
+            yield (
+                f"takes {_listed(names)}, in the stable ABI since 3.{since}; the tag is for "
+                f"3.{target.minor} and newer"
+            )
+
+
+def _is_absent(entry: ApiName, minor: int) -> bool:
+    """True if a version is known not to have a name."""
+    versions = api_names()[1]
+    absent_before = max((version for version in versions if version < entry.first), default=-1)
+    absent_after = min((version for version in versions if version > entry.last), default=None)
+    return minor <= absent_before or (absent_after is not None and minor >= absent_after)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
